@@ -21,6 +21,9 @@ pub(crate) struct Episode {
     pub turns: Vec<TurnRow>,
     /// The reward of each turn.
     pub rewards: Vec<Option<f32>>,
+    /// The end of what an agent's program wrote.
+    #[serde(default)]
+    pub output: Option<String>,
     /// Why it failed, if it did.
     pub failed: Option<String>,
 }

@@ -6,7 +6,7 @@ use super::flow::{Flow, MetricsPlan};
 use super::pass_metrics::PassMetrics;
 use super::periods::Periods;
 use super::phase::Phase;
-use crate::config::{Batches, Config, LrShape, OldLogp, OnPlateau, ReduceDtype, RolloutDtype};
+use crate::config::{AgentEntry, Batches, Config, LrShape, OldLogp, OnPlateau, ReduceDtype, RolloutDtype};
 use crate::rollout::Sampling;
 use std::rc::Rc;
 
@@ -232,8 +232,11 @@ pub(super) struct RolloutPlan {
     pub max_num_seqs: usize,
     /// Texts that end a completion.
     pub stop: Vec<String>,
-    /// Whether completions are episodes, with these limits.
+    /// Whether completions are episodes in an environment.
     pub has_environment: bool,
+    /// The agent whose episodes completions are, if there is one.
+    pub agent: Option<AgentEntry>,
+    /// Limits of episodes.
     pub max_turns: usize,
     pub max_episode_tokens: usize,
     pub seed: u64,
@@ -274,6 +277,11 @@ impl SamplingPlan {
 }
 
 impl RolloutPlan {
+    /// Returns whether completions are episodes.
+    pub(super) fn has_episodes(&self) -> bool {
+        self.has_environment || self.agent.is_some()
+    }
+
     fn new(config: &Config, logp_temperature: f32) -> Self {
         Self {
             sampling: SamplingPlan::new(config, logp_temperature),
@@ -282,6 +290,7 @@ impl RolloutPlan {
             max_num_seqs: config.max_num_seqs,
             stop: config.stop.clone(),
             has_environment: !config.environment.is_empty(),
+            agent: config.agent.first().cloned(),
             max_turns: config.max_turns,
             max_episode_tokens: config.max_episode_tokens.unwrap_or(usize::MAX),
             seed: config.seed,

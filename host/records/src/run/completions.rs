@@ -61,6 +61,9 @@ pub struct EpisodeLine<'a> {
     /// The tools that it offered.
     #[serde(skip_serializing_if = "Value::is_null")]
     pub tools: Value,
+    /// The end of what an agent's program wrote.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub agent_output: Option<&'a str>,
     /// Why it failed, if it did.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub failed: Option<&'a str>,
@@ -257,6 +260,7 @@ mod tests {
             turns: &turns,
             seed: u64::MAX,
             tools: Value::Null,
+            agent_output: None,
             failed: Some("it stopped"),
         };
         let plugins = BTreeMap::from([("r".to_owned(), PluginVersion::parse("abc+de"))]);

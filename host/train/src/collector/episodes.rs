@@ -4,7 +4,7 @@
 use super::source::{RolloutBatch, RolloutRequest};
 use super::turns::Rules;
 use super::turns::Turns;
-use crate::config::{OnError, PluginEntry, printable};
+use crate::config::{OnError, printable};
 use crate::data::{Extras, Message, Tokenizer};
 use crate::dataset::Prompt;
 use crate::episode::{Episode, sum};
@@ -14,7 +14,7 @@ use crate::model::Decoding;
 use crate::ops::sampler::stream;
 use crate::plugin::columns::turn_reward;
 use crate::plugin::{self, Column, EnvironmentPlugin, Generation, LARGEST_SCORE, Opening, Reply, Session, Turn, TurnSpan, Unit};
-use crate::plugins::{Environments, start};
+use crate::plugins::{Environments, Partner, start};
 use crate::rollout::{Ended, Follow, Next, Request, Rollout};
 use crate::run::TurnRow;
 use crate::{Error, Result};
@@ -328,24 +328,24 @@ impl Table<'_> {
             let Playing { messages, extras, prompt, seed, turns, rewards, failed } = playing;
             let messages = serde_json::to_string(&messages).unwrap_or_else(|_| "[]".to_owned());
             let extras = serde_json::to_string(&extras).unwrap_or_default();
-            Episode { environment, prompt: prompt.0, messages, extras, seed, turns, rewards, failed }
+            Episode { environment, prompt: prompt.0, messages, extras, seed, turns, rewards, output: None, failed }
         });
         RolloutBatch { episodes: episodes.collect(), rollouts, metrics }
     }
 }
 
-/// Returns the first failure as the error that ends a run, if its environment's `on_error` says so.
-pub(super) fn fatal(episodes: &[Episode], entries: &[PluginEntry]) -> Option<Error> {
-    let failed = |episode: &Episode| Some((entries.get(episode.environment)?, episode.failed.clone()?));
-    let (entry, detail) = episodes.iter().filter_map(failed).find(|(entry, _)| entry.on_error != OnError::Unscorable)?;
-    let name = entry.name().to_owned();
+/// Returns the first failure as the error that ends a run, if its environment's or agent's `on_error` says so.
+pub(super) fn fatal(episodes: &[Episode], partners: &[Partner]) -> Option<Error> {
+    let failed = |episode: &Episode| Some((partners.get(episode.environment)?, episode.failed.clone()?));
+    let (partner, detail) = episodes.iter().filter_map(failed).find(|(partner, _)| partner.on_error != OnError::Unscorable)?;
+    let name = partner.name.clone();
     Some(plugin::Error::Call { name, function: "an episode", step: None, detail }.into())
 }
 
-/// Adds the turns of episodes to a generation, with a column of their rewards for each environment.
-pub(super) fn add_turns(generation: &mut Generation, e: &Experience, environments: &[PluginEntry]) {
+/// Adds the turns of episodes to a generation, with a column of their rewards for each environment or agent.
+pub(super) fn add_turns(generation: &mut Generation, e: &Experience, partners: &[Partner]) {
     let batch = &mut generation.batch;
-    let mut rewards: Vec<Vec<Option<f32>>> = vec![Vec::new(); environments.len()];
+    let mut rewards: Vec<Vec<Option<f32>>> = vec![Vec::new(); partners.len()];
     for (row, episode) in e.episodes.iter().enumerate() {
         let rollout = &e.rollouts[row];
         let mut start = e.offsets[row];
@@ -360,8 +360,8 @@ pub(super) fn add_turns(generation: &mut Generation, e: &Experience, environment
             }
         }
     }
-    for (entry, rewards) in environments.iter().zip(rewards) {
-        batch.columns.push(Column::sparse(turn_reward(entry.name()), Unit::Turn, rewards));
+    for (partner, rewards) in partners.iter().zip(rewards) {
+        batch.columns.push(Column::sparse(turn_reward(&partner.name), Unit::Turn, rewards));
     }
 }
 

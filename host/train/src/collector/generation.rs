@@ -19,7 +19,7 @@ use crate::phase::Phase;
 use crate::plan::RolloutPlan;
 use crate::plugin::columns::{FINISHED, OLD_LOGP, OLD_VALUE, REF_LOGP, TURN_REWARD};
 use crate::plugin::{self, Assessment, Batch, Column, Generation, Needs, RewardBatch, Scale, TextColumn, Unit, WeightedReward};
-use crate::plugins::{Judged, Scored, Told, batch, from_plugin};
+use crate::plugins::{Judged, Partner, Scored, Told, batch, from_plugin};
 use crate::reward_failure::RewardFailure;
 use crate::rollout::Rollout;
 use crate::{Error, Result};
@@ -93,7 +93,7 @@ impl Collector {
         let needs = with.plugins.needs();
         let mut seen = generation_seen(experience, needs, with.at, &self.rollout);
         if needs.has(TURN_REWARD) {
-            episodes::add_turns(&mut seen, experience, with.plugins.environments().entries);
+            episodes::add_turns(&mut seen, experience, &with.plugins.partners());
         }
         let (assessment, metrics) = with.plugins.assess(seen)?;
         match assessment {
@@ -141,11 +141,11 @@ impl Collector {
         let texts = rollouts.iter().map(|rollout| self.turns.text(rollout)).collect::<Result<Vec<String>>>()?;
         let completions = rollouts.into_iter().zip(texts).collect();
         let (rollouts, texts) = self.world.concat("completions", completions)?.into_iter().unzip();
-        if environments.plugins.is_empty() {
+        if !self.rollout.has_episodes() {
             return Ok(RolledOut { rollouts, texts, episodes });
         }
         let all = self.world.concat("episodes", episodes)?;
-        episodes::fatal(&all, environments.entries).map_or(Ok(RolledOut { rollouts, texts, episodes: all }), Err)
+        episodes::fatal(&all, &with.plugins.partners()).map_or(Ok(RolledOut { rollouts, texts, episodes: all }), Err)
     }
 
     /// Has all completions scored, and reports errors.
@@ -161,11 +161,11 @@ impl Collector {
             Err(error)
         })?;
         let Scored { mut columns, for_evaluation, extra, mut failures, mut figures } = scored;
-        for (place, entry) in with.plugins.environments().entries.iter().enumerate() {
+        for (place, Partner { name, weight, .. }) in with.plugins.partners().into_iter().enumerate() {
             let reward = |episode: &Episode| episode.reward().filter(|_| episode.environment == place);
             let values = e.episodes.iter().map(reward).collect();
-            columns.push(RewardColumn { name: entry.name().to_owned(), weight: entry.weight as f32, values });
-            failures.extend(failure_of(&e.episodes, place, entry.name()));
+            failures.extend(failure_of(&e.episodes, place, &name));
+            columns.push(RewardColumn { name, weight, values });
         }
         // A failed episode costs its row, whoever else could score it.
         for (row, _) in e.episodes.iter().enumerate().filter(|(_, episode)| episode.failed.is_some()) {
@@ -289,7 +289,7 @@ fn by_episode(batch: &mut RewardBatch, episodes: &[Episode]) {
     batch.prompt_of = (0..episodes.len() as u32).collect();
 }
 
-/// Returns the report on an environment's failed episodes.
+/// Returns the report on the failed episodes of an environment or agent.
 fn failure_of(episodes: &[Episode], environment: usize, name: &str) -> Option<RewardFailure> {
     let own = episodes.iter().enumerate().filter(|(_, episode)| episode.environment == environment);
     let failed: Vec<(usize, String)> = own.filter_map(|(row, episode)| Some((row, episode.failed.clone()?))).collect();

@@ -1,6 +1,7 @@
 //! The source of experience: takes prompts from the dataset, has completions generated and scored, and splits the result into
 //! micro-batches.
 
+mod agents;
 mod answers;
 mod beginning;
 mod data;
@@ -40,6 +41,7 @@ use crate::model::{Frozen, Policy, PromptPass};
 use crate::ops::dropout::mixed_bits;
 use crate::plugin::columns::TURN_REWARD;
 use crate::run::Event;
+use agents::Agents;
 use local::{Decoder, Episodes};
 use source::RolloutSource;
 use std::collections::VecDeque;
@@ -130,10 +132,11 @@ trait Sequences {
 }
 
 /// Returns what writes the completions of a run with this plan.
-fn source_of(plan: &RolloutPlan, turns: &Rc<Turns>) -> Box<dyn RolloutSource> {
-    match plan.has_environment {
-        false => Box::new(Decoder::new(turns.clone())),
-        true => Box::new(Episodes::new(turns.clone())),
+fn source_of(plan: &Rc<RolloutPlan>, turns: &Rc<Turns>) -> Box<dyn RolloutSource> {
+    match &plan.agent {
+        Some(agent) => Box::new(Agents::new(turns.clone(), plan.clone(), agent.clone())),
+        None if plan.has_environment => Box::new(Episodes::new(turns.clone())),
+        None => Box::new(Decoder::new(turns.clone())),
     }
 }
 

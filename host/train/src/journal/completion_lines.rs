@@ -47,6 +47,7 @@ fn of_episode<'a>(e: &'a Experience, row: usize, episode: &'a Episode) -> Episod
         turns: &episode.turns,
         seed: episode.seed,
         tools: serde_json::from_str(&episode.extras).map_or(Value::Null, |Extras { tools, .. }| tools),
+        agent_output: episode.output.as_deref(),
         failed: episode.failed.as_deref(),
     }
 }

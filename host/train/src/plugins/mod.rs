@@ -27,7 +27,7 @@ pub(super) use swap::{Chosen, Predecessor, Predecessors, Replaced, Seen, Slot, S
 use super::columns::Columns;
 use super::ranks::known_to_all;
 use super::{Error, Result};
-use crate::config::{Config, PluginEntry};
+use crate::config::{AgentEntry, Config, OnError, PluginEntry};
 use crate::dist::World;
 use crate::metrics::Metric;
 use crate::plugin::columns::MISMATCHED_LOGP;
@@ -48,6 +48,17 @@ pub(super) struct Environments<'a> {
     pub plugins: &'a [EnvironmentPlugin],
     /// Their entries in the configuration, in the same order.
     pub entries: &'a [PluginEntry],
+}
+
+/// Whom the policy plays episodes with, an environment or an agent, as the source of a reward.
+#[derive(Clone, Debug)]
+pub(super) struct Partner {
+    /// Name of the reward.
+    pub name: String,
+    /// Its weight.
+    pub weight: f32,
+    /// What to do if an episode fails.
+    pub on_error: OnError,
 }
 
 /// The run's plugins: the algorithm and the rewards. Every call of a run goes through here.
@@ -98,6 +109,19 @@ impl Plugins {
     /// Returns the run's environments, and their entries.
     pub(super) fn environments(&self) -> Environments<'_> {
         Environments { plugins: &self.environments, entries: &self.config.environment }
+    }
+
+    /// Returns the run's environments or its agent, in the order in which episodes count them.
+    pub(super) fn partners(&self) -> Vec<Partner> {
+        let environment = |entry: &PluginEntry| {
+            let (weight, on_error) = (entry.weight as f32, entry.on_error);
+            Partner { name: entry.name().to_owned(), weight, on_error }
+        };
+        let agent = |entry: &AgentEntry| {
+            let (weight, on_error) = (entry.weight as f32, entry.on_error);
+            Partner { name: entry.name.clone(), weight, on_error }
+        };
+        self.config.environment.iter().map(environment).chain(self.config.agent.iter().map(agent)).collect()
     }
 
     /// Returns whether a reward is a model.

@@ -41,7 +41,7 @@ pub(super) fn read(
     let (tokenizer, context) = (&opened.tokenizer, opened.context());
     let longest = config.longest(context);
     let (longest_prompt, strict) = (config.max_prompt_length, config.strict_data);
-    let messages = !config.environment.is_empty() || plugins.read_messages();
+    let messages = config.has_episodes() || plugins.read_messages();
     let [packing, of_evaluations] = [config.packing, config.packs_evaluations()].map(|on| Packing::of(config, on, longest));
     let (packing, of_evaluations) = (packing?, of_evaluations?);
     let lengths = Lengths::of(tokenizer).map(Arc::new);

@@ -103,6 +103,7 @@ pub fn set_up_for(config: Config, beginning: &Beginning, world: Rc<World>, purpo
     best_metric::check(&config, &plugins)?;
     check_rows(&config, std::iter::once(data.prompts()).chain(&evaluated))?;
     check_episodes(&config, &opened)?;
+    check_agent(&config, &opened, &backend)?;
     let of_model = only_here(&plugins, &opened).filter(|_| trains);
     warnings.extend(others.into_iter().chain(of_model).chain(too_long(&batching, &data, &opened)));
     world.meet_on(backend.device())?;
@@ -200,7 +201,8 @@ fn resolve_training(
     let (values, name) = value_model::choose(config, needs, opened, beginning, world)?;
     config.value_model = name;
     if plugins.flow.learns_samples() {
-        config.score_sampling_support.get_or_insert(true);
+        // Over HTTP, which tokens could be sampled is not recorded.
+        config.score_sampling_support.get_or_insert(config.agent.is_empty());
         config.old_logp = Some(old_logp(config, backend));
     }
     config.router_aux_loss_coef = aux_loss_coef(config, &hints.defaults, &opened.source);
@@ -255,6 +257,26 @@ fn check_episodes(config: &Config, opened: &Opened) -> Result<()> {
     let message = |content: &str| Message { role: "user".into(), content: content.into(), ..Message::default() };
     let tried = opened.tokenizer.following(&[message("a")], &[], &[message("b")], &Extras::default());
     tried.map(drop).map_err(|e| Error::setting("environment", format!("{} can't be used: {e}", entry.name())))
+}
+
+/// Refuses an agent if the engine that answers it can't compute with the model.
+fn check_agent(config: &Config, opened: &Opened, backend: &Backend) -> Result<()> {
+    if config.agent.is_empty() {
+        return Ok(());
+    }
+    let architecture = opened.source.architecture();
+    if !backend.device().is_cpu() {
+        return Err(Error::setting("agent", "needs the CPU: set device = \"cpu\"; on a GPU, episodes need an environment"));
+    }
+    if architecture.recurrence.is_some() {
+        let model = architecture.family.described().model_type;
+        let detail = format!(
+            "can't be answered by a model of type {model}, whose layers carry a state that can't be cut to the prefix that calls share; \
+             use an environment"
+        );
+        return Err(Error::setting("agent", detail));
+    }
+    Ok(())
 }
 
 /// Refuses rows that don't say which of several environments they belong to.

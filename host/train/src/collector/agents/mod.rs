@@ -1,0 +1,192 @@
+//! Rollouts of agents: programs that ask the policy over HTTP, each in a session that records what was sampled.
+//!
+//! For a generation, the policy's current weights answer at an address of this machine. Each completion is an episode: the program is
+//! started with its row and the key of a session, makes as many calls as it likes, and ends. Its calls become the tree of a rollout
+//! ([`Trajectory`]).
+
+mod played;
+mod program;
+mod report;
+mod tail;
+
+use super::source::{PolicyVersion, RolloutBatch, RolloutRequest, RolloutSource};
+use super::turns::Turns;
+use crate::config::AgentEntry;
+use crate::dataset::Prompt;
+use crate::model::PromptPass;
+use crate::ops::available_memory;
+use crate::ops::sampler::stream;
+use crate::phase::Phase;
+use crate::plan::RolloutPlan;
+use crate::{Error, Result};
+use played::{Met, Played, figures};
+use rand::rngs::SysRng;
+use rand::{RngExt, TryRng};
+use rlhost_serve::engine::{Engine, Options};
+use rlhost_serve::session::{SessionRules, Sessions};
+use rlhost_serve::{App, Limits, ModelCard, Server, Settings};
+use serde_json::{Value, json};
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+
+/// Distinguishes the seeds of agents, and of their calls, from those of sampling.
+const SEEDS: [u64; 2] = [0x0061_6765_6e74, 0x6361_6c6c_7300];
+
+/// Bits of the seed of an agent: JSON's numbers are exact up to there, in JavaScript as well.
+const SEED_BITS: u32 = 53;
+
+/// Memory for keys and values if it is not known how much there is, in bytes.
+const DEFAULT_CACHE: u64 = 4 << 30;
+
+/// Where agents listen for nobody but this machine.
+const HOST: &str = "127.0.0.1";
+
+/// Lets agents play episodes.
+pub(super) struct Agents {
+    turns: Rc<Turns>,
+    plan: Rc<RolloutPlan>,
+    entry: AgentEntry,
+    /// What was warned of already.
+    met: Met,
+}
+
+/// What all episodes of a generation need.
+struct Table<'a> {
+    entry: &'a AgentEntry,
+    address: SocketAddr,
+    sessions: &'a Sessions,
+    rules: SessionRules,
+    request: &'a RolloutRequest<'a>,
+    seed: u64,
+}
+
+impl Agents {
+    /// Creates a source that plays with these settings.
+    pub(super) fn new(turns: Rc<Turns>, plan: Rc<RolloutPlan>, entry: AgentEntry) -> Self {
+        Self { turns, plan, entry, met: Met::default() }
+    }
+
+    /// Starts to answer with the policy's weights.
+    fn serve(&self, policy: PolicyVersion<'_>, phase: Phase, sessions: &Arc<Sessions>) -> Result<Server> {
+        let failed = |error: std::io::Error| Error::setting("agent", format!("can't be answered: {error}"));
+        let model = self.turns.decoding(policy.policy, phase)?;
+        let context = model.architecture().max_positions;
+        let bytes = available_memory().map_or(DEFAULT_CACHE, |bytes| bytes / 4);
+        let options = Options {
+            max_model_len: context,
+            max_num_seqs: self.plan.max_num_seqs,
+            // Each episode may have as many requests under way as it has calls.
+            max_waiting: self.entry.max_concurrent.saturating_mul(self.plan.max_turns).saturating_mul(2),
+            cache_bytes: usize::try_from(bytes).unwrap_or(usize::MAX),
+        };
+        let engine = Engine::start(model, policy.version, options).map_err(failed)?;
+        let (names, version) = (vec!["policy".to_owned()], env!("CARGO_PKG_VERSION").to_owned());
+        let card = ModelCard { names, ends: self.turns.ends().to_vec(), version };
+        let app = App::new(engine, self.turns.tokenizer().clone(), card).with_sessions(Arc::clone(sessions));
+        let limits = Limits { answer_time: self.entry.timeout(), ..Limits::default() };
+        Server::start(app, Settings { host: HOST.to_owned(), port: 0, keys: Vec::new(), limits }).map_err(failed)
+    }
+}
+
+impl RolloutSource for Agents {
+    fn roll_out(&mut self, request: &RolloutRequest<'_>, policy: PolicyVersion<'_>) -> Result<RolloutBatch> {
+        let sessions = Arc::<Sessions>::default();
+        let server = self.serve(policy, request.phase, &sessions)?;
+        let plan = &self.plan;
+        let rules = SessionRules {
+            sampling: request.sampling,
+            logp_temperature: request.logp_temperature,
+            max_tokens: plan.max_completion_length,
+            max_calls: plan.max_turns,
+            max_text: plan.max_episode_tokens,
+        };
+        let (entry, address) = (&self.entry, server.address());
+        let table = Table { entry, address, sessions: &sessions, rules, request, seed: plan.seed };
+        let played = table.play_all();
+        // What is under way belongs to episodes that have ended.
+        drop(server);
+        let mut batch = RolloutBatch { metrics: figures(&self.entry.name, &played), ..RolloutBatch::default() };
+        let filler = self.turns.ends().first().copied().unwrap_or(0);
+        for (number, mut played) in played.into_iter().enumerate() {
+            let (prompt, sample) = (number / request.samples, number % request.samples);
+            self.met.warn_of(&mut played);
+            let (mut rollout, episode) = played.into_parts(self.turns.tokenizer(), &request.prompts[prompt], filler);
+            (rollout.prompt, rollout.sample, rollout.policy_version) = (prompt, sample, policy.version);
+            batch.rollouts.push(rollout);
+            batch.episodes.push(episode);
+        }
+        Ok(batch)
+    }
+
+    fn take_prompt_pass(&mut self, _: &[Arc<Prompt>], _: u64) -> Option<PromptPass> {
+        None
+    }
+}
+
+impl Table<'_> {
+    /// Plays all episodes, several at a time, and returns them in the order of prompts and samples.
+    fn play_all(&self) -> Vec<Played> {
+        let all = self.request.prompts.len() * self.request.samples;
+        let (next, played) = (AtomicUsize::new(0), Mutex::new((0..all).map(|_| None).collect::<Vec<Option<Played>>>()));
+        let work = || {
+            loop {
+                let number = next.fetch_add(1, Ordering::Relaxed);
+                if number >= all {
+                    return;
+                }
+                let one = self.play(number);
+                played.lock().unwrap_or_else(PoisonError::into_inner)[number] = Some(one);
+            }
+        };
+        thread::scope(|scope| {
+            for _ in 1..self.entry.max_concurrent.min(all) {
+                // Where no more threads are to be had, the others play what is left.
+                let _ = thread::Builder::new().name("agent".into()).spawn_scoped(scope, work);
+            }
+            work();
+        });
+        let played = played.into_inner().unwrap_or_else(PoisonError::into_inner);
+        played.into_iter().map(|one| one.unwrap_or_default()).collect()
+    }
+
+    /// Plays an episode.
+    fn play(&self, number: usize) -> Played {
+        let (request, sample) = (self.request, number % self.request.samples);
+        let prompt = &request.prompts[number / request.samples];
+        let (generation, row) = (request.generation, prompt.row as u64);
+        let seed = stream(self.seed ^ SEEDS[0], generation, row, 0).random::<u64>() >> (u64::BITS - SEED_BITS);
+        let of_calls = stream(self.seed ^ SEEDS[1], generation, row, sample as u64).random();
+        let Ok(key) = new_key() else {
+            return Played { seed, failed: Some("the system has no random numbers for a key".into()), ..Played::default() };
+        };
+        self.sessions.open(key.clone(), of_calls, self.rules);
+        let phase = if request.phase == Phase::Eval { "eval" } else { "train" };
+        let variables = [
+            ("OPENAI_BASE_URL", format!("http://{}/v1", self.address)),
+            ("OPENAI_API_KEY", key.clone()),
+            ("ANTHROPIC_BASE_URL", format!("http://{}", self.address)),
+            ("ANTHROPIC_API_KEY", key.clone()),
+            ("RLHOST_EPISODE", format!("{phase}-{generation}-{row}-{sample}")),
+            ("RLHOST_SEED", seed.to_string()),
+        ];
+        let outcome = program::run(self.entry, &variables, format!("{}\n", row_of(prompt)));
+        Played::new(self.sessions.close(&key), outcome, seed)
+    }
+}
+
+/// Returns a row as an agent gets it: its columns, and the prompt, a text or a list of messages.
+fn row_of(prompt: &Prompt) -> Value {
+    let mut row = prompt.columns.clone();
+    let asked = if prompt.chat { json!(prompt.conversation()) } else { json!(prompt.text) };
+    row.insert("prompt".to_owned(), asked);
+    Value::Object(row)
+}
+
+/// Returns a key that nobody can guess.
+fn new_key() -> std::result::Result<String, rand::rngs::SysError> {
+    let [a, b] = [SysRng.try_next_u64()?, SysRng.try_next_u64()?];
+    Ok(format!("rlhost-{a:016x}{b:016x}"))
+}

@@ -1,0 +1,159 @@
+//! What an agent's episode was: its calls as a rollout, and what is logged of it.
+
+use super::program::Outcome;
+use super::report::Report;
+use crate::config::printable;
+use crate::data::{Extras, Message, Tokenizer};
+use crate::dataset::Prompt;
+use crate::episode::Episode;
+use crate::plugin::{Metric, Reduction};
+use crate::rollout::{Rollout, Trajectory};
+use crate::run::TurnRow;
+use rlhost_serve::session::{Record, RecordedCall};
+use serde_json::json;
+
+/// Longest output in the reason of a failure, in bytes.
+const SHOWN: usize = 300;
+
+/// Longest output in the record of an episode, in bytes.
+const RECORDED: usize = 4096;
+
+/// An episode that has been played.
+#[derive(Default)]
+pub(super) struct Played {
+    pub record: Record,
+    pub report: Report,
+    pub seed: u64,
+    /// The end of what the program wrote.
+    pub output: String,
+    pub failed: Option<String>,
+    /// The tree of its calls.
+    pub trajectory: Trajectory,
+}
+
+/// What has been warned of in a run: once is enough.
+#[derive(Default)]
+pub(super) struct Met {
+    sampling: bool,
+    rewritten: bool,
+}
+
+impl Met {
+    /// Warns of what an agent does that its author may want to know.
+    pub(super) fn warn_of(&mut self, played: &mut Played) {
+        if played.record.asked_otherwise && !std::mem::replace(&mut self.sampling, true) {
+            tracing::warn!(
+                "the agent asks for sampling parameters of its own; the run's temperature, top_p, top_k, min_p and repetition_penalty are used"
+            );
+        }
+        if let Some((written, sent)) = played.record.rewritten.take()
+            && !std::mem::replace(&mut self.rewritten, true)
+        {
+            tracing::warn!(
+                "the agent changes the model's turns before it sends them back, so that its calls do not extend one another and all of the text \
+                 before is read again: it was {written:?} and came back as {sent:?}"
+            );
+        }
+    }
+}
+
+impl Played {
+    /// Reads what a program left.
+    pub(super) fn new(record: Record, outcome: Outcome, seed: u64) -> Self {
+        let Outcome { output, errors, failed } = outcome;
+        let (report, unreadable) = match Report::parse(&output) {
+            Ok(report) => (report, None),
+            Err(detail) => (Report::default(), Some(detail)),
+        };
+        let of_program = failed.map(|reason| {
+            let refused = record.refused.as_ref().map(|refused| format!("; a call was refused: {refused}")).unwrap_or_default();
+            let last = if errors.trim().is_empty() { &output } else { &errors };
+            let said = if last.trim().is_empty() { String::new() } else { format!(": {}", shortened(last)) };
+            format!("{reason}{refused}{said}")
+        });
+        let silent = || {
+            record
+                .refused
+                .clone()
+                .map_or_else(|| "ended without a call".to_owned(), |refused| format!("no call was answered: {refused}"))
+        };
+        let failed = of_program.or(unreadable).or_else(|| record.calls.is_empty().then(silent));
+        let output = [output, errors].into_iter().filter(|text| !text.is_empty()).collect::<Vec<_>>().join("\n");
+        let mut trajectory = Trajectory::default();
+        record.calls.iter().for_each(|call| trajectory.add(&call.call));
+        Self { record, report, seed, output, failed, trajectory }
+    }
+
+    /// Returns its rollout and episode; `filler` is the token of one without calls.
+    pub(super) fn into_parts(self, tokenizer: &Tokenizer, prompt: &Prompt, filler: u32) -> (Rollout, Episode) {
+        let Self { record, report, seed, output, failed, trajectory } = self;
+        let (mut rollout, mut episode) = nothing(prompt, filler);
+        if let (Some(first), Some(last)) = (record.calls.first(), record.calls.last()) {
+            let (opening, tree) = trajectory.into_rollout();
+            rollout = Rollout { opening: (opening != prompt.tokens).then_some(opening), ..tree };
+            let (messages, extras) = conversation(tokenizer, last);
+            // Decoded before: the tokenizer's own.
+            let text = |call: &RecordedCall| tokenizer.decode_marked(&call.call.prompt).unwrap_or_default();
+            episode.prompt = text(first);
+            episode.messages = json!(messages).to_string();
+            episode.extras = serde_json::to_string(&extras).unwrap_or_default();
+            episode.turns = record.calls.iter().map(|call| turn(tokenizer, call)).collect();
+        }
+        // The reward is of the whole episode, and known at its end.
+        episode.rewards = vec![None; episode.turns.len()];
+        if let Some(last) = episode.rewards.last_mut() {
+            *last = report.reward;
+        }
+        (rollout, Episode { seed, output: Some(end_of(&output, RECORDED).to_owned()), failed, ..episode })
+    }
+}
+
+/// Returns the rollout and the episode of a row for which nothing was sampled, after a placeholder that is not trained on.
+fn nothing(prompt: &Prompt, filler: u32) -> (Rollout, Episode) {
+    let rollout = Rollout { tokens: vec![filler], logp: vec![0.0], replies: vec![(0, 1)], ..Rollout::default() };
+    (rollout, Episode { prompt: prompt.text.clone(), messages: "[]".into(), ..Episode::default() })
+}
+
+/// Returns the end of a text, in one line.
+fn shortened(text: &str) -> String {
+    printable(end_of(text.trim(), SHOWN), 2 * SHOWN)
+}
+
+/// Returns the last so many bytes of a text, without half a character.
+fn end_of(text: &str, most: usize) -> &str {
+    &text[text.ceil_char_boundary(text.len().saturating_sub(most))..]
+}
+
+/// Returns the conversation that a call ended, with the model's turn.
+fn conversation(tokenizer: &Tokenizer, call: &RecordedCall) -> (Vec<Message>, Extras) {
+    let of_text = || {
+        let text = tokenizer.decode(&call.call.prompt).unwrap_or_default();
+        (vec![Message { role: "user".into(), content: text.as_str().into(), ..Message::default() }], Extras::default())
+    };
+    let own = call.conversation.as_ref().map(|own| (own.messages.clone(), own.extras.clone()));
+    let (mut messages, extras) = own.unwrap_or_else(of_text);
+    messages.push(Message { role: "assistant".into(), content: call.text.as_str().into(), ..Message::default() });
+    (messages, extras)
+}
+
+fn turn(tokenizer: &Tokenizer, call: &RecordedCall) -> TurnRow {
+    // Its tokens were decoded when they were sampled.
+    let calls = call.said(tokenizer).map(|(_, calls)| calls).unwrap_or_default();
+    TurnRow { finished: call.call.finished, calls }
+}
+
+/// Returns the metrics of a generation's episodes: what agents report, and how their calls hang together.
+pub(super) fn figures(name: &str, played: &[Played]) -> Vec<Metric> {
+    let metric =
+        |part: &str, value: f64, weight: f64, reduction| Metric { name: format!("{name}/{part}"), value, weight, reduction };
+    let n = played.len() as f64;
+    let mean = |of: fn(&Played) -> usize| played.iter().map(|one| of(one) as f64).sum::<f64>() / n.max(1.0);
+    let mut all = vec![
+        metric("calls", mean(|one| one.trajectory.calls()), n, Reduction::Mean),
+        metric("branches", mean(|one| one.trajectory.branches().0), n, Reduction::Mean),
+        metric("reread_tokens", mean(|one| one.trajectory.branches().1), n, Reduction::Mean),
+    ];
+    let own = played.iter().flat_map(|one| &one.report.metrics);
+    all.extend(own.map(|(part, value)| metric(part, *value, 1.0, Reduction::Mean)));
+    all
+}

@@ -1,0 +1,99 @@
+//! What an agent says of its episode: the last line of its output.
+
+use crate::config::{json, printable};
+use crate::plugin::LARGEST_SCORE;
+use serde_json::{Map, Value};
+
+/// Longest text in an error, in bytes.
+const SHOWN: usize = 200;
+
+/// Maximum number of metrics, and bytes of the name of one.
+const METRICS: (usize, usize) = (64, 64);
+
+/// What an agent says of its episode.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Report {
+    /// The reward that it gives itself.
+    pub reward: Option<f32>,
+    /// Its metrics.
+    pub metrics: Vec<(String, f64)>,
+}
+
+impl Report {
+    /// Reads the last line of an output, if it is an object with a reward or metrics. Another line says nothing.
+    ///
+    /// # Errors
+    /// If it looks like a report but can't be one; says what is wrong.
+    pub(super) fn parse(output: &str) -> Result<Self, String> {
+        let Some(line) = output.lines().map(str::trim).rfind(|line| !line.is_empty()).filter(|line| line.starts_with('{')) else {
+            return Ok(Self::default());
+        };
+        let wrong = |detail: String| format!("its last line {detail}: {}", printable(line, SHOWN));
+        let all = json::object(line).map_err(|e| wrong(format!("is no JSON ({e})")))?;
+        Self::of(&all).map_err(wrong)
+    }
+
+    fn of(all: &Map<String, Value>) -> Result<Self, String> {
+        let is_score = |reward: &f64| reward.abs() <= f64::from(LARGEST_SCORE);
+        let reward = match all.get("reward") {
+            None | Some(Value::Null) => None,
+            Some(given) => {
+                let reward = given.as_f64().filter(is_score);
+                let detail = || format!("has a reward that is no number of at most {LARGEST_SCORE:e} either way");
+                Some(reward.ok_or_else(detail)? as f32)
+            }
+        };
+        let given = match all.get("metrics") {
+            None | Some(Value::Null) => &Map::new(),
+            Some(Value::Object(metrics)) => metrics,
+            Some(_) => return Err("has metrics that are no object of numbers".into()),
+        };
+        if given.len() > METRICS.0 {
+            return Err(format!("has {} metrics; at most {} are kept", given.len(), METRICS.0));
+        }
+        let metric = |(name, value): (&String, &Value)| {
+            let is_plain = |c: char| c.is_ascii_alphanumeric() || "_-./@".contains(c);
+            let sound = !name.is_empty() && name.len() <= METRICS.1 && name.chars().all(is_plain);
+            let value = value.as_f64().or(value.as_bool().map(|value| f64::from(u8::from(value))));
+            match value.filter(|value| sound && value.is_finite()) {
+                Some(value) => Ok((name.clone(), value)),
+                None => Err(format!(
+                    "has the metric {}; a name has letters, digits, _, -, ., / and @, and a value is a number",
+                    printable(name, METRICS.1)
+                )),
+            }
+        };
+        Ok(Self { reward, metrics: given.iter().map(metric).collect::<Result<_, _>>()? })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_line_is_the_report_if_it_is_an_object() {
+        let said = |output: &str| Report::parse(output).unwrap();
+        assert_eq!(said(""), Report::default());
+        assert_eq!(said("thinking\n{\"reward\": 1}\nbye"), Report::default());
+        assert_eq!(said("thinking\n{\"reward\": 0.5}\n\n").reward, Some(0.5));
+        let both = said("{\"reward\": null, \"metrics\": {\"a/b\": 2, \"won\": true}}");
+        assert_eq!((both.reward, both.metrics), (None, vec![("a/b".into(), 2.0), ("won".into(), 1.0)]));
+    }
+
+    #[test]
+    fn what_is_no_report_is_refused_with_the_line() {
+        for (line, part) in [
+            ("{\"reward\": 1e38}", "no number of at most 1e12"),
+            ("{\"reward\": NaN}", "is no JSON"),
+            ("{\"reward\": \"1\"}", "no number"),
+            ("{\"reward\": 1", "is no JSON"),
+            ("{\"metrics\": [1]}", "no object of numbers"),
+            ("{\"metrics\": {\"a b\": 1}}", "the metric a b"),
+            ("{\"metrics\": {\"a\": \"x\"}}", "a value is a number"),
+        ] {
+            let refused = Report::parse(line).unwrap_err();
+            assert!(refused.contains(part) && refused.contains("its last line"), "{line}: {refused}");
+        }
+    }
+}
