@@ -30,6 +30,7 @@ mod data {
 }
 
 mod episodes {
+    mod agents;
     mod openenv;
     mod runs;
 }

@@ -1,0 +1,195 @@
+//! Agents: programs that ask the policy over HTTP, whose calls are trained on.
+
+use rlhost_tests::{Place, tiny};
+use serde_json::{Value, json};
+use std::path::Path;
+use std::process::Command;
+
+const TEMPLATE: &str =
+    "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}{% if add_generation_prompt %}assistant:{% endif %}";
+
+/// What agents in Python have in common: `chat` returns a turn of the policy.
+const CHAT: &str = r#"
+import json, os, sys, time, urllib.request
+def ask(path, body, key=os.environ["OPENAI_API_KEY"]):
+    request = urllib.request.Request(os.environ["OPENAI_BASE_URL"] + path, json.dumps(body).encode(),
+        {"Content-Type": "application/json", "Authorization": "Bearer " + key})
+    return json.load(urllib.request.urlopen(request))
+def chat(messages, **more):
+    return ask("/chat/completions", {"model": "policy", "messages": messages, **more})["choices"][0]["message"]
+def user(text):
+    return {"role": "user", "content": text}
+row = json.loads(sys.stdin.readline())
+sample = int(os.environ["RLHOST_EPISODE"].rsplit("-", 1)[1])
+"#;
+
+/// A folder with prompts, a chat template, and an agent that begins with [`CHAT`].
+fn place(agent: &str) -> Place {
+    let place = Place::new();
+    let rows = (0..8).map(|i| format!("{}\n", json!({"prompt": format!("Question {i}"), "answer": i})));
+    place.write("rows.jsonl", rows.collect::<String>());
+    place.write("chat.jinja", TEMPLATE);
+    place.write("agent.py", format!("{CHAT}\n{agent}"));
+    place
+}
+
+/// The arguments of a run of GRPO with an agent, eight episodes a step.
+fn arguments<'a>(agent: &'a str, run: &'a str, more: &[&'a str]) -> Vec<&'a str> {
+    let mut all = vec!["grpo", "--agent", agent, "--model", tiny(), "--dataset", "rows.jsonl", "--output-dir", run];
+    all.extend(["--chat-template-path", "chat.jinja", "--num-generations", "4", "--per-device-train-batch-size", "8"]);
+    all.extend(["--max-completion-length", "12", "--logging-steps", "1", "--log-completions", "all", "--learning-rate", "0.001"]);
+    all.extend(more);
+    all
+}
+
+/// Returns whether a program can be had; says so if not.
+fn has(program: &str) -> bool {
+    let found = Command::new(program).arg("--version").output().is_ok_and(|output| output.status.success());
+    if !found {
+        println!("skipped: there is no {program}");
+    }
+    found
+}
+
+const LETTERS: &str = r#"
+messages, letters = [user(row["prompt"])], 0
+for _ in range(2):
+    said = chat(messages)
+    letters += said["content"].count("e")
+    messages += [said, user("More.")]
+print(json.dumps({"reward": letters, "metrics": {"letters": letters}}))
+"#;
+
+#[test]
+fn a_program_is_trained_on_what_it_was_answered_and_a_resumed_run_is_the_same() {
+    if !has("python3") {
+        return;
+    }
+    let place = place(LETTERS);
+    place.run(&arguments("python3 agent.py", "whole", &["--max-steps", "4", "--save-steps", "2"])).succeeded();
+    assert_eq!(place.figure("whole", "agent/calls"), [2.0; 4]);
+    assert_eq!(place.figure("whole", "agent/branches"), [0.0; 4]);
+    assert_eq!(place.figure("whole", "agent/letters"), place.figure("whole", "rewards/agent/mean"));
+    for line in place.lines("whole/completions.jsonl") {
+        let (messages, replies) = (line["messages"].as_array().unwrap(), line["replies"].as_array().unwrap());
+        assert_eq!((messages.len(), replies.len()), (4, 1));
+        let letters: usize = [1, 3].iter().map(|i| messages[*i]["content"].as_str().unwrap().matches('e').count()).sum();
+        assert_eq!(line["rewards"]["agent"], letters as f64);
+        assert!(line["agent_output"].as_str().unwrap().contains("\"reward\""), "{line}");
+    }
+    // The command need not be given again: it is the run's own.
+    place.copy_as_after("whole", 2, "half");
+    place.run(&["resume", "half", "--max-steps", "4"]).succeeded();
+    place.assert_same_end("half", "whole", 4, "model.safetensors");
+}
+
+#[test]
+fn tokens_of_a_tree_are_trained_on_as_they_were_sampled() {
+    if !has("python3") {
+        return;
+    }
+    // Parallel calls, a compacted history, another conversation, and a text.
+    let place = place(
+        r#"
+first = [user(row["prompt"])]
+both = ask("/chat/completions", {"messages": first, "n": 2})["choices"]
+kept = chat(first + [both[0]["message"], user("Go on.")])
+chat([user("In short: " + both[1]["message"]["content"][:10]), user("Go on.")])
+chat([{"role": "system", "content": "Another."}, user("Else?")])
+ask("/completions", {"prompt": "assistant: and", "max_tokens": 5})
+print(json.dumps({"reward": sample}))
+"#,
+    );
+    let more = ["--max-steps", "3", "--old-logp", "recompute", "--num-iterations", "2", "--plugin", "tldr_length_reward.wasm"];
+    place.run(&arguments("python3 agent.py", "run", &more)).succeeded();
+    // Of a step that generates; each generation is trained on twice.
+    let first = &place.lines("run/metrics.jsonl")[0];
+    assert_eq!(first["agent/calls"], 6.0);
+    assert!(first["agent/branches"].as_f64().unwrap() >= 4.0, "{first}");
+    // What a forward pass over the tree gives each token is what it was sampled with.
+    let differences = place.figure("run", "sampling/sampling_logp_difference/max");
+    assert!(!differences.is_empty() && differences.iter().all(|difference| *difference < 1e-3), "{differences:?}");
+}
+
+#[test]
+fn a_bad_agent_costs_its_row_and_a_line() {
+    if !has("python3") {
+        return;
+    }
+    let place = place(
+        r#"
+said = None if sample == 1 else chat([user(row["prompt"])])
+if sample == 0:
+    if row["answer"] % 2: time.sleep(1000)
+    os.fork() or time.sleep(1000)
+if sample == 2:
+    if row["answer"] % 2: print("{\"reward\": NaN}")
+    else: sys.exit("gave up")
+if sample == 3:
+    while True:
+        try: chat([user(row["prompt"])])
+        except urllib.error.HTTPError as error: refused = error.read().decode(); break
+    try: ask("/chat/completions", {"messages": [user("x")]}, "rlhost-" + "0" * 32)
+    except urllib.error.HTTPError as error: assert error.code == 401
+    sys.stdout.write("x" * 3000000 + "\n")
+    assert "max_turns" in refused, refused
+    print(json.dumps({"reward": 1}))
+"#,
+    );
+    place.write("agent.toml", "[[agent]]\ncommand = [\"python3\", \"agent.py\"]\ntimeout_s = 3\nmax_concurrent = 8\n");
+    let run: Vec<&str> = arguments("", "run", &["--max-steps", "1", "--config", "agent.toml", "--max-turns", "3"]);
+    let run: Vec<&str> = run.iter().copied().filter(|word| !["--agent", ""].contains(word)).collect();
+    let outcome = place.run(&run);
+    outcome.succeeded();
+    assert_eq!(place.figure("run", "episodes/failed"), [6.0]);
+    let lines = place.lines("run/completions.jsonl");
+    assert_eq!(lines.len(), 8);
+    for (i, line) in lines.iter().enumerate() {
+        let failed = line["failed"].as_str().unwrap_or_default();
+        match i % 4 {
+            0 => assert!(failed.contains("took longer than 3 s"), "{failed}"),
+            1 => assert!(failed.contains("ended without a call"), "{failed}"),
+            2 => assert!(failed.contains("gave up") || failed.contains("is no JSON"), "{failed}"),
+            _ => assert_eq!((failed, &line["rewards"]["agent"]), ("", &json!(1.0))),
+        }
+    }
+}
+
+#[test]
+fn an_agent_that_cannot_be_started_and_models_without_chat_say_so() {
+    let place = place("");
+    let outcome = place.run(&arguments("/no/such/agent", "run", &["--max-steps", "1"]));
+    assert_eq!(outcome.code, Some(1), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("/no/such/agent can't be started"), "{}", outcome.stderr);
+    let both = place.run(&arguments("a", "run", &["--environment", "calculator_tool.wasm"]));
+    assert!(both.code == Some(2) && both.stderr.contains("both an agent and an environment"), "{}", both.stderr);
+}
+
+/// The examples, in every language that can be had.
+#[test]
+fn the_examples_are_agents_in_three_languages() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/agents");
+    let place = place("");
+    let shown = |name: &str| folder.join(name).display().to_string();
+    for (command, programs) in [
+        (format!("python3 {}", shown("agent.py")), vec!["python3"]),
+        (format!("node {}", shown("agent.mjs")), vec!["node"]),
+        (format!("bash {}", shown("agent.sh")), vec!["bash", "curl", "jq"]),
+    ] {
+        if !programs.iter().all(|program| has(program)) {
+            continue;
+        }
+        let run = programs[0];
+        place.run(&arguments(&command, run, &["--max-steps", "1"])).succeeded();
+        assert_eq!(place.figure(run, "agent/calls"), [3.0], "{command}");
+        assert_eq!(place.figure(run, "episodes/failed"), [0.0], "{command}");
+        let pages = |line: &Value| {
+            let said = line["messages"].as_array().unwrap().iter().filter(|message| message["role"] == "assistant");
+            said.filter(|said| said["content"].as_str().unwrap().contains(|c: char| c.is_ascii_digit())).count()
+        };
+        for line in place.lines(&format!("{run}/completions.jsonl")) {
+            let wanted = pages(&line) as f64 / 3.0;
+            assert!((line["rewards"]["agent"].as_f64().unwrap() - wanted).abs() < 1e-6, "{command}: {line}");
+        }
+    }
+}
