@@ -3,6 +3,7 @@
 use super::app::App;
 use super::error::{ApiError, Result};
 use super::fields::Fields;
+use super::unfinished;
 use crate::config::json;
 use crate::data::{Extras, Message, Tokenizer};
 use crate::session;
@@ -22,20 +23,24 @@ pub(super) fn conversation(app: &App, fields: &mut Fields) -> Result<Conversatio
         let detail = "this model's tokenizer has no chat template; use /v1/completions, or start the server with --chat-template";
         return Err(ApiError::invalid(detail));
     }
-    let messages = messages(fields)?;
+    let mut messages = messages(fields)?;
     let tools = tools(tokenizer, fields)?;
     let mut kwargs = fields.object("chat_template_kwargs")?.unwrap_or_default();
     if let Some(effort) = fields.take("reasoning_effort") {
         // For the template, as vLLM passes it on.
         kwargs.entry("reasoning_effort").or_insert(effort);
     }
-    let generate = fields.flag_or("add_generation_prompt", true)?;
+    let continues = fields.flag("continue_final_message")?;
+    let generate = fields.flag_or("add_generation_prompt", !continues)?;
+    if continues && generate {
+        return Err(ApiError::field("add_generation_prompt", "must be false together with continue_final_message"));
+    }
     let special = fields.flag("add_special_tokens")?;
-    for name in ["continue_final_message", "functions", "function_call", "chat_template", "documents"] {
+    for name in ["functions", "function_call", "chat_template", "documents"] {
         fields.only(name, &[Value::Bool(false)])?;
     }
     let extras = Extras { tools: tools.clone(), kwargs };
-    if let Some(session) = app.session.as_ref().filter(|_| generate) {
+    if let Some(session) = app.session.as_ref().filter(|_| generate && !continues) {
         let new = session::Conversation { messages, extras };
         let tokens = match session.continued(tokenizer, &new)? {
             Some(tokens) => tokens,
@@ -44,7 +49,11 @@ pub(super) fn conversation(app: &App, fields: &mut Fields) -> Result<Conversatio
         session.asks(&tokens, new);
         return Ok(Conversation { tokens, tools });
     }
-    let text = tokenizer.render_chat(&messages, generate, &extras)?;
+    let text = if continues {
+        unfinished::render(tokenizer, &mut messages, &extras)?
+    } else {
+        tokenizer.render_chat(&messages, generate, &extras)?
+    };
     Ok(Conversation { tokens: tokenizer.encode(&text, special)?, tools })
 }
 

@@ -15,6 +15,7 @@ mod reply;
 mod routes;
 mod sampling;
 mod tokens;
+mod unfinished;
 
 pub use app::{App, ModelCard};
 pub(crate) use error::ApiError;

@@ -168,6 +168,33 @@ fn a_conversation_is_rendered_by_the_template_and_answered() {
     assert!(without.contains("no chat template") && without.contains("--chat-template"), "{without}");
 }
 
+#[test]
+fn the_last_message_is_continued_as_the_template_wrote_it() {
+    let trims = CHATML.replace("m.content", "m.content | trim");
+    let messages = json!([{"role": "user", "content": "Hello"}, {"role": "assistant", "content": " The sea is "}]);
+    let rendered = |template: &str, body: Value| {
+        let app = app(Some(template));
+        let tokens = post(&app, "/tokenize", &body)["tokens"].clone();
+        post(&app, "/detokenize", &json!({"tokens": tokens}))["prompt"].as_str().unwrap().to_owned()
+    };
+    let body = json!({"messages": messages, "continue_final_message": true});
+    assert!(rendered(CHATML, body.clone()).ends_with("<|im_start|>assistant\n The sea is "));
+    assert!(rendered(&trims, body.clone()).ends_with("<|im_start|>assistant\nThe sea is"));
+    let app = app(Some(CHATML));
+    let mut asked = body.clone();
+    (asked["max_tokens"], asked["ignore_eos"], asked["return_token_ids"]) = (3.into(), true.into(), true.into());
+    let answer = post(&app, "/v1/chat/completions", &asked);
+    assert_eq!(answer["prompt_token_ids"], post(&app, "/tokenize", &body)["tokens"]);
+    let calls = json!([{"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "f", "arguments": {}}}]}]);
+    for (body, field) in [
+        (json!({"messages": messages, "continue_final_message": true, "add_generation_prompt": true}), "add_generation_prompt"),
+        (json!({"messages": calls, "continue_final_message": true}), "continue_final_message"),
+        (json!({"messages": messages, "continue_final_message": 1}), "continue_final_message"),
+    ] {
+        assert_eq!(refused(&app, "/v1/chat/completions", &body).1, field);
+    }
+}
+
 fn app_error(template: Option<&str>, messages: &Value) -> String {
     refused(&app(template), "/v1/chat/completions", &json!({"messages": messages})).2
 }
