@@ -15,33 +15,33 @@ use serde_json::{Map, Value, json};
 use std::sync::Arc;
 
 /// What a response is made of, besides the completions.
-struct Form {
+pub(super) struct Form {
     id: String,
-    model: String,
-    created: i64,
-    prompt: Arc<[u32]>,
+    pub model: String,
+    pub created: i64,
+    pub prompt: Arc<[u32]>,
     /// The tools that the model may call; null for none.
-    tools: Value,
+    pub tools: Value,
     logprobs: bool,
     prompt_logprobs: bool,
     return_token_ids: bool,
 }
 
 /// What a completion says.
-struct Turn {
+pub(super) struct Turn {
     /// Its text before the calls.
-    content: Value,
-    calls: Vec<Value>,
+    pub content: Value,
+    pub calls: Vec<Value>,
     /// Why it ended.
-    finish: Option<&'static str>,
+    pub finish: Option<&'static str>,
 }
 
 /// A request that has been read.
 pub(super) struct Chat {
-    form: Form,
-    sampling: SamplingFields,
-    stream: Option<StreamFields>,
-    requests: Vec<Request>,
+    pub form: Form,
+    pub sampling: SamplingFields,
+    pub stream: Option<StreamFields>,
+    pub requests: Vec<Request>,
 }
 
 /// Takes `logprobs` and `top_logprobs`; returns the number of alternatives of each token.
@@ -118,13 +118,18 @@ impl Chat {
 }
 
 impl Form {
+    /// Returns a number that no other response has, in hexadecimal digits.
+    pub(super) fn number(&self) -> &str {
+        self.id.rsplit('-').next().unwrap_or_default()
+    }
+
     fn head(&self, object: &str) -> Map<String, Value> {
         let head = json!({"id": self.id, "object": object, "created": self.created, "model": self.model});
         head.as_object().cloned().unwrap_or_default()
     }
 
     /// Reads the calls in a completion.
-    fn turn(&self, app: &App, choice: &Choice) -> Result<Turn> {
+    pub(super) fn turn(&self, app: &App, choice: &Choice) -> Result<Turn> {
         let plain = || Turn { content: choice.written.as_str().into(), calls: Vec::new(), finish: choice.finish };
         if self.tools.is_null() {
             return Ok(plain());
@@ -233,24 +238,15 @@ impl Chunks for Chunked {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::{WITH_TOOLS, app};
+    use super::super::tests::{WITH_TOOLS, app, said};
     use super::*;
-    use crate::engine::{Event, Finish, Stream, Token};
-    use crate::text::{Rules, TextStream};
 
-    /// A completion of these words, as it comes from the engine.
-    fn said(app: &App, words: &str) -> Choice {
-        let ids = app.tokenizer.encode(words, false).unwrap();
-        let token = |id| Event::Token(Token { id, logp: -1.0, rank: 0, top: Vec::new(), version: 0 });
-        let mut events = vec![Event::Prompt { scored: Vec::new(), cached: 0 }];
-        events.extend(ids.into_iter().map(token));
-        events.push(Event::Finished(Finish::End));
-        Choice::new(0, Stream::of_events(events), TextStream::new(app.tokenizer.clone(), Rules::default(), &[]))
-    }
-
-    fn form(tools: Value) -> Form {
-        let (id, model, prompt) = ("id".into(), "m".into(), Arc::new([]));
-        Form { id, model, created: 0, prompt, tools, logprobs: false, prompt_logprobs: false, return_token_ids: false }
+    impl Form {
+        /// The form of a conversation with these tools.
+        pub(in super::super) fn with_tools(tools: Value) -> Self {
+            let (id, model, prompt) = ("id".into(), "m".into(), Arc::new([]));
+            Self { id, model, created: 0, prompt, tools, logprobs: false, prompt_logprobs: false, return_token_ids: false }
+        }
     }
 
     #[test]
@@ -268,7 +264,7 @@ mod tests {
         ] {
             let mut choice = said(&app, words);
             runtime.block_on(choice.complete()).unwrap();
-            let whole = form(tools.clone()).choice(&app, &choice).unwrap();
+            let whole = Form::with_tools(tools.clone()).choice(&app, &choice).unwrap();
             assert_eq!(whole["message"]["content"], content);
             let found = whole["message"]["tool_calls"].as_array().cloned().unwrap_or_default();
             assert_eq!(found.len(), calls);
@@ -276,7 +272,7 @@ mod tests {
             let finish = if calls > 0 { "tool_calls" } else { "stop" };
             assert_eq!(whole["finish_reason"], finish);
 
-            let chunks = Chunked { app: Arc::clone(&app), form: form(tools.clone()), begun: vec![false] };
+            let chunks = Chunked { app: Arc::clone(&app), form: Form::with_tools(tools.clone()), begun: vec![false] };
             let mut events = Events::new(vec![said(&app, words)], Box::new(chunks), StreamFields::default(), 0);
             let mut streamed = String::new();
             while let Some(more) =

@@ -186,4 +186,9 @@ impl App {
         let parts = streams.into_iter().zip(texts).zip(recorders).enumerate();
         Ok(parts.map(|(i, ((stream, text), recorder))| Choice::new(i, stream, text).recorded_by(recorder)).collect())
     }
+
+    /// Starts the only completion of a request.
+    pub(super) fn start_one(&self, requests: Vec<crate::engine::Request>, sampling: &SamplingFields) -> Result<Choice> {
+        self.start(requests, sampling)?.pop().ok_or_else(|| ApiError::new(500, "the request has no completion"))
+    }
 }

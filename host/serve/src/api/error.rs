@@ -42,7 +42,12 @@ impl ApiError {
         Self { status, ..self }
     }
 
-    /// Returns the error as JSON.
+    /// Returns what is wrong.
+    pub(crate) fn message(&self) -> &str {
+        &self.message
+    }
+
+    /// Returns the error as JSON, in OpenAI's form.
     pub(crate) fn to_json(&self) -> Value {
         let (kind, code) = match self.status {
             401 => ("authentication_error", "invalid_api_key"),

@@ -1,5 +1,6 @@
 //! The routes: what a client asks for in JSON, and what it is answered.
 
+mod anthropic;
 mod app;
 mod chat;
 mod choice;
@@ -15,6 +16,7 @@ mod reply;
 mod routes;
 mod sampling;
 mod tokens;
+mod typed_events;
 mod unfinished;
 
 pub use app::{App, ModelCard};

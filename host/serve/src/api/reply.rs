@@ -1,5 +1,6 @@
 //! What a route answers, before it becomes an HTTP response.
 
+use super::anthropic;
 use super::error::ApiError;
 use serde_json::Value;
 use std::task::{Context, Poll};
@@ -42,8 +43,11 @@ impl Reply {
     }
 }
 
-impl From<ApiError> for Reply {
-    fn from(error: ApiError) -> Self {
-        Self { status: error.status, content: Content::Json(error.to_json()) }
+impl Reply {
+    /// Returns the answer to a failed request for a path, in the form of the interface that the path belongs to.
+    pub(crate) fn error(error: &ApiError, path: &str) -> Self {
+        let is_anthropic = path.starts_with(anthropic::PATH);
+        let content = if is_anthropic { anthropic::error(error) } else { error.to_json() };
+        Self { status: error.status, content: Content::Json(content) }
     }
 }

@@ -1,5 +1,6 @@
 //! Which path is answered by what.
 
+use super::anthropic::{self, Messages};
 use super::app::App;
 use super::chat::Chat;
 use super::completions::Completions;
@@ -17,6 +18,8 @@ use tokio::task::spawn_blocking;
 pub(crate) enum Route {
     Completions,
     Chat,
+    Messages,
+    CountTokens,
     Generate,
     Tokenize,
     Detokenize,
@@ -27,11 +30,8 @@ pub(crate) enum Route {
 }
 
 /// Paths that other servers have, and why this one does not.
-const REFUSED: [(&str, &str); 3] = [
-    ("/v1/embeddings", "embeddings are not served"),
-    ("/v1/responses", "not supported; use /v1/chat/completions"),
-    ("/v1/messages", "not supported; use /v1/chat/completions"),
-];
+const REFUSED: [(&str, &str); 2] =
+    [("/v1/embeddings", "embeddings are not served"), ("/v1/responses", "not supported; use /v1/chat/completions")];
 
 impl Route {
     /// Returns the route of a path and a method.
@@ -42,6 +42,8 @@ impl Route {
         let (route, expected) = match path {
             "/v1/completions" => (Self::Completions, "POST"),
             "/v1/chat/completions" => (Self::Chat, "POST"),
+            "/v1/messages" => (Self::Messages, "POST"),
+            "/v1/messages/count_tokens" => (Self::CountTokens, "POST"),
             "/inference/v1/generate" => (Self::Generate, "POST"),
             "/tokenize" => (Self::Tokenize, "POST"),
             "/detokenize" => (Self::Detokenize, "POST"),
@@ -63,7 +65,7 @@ impl Route {
 
     /// Returns whether it takes a body.
     pub(crate) fn takes_body(self) -> bool {
-        matches!(self, Self::Completions | Self::Chat | Self::Generate | Self::Tokenize | Self::Detokenize)
+        !matches!(self, Self::Models | Self::Health | Self::Version | Self::Metrics)
     }
 
     /// Returns whether it needs no API key, since monitors ask for it.
@@ -72,14 +74,15 @@ impl Route {
     }
 
     /// Answers a request.
-    pub(crate) async fn answer(self, app: Arc<App>, body: Vec<u8>) -> Reply {
-        self.try_answer(app, body).await.unwrap_or_else(Reply::from)
-    }
-
-    async fn try_answer(self, app: Arc<App>, body: Vec<u8>) -> Result<Reply> {
+    ///
+    /// # Errors
+    /// If it is refused or fails.
+    pub(crate) async fn answer(self, app: Arc<App>, body: Vec<u8>) -> Result<Reply> {
         match self {
             Self::Completions => apart(&app, body, Completions::read).await?.answer(app).await,
             Self::Chat => apart(&app, body, Chat::read).await?.answer(app).await,
+            Self::Messages => apart(&app, body, Messages::read).await?.answer(app).await,
+            Self::CountTokens => apart(&app, body, anthropic::count_tokens).await,
             Self::Generate => apart(&app, body, Generate::read).await?.answer(app).await,
             Self::Tokenize => apart(&app, body, tokens::tokenize).await,
             Self::Detokenize => apart(&app, body, tokens::detokenize).await,

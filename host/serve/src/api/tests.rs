@@ -1,7 +1,8 @@
+use super::choice::Choice;
 use super::reply::Content;
 use super::*;
 use crate::data::{Tokenizer, Wording};
-use crate::engine::{Engine, Options};
+use crate::engine::{Engine, Event, Finish, Options, Stream, Token};
 use crate::model::{Frozen, Held, ModelFolder, builtin};
 use crate::text::{Rules, TextStream};
 use serde_json::{Value, json};
@@ -34,25 +35,39 @@ pub(crate) fn app(template: Option<&str>) -> Arc<App> {
     Arc::new(App::new(Engine::start(decoding, 5, options).unwrap(), tokenizer, card))
 }
 
+/// A completion of these words, as it comes from the engine.
+pub(super) fn said(app: &App, words: &str) -> Choice {
+    let ids = app.tokenizer.encode(words, false).unwrap();
+    let token = |id| Event::Token(Token { id, logp: -1.0, rank: 0, top: Vec::new(), version: 0 });
+    let mut events = vec![Event::Prompt { scored: Vec::new(), cached: 0 }];
+    events.extend(ids.into_iter().map(token));
+    events.push(Event::Finished(Finish::End));
+    Choice::new(0, Stream::of_events(events), TextStream::new(app.tokenizer.clone(), Rules::default(), &[]))
+}
+
+/// The events of a source: each one's data.
+pub(super) async fn events_of(source: &mut dyn Source) -> Value {
+    let mut all = String::new();
+    while let Some(events) = poll_fn(|context| source.poll_next(context)).await {
+        all += &events;
+    }
+    let events = all.split_terminator("\n\n").map(|event| event.split_once("data: ").unwrap().1);
+    events.map(|event| serde_json::from_str::<Value>(event).unwrap_or_else(|_| event.into())).collect()
+}
+
 /// Status and body of an answer; of a streamed one, a list of its events.
 fn ask(app: &Arc<App>, method: &str, path: &str, body: &[u8]) -> (u16, Value) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
     runtime.block_on(async {
         let reply = match Route::find(method, path) {
             Ok(route) => route.answer(Arc::clone(app), body.to_vec()).await,
-            Err(error) => error.into(),
+            Err(error) => Err(error),
         };
+        let reply = reply.unwrap_or_else(|error| Reply::error(&error, path));
         let content = match reply.content {
             Content::Json(value) => value,
             Content::Text(text) => text.into(),
-            Content::Events(mut source) => {
-                let mut all = String::new();
-                while let Some(events) = poll_fn(|context| source.poll_next(context)).await {
-                    all += &events;
-                }
-                let events = all.split_terminator("\n\n").map(|event| event.strip_prefix("data: ").unwrap());
-                events.map(|event| serde_json::from_str::<Value>(event).unwrap_or_else(|_| event.into())).collect()
-            }
+            Content::Events(mut source) => events_of(source.as_mut()).await,
         };
         (reply.status, content)
     })
@@ -287,7 +302,15 @@ fn bodies_of_any_bytes_are_refused_with_an_error() {
     bodies.push(
         format!("{{\"messages\": [{{\"role\": \"user\", \"content\": {}}}]}}", json!([{"type": "image_url"}])).into_bytes(),
     );
-    for path in ["/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize", "/inference/v1/generate"] {
+    for path in [
+        "/v1/completions",
+        "/v1/chat/completions",
+        "/v1/messages",
+        "/v1/messages/count_tokens",
+        "/tokenize",
+        "/detokenize",
+        "/inference/v1/generate",
+    ] {
         for body in &bodies {
             let (status, answer) = ask(&app, "POST", path, body);
             assert!(status == 400 && answer["error"]["message"].is_string(), "{path} {body:?}: {status} {answer}");

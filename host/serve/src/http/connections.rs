@@ -59,7 +59,8 @@ pub(super) async fn serve(context: Arc<Context>, stream: TcpStream, mut stop: wa
 
 async fn respond(context: &Context, request: Request<Incoming>) -> Response<ReplyBody> {
     let is_head = request.method() == Method::HEAD;
-    let reply = answer(context, request).await.unwrap_or_else(Reply::from);
+    let path = request.uri().path().to_owned();
+    let reply = answer(context, request).await.unwrap_or_else(|error| Reply::error(&error, &path));
     let (bytes, kind) = match reply.content {
         Content::Json(value) => (value.to_string(), "application/json"),
         Content::Text(text) => (text, "text/plain; version=0.0.4; charset=utf-8"),
@@ -102,5 +103,5 @@ async fn answer(context: &Context, request: Request<Incoming>) -> Result<Reply, 
     }
     let answered = route.answer(app, body);
     let late = |_| ApiError::new(504, "the answer took too long; ask for fewer tokens, or use a longer --request-timeout");
-    timeout(context.limits.answer_time, answered).await.map_err(late)
+    timeout(context.limits.answer_time, answered).await.map_err(late)?
 }
