@@ -44,6 +44,11 @@ impl Fields {
         self.map.shift_remove(name).filter(|value| !value.is_null())
     }
 
+    /// Returns a field that has not been taken; null is none.
+    pub(crate) fn get(&self, name: &str) -> Option<&Value> {
+        self.map.get(name).filter(|value| !value.is_null())
+    }
+
     /// Takes a text.
     pub(crate) fn text(&mut self, name: &str) -> Result<Option<String>> {
         match self.take(name) {

@@ -13,6 +13,7 @@ mod logprobs;
 mod messages;
 mod metrics;
 mod reply;
+mod responses;
 mod routes;
 mod sampling;
 mod tokens;

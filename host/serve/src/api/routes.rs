@@ -8,6 +8,7 @@ use super::error::{ApiError, Result};
 use super::fields::Fields;
 use super::generate::Generate;
 use super::reply::Reply;
+use super::responses::Responses;
 use super::{metrics, tokens};
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -18,6 +19,7 @@ use tokio::task::spawn_blocking;
 pub(crate) enum Route {
     Completions,
     Chat,
+    Responses,
     Messages,
     CountTokens,
     Generate,
@@ -30,8 +32,7 @@ pub(crate) enum Route {
 }
 
 /// Paths that other servers have, and why this one does not.
-const REFUSED: [(&str, &str); 2] =
-    [("/v1/embeddings", "embeddings are not served"), ("/v1/responses", "not supported; use /v1/chat/completions")];
+const REFUSED: [(&str, &str); 1] = [("/v1/embeddings", "embeddings are not served")];
 
 impl Route {
     /// Returns the route of a path and a method.
@@ -42,6 +43,7 @@ impl Route {
         let (route, expected) = match path {
             "/v1/completions" => (Self::Completions, "POST"),
             "/v1/chat/completions" => (Self::Chat, "POST"),
+            "/v1/responses" => (Self::Responses, "POST"),
             "/v1/messages" => (Self::Messages, "POST"),
             "/v1/messages/count_tokens" => (Self::CountTokens, "POST"),
             "/inference/v1/generate" => (Self::Generate, "POST"),
@@ -81,6 +83,7 @@ impl Route {
         match self {
             Self::Completions => apart(&app, body, Completions::read).await?.answer(app).await,
             Self::Chat => apart(&app, body, Chat::read).await?.answer(app).await,
+            Self::Responses => apart(&app, body, Responses::read).await?.answer(app).await,
             Self::Messages => apart(&app, body, Messages::read).await?.answer(app).await,
             Self::CountTokens => apart(&app, body, anthropic::count_tokens).await,
             Self::Generate => apart(&app, body, Generate::read).await?.answer(app).await,

@@ -307,6 +307,7 @@ fn bodies_of_any_bytes_are_refused_with_an_error() {
         "/v1/chat/completions",
         "/v1/messages",
         "/v1/messages/count_tokens",
+        "/v1/responses",
         "/tokenize",
         "/detokenize",
         "/inference/v1/generate",

@@ -1,0 +1,112 @@
+//! The object of a response, and the items that it puts out.
+
+use super::super::chat::{Form, Turn};
+use super::super::choice::Choice;
+use super::super::fields::Fields;
+use serde_json::{Map, Value, json};
+
+/// Fields that a response repeats, and what stands for a missing one.
+fn defaults() -> [(&'static str, Value); 9] {
+    [
+        ("instructions", Value::Null),
+        ("max_output_tokens", Value::Null),
+        ("metadata", json!({})),
+        ("parallel_tool_calls", json!(true)),
+        ("reasoning", json!({"effort": null, "summary": null})),
+        ("temperature", json!(1.0)),
+        ("tool_choice", json!("auto")),
+        ("tools", json!([])),
+        ("top_p", json!(1.0)),
+    ]
+}
+
+/// Returns the fields of a request that its response repeats.
+pub(super) fn repeated(fields: &Fields) -> Map<String, Value> {
+    let value = |(name, default): (&str, Value)| (name.to_owned(), fields.get(name).cloned().unwrap_or(default));
+    defaults().into_iter().map(value).collect()
+}
+
+/// What all objects of a response have.
+pub(super) struct Head {
+    /// A number that no other response has.
+    number: String,
+    model: String,
+    created: i64,
+    prompt_tokens: usize,
+    repeated: Map<String, Value>,
+}
+
+impl Head {
+    pub(super) fn new(form: &Form, repeated: Map<String, Value>) -> Self {
+        let (number, model) = (form.number().to_owned(), form.model.clone());
+        Self { number, model, created: form.created, prompt_tokens: form.prompt.len(), repeated }
+    }
+
+    /// Returns a response under way.
+    pub(super) fn begun(&self) -> Value {
+        self.object("in_progress", Vec::new(), Value::Null)
+    }
+
+    fn object(&self, status: &str, output: Vec<Value>, usage: Value) -> Value {
+        let reason = (status == "incomplete").then(|| json!({"reason": "max_output_tokens"}));
+        let mut all = json!({
+            "id": format!("resp_{}", self.number), "object": "response", "created_at": self.created, "status": status, "error": null,
+            "incomplete_details": reason, "model": self.model, "output": output, "previous_response_id": null, "store": false,
+            "background": false, "text": {"format": {"type": "text"}}, "truncation": "disabled", "usage": usage,
+        });
+        for (name, value) in &self.repeated {
+            all[name] = value.clone();
+        }
+        all
+    }
+
+    /// Returns a response that has ended.
+    pub(super) fn ended(&self, turn: &Turn, choice: &Choice) -> Value {
+        let (prompt, completion) = (self.prompt_tokens, choice.tokens.len());
+        let usage = json!({
+            "input_tokens": prompt, "input_tokens_details": {"cached_tokens": choice.cached.min(prompt)},
+            "output_tokens": completion, "output_tokens_details": {"reasoning_tokens": 0}, "total_tokens": prompt + completion,
+        });
+        let text = turn.content.as_str().unwrap_or_default();
+        let message = writes_message(turn).then(|| self.message(text, status(turn)));
+        let output = message.into_iter().chain(turn.calls.iter().map(|call| function_call(call, "completed")));
+        let mut all = self.object(status(turn), output.collect(), usage);
+        all["weight_versions"] = choice.weight_versions();
+        all
+    }
+
+    /// Returns the id of the item that is the turn's text.
+    pub(super) fn message_id(&self) -> String {
+        format!("msg_{}", self.number)
+    }
+
+    /// Returns the item that is the turn's text.
+    pub(super) fn message(&self, text: &str, status: &str) -> Value {
+        let content = if status == "in_progress" { json!([]) } else { json!([part(text)]) };
+        json!({"id": self.message_id(), "type": "message", "role": "assistant", "status": status, "content": content})
+    }
+}
+
+/// Returns whether a turn has a message: one without calls always has.
+pub(super) fn writes_message(turn: &Turn) -> bool {
+    turn.calls.is_empty() || turn.content.as_str().is_some_and(|text| !text.is_empty())
+}
+
+/// Returns whether a turn was ended by its limit on tokens.
+pub(super) fn status(turn: &Turn) -> &'static str {
+    if turn.finish == Some("length") { "incomplete" } else { "completed" }
+}
+
+/// Returns the part of a message that is its text.
+pub(super) fn part(text: &str) -> Value {
+    json!({"type": "output_text", "text": text, "annotations": [], "logprobs": []})
+}
+
+/// Returns the item of a call.
+pub(super) fn function_call(call: &Value, status: &str) -> Value {
+    let id = call["id"].as_str().unwrap_or_default();
+    json!({
+        "id": id.replacen("call_", "fc_", 1), "type": "function_call", "call_id": id, "name": call["function"]["name"],
+        "arguments": call["function"]["arguments"], "status": status,
+    })
+}
