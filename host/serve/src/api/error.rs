@@ -42,6 +42,11 @@ impl ApiError {
         Self { status, ..self }
     }
 
+    /// Returns the field that it is about.
+    pub(crate) fn param(&self) -> Option<&str> {
+        self.param.as_deref()
+    }
+
     /// Returns what is wrong.
     pub(crate) fn message(&self) -> &str {
         &self.message

@@ -19,6 +19,9 @@ use std::sync::Arc;
 /// The path of the interface.
 pub(super) const PATH: &str = "/v1/messages";
 
+/// A field that asks the server to store a conversation.
+const THREAD: &str = "thread";
+
 /// A request that has been read.
 pub(super) struct Messages(Chat);
 
@@ -71,7 +74,12 @@ pub(super) fn error(error: &ApiError) -> Value {
         504 => "timeout_error",
         _ => "api_error",
     };
-    json!({"type": "error", "error": {"type": kind, "message": error.message()}})
+    let mut all = json!({"type": "error", "error": {"type": kind, "message": error.message()}});
+    if error.param() == Some(THREAD) {
+        // Clients then send the whole conversation, as to all servers that store nothing.
+        all["error"]["details"] = json!({"error_code": "thread_unsupported_request", "unsupported": [THREAD]});
+    }
+    all
 }
 
 /// Returns the blocks of a turn.

@@ -2,6 +2,7 @@
 
 use super::super::error::{ApiError, Result};
 use super::super::fields::Fields;
+use super::THREAD;
 use serde_json::{Map, Value, json};
 use std::collections::HashMap;
 
@@ -58,6 +59,9 @@ pub(super) fn chat(mut fields: Fields) -> Result<Map<String, Value>> {
     chat.insert("messages".into(), messages.all.into());
     chat.extend(tools(&mut fields)?.map(|tools| ("tools".to_owned(), tools)));
     chat.extend(tool_choice(&mut fields)?.map(|choice| ("tool_choice".to_owned(), choice)));
+    if fields.take(THREAD).is_some() {
+        return Err(ApiError::field(THREAD, "not supported, since nothing is stored; send all messages"));
+    }
     fields.only("thinking", &[json!({"type": "disabled"})])?;
     fields.ignore(&NEUTRAL);
     fields.finish()?;

@@ -59,6 +59,7 @@ fn what_is_not_supported_is_refused_by_name_in_anthropics_form() {
         ("thinking", json!({"type": "enabled", "budget_tokens": 1024}), "thinking"),
         ("n", json!(2), "n"),
         ("container", json!("c"), "container"),
+        ("thread", json!({"type": "create"}), "thread"),
     ] {
         let mut body = plain();
         body[field] = value;
@@ -68,6 +69,7 @@ fn what_is_not_supported_is_refused_by_name_in_anthropics_form() {
     let mut other = plain();
     other["model"] = "gpt-9".into();
     let unknown = ApiError::field("model", "x").with_status(404);
+    assert_eq!(error(&ApiError::field("thread", "x"))["error"]["details"]["error_code"], "thread_unsupported_request");
     assert_eq!(refused(&app, "/v1/messages", &other).0, 404);
     assert_eq!(error(&unknown), json!({"type": "error", "error": {"type": "not_found_error", "message": "model: x"}}));
 }
