@@ -80,7 +80,11 @@ impl Choice {
                 Delta { text: self.text.push(token.id)?, token: Some(token), begins: false }
             }
             Some(Event::Finished(finish)) => {
-                self.finish = Some(if finish == Finish::Length { "length" } else { "stop" });
+                self.finish = Some(match finish {
+                    Finish::End | Finish::Stop => "stop",
+                    Finish::Length => "length",
+                    Finish::Abort => "abort",
+                });
                 Delta { text: self.text.finish()?, ..Delta::default() }
             }
         };

@@ -25,6 +25,7 @@ pub(super) fn text(counters: &Counters) -> String {
         ("rlhost_serve_requests_stopped_total", "Requests that ended on their own.", Stage::Stopped),
         ("rlhost_serve_requests_at_length_total", "Requests that ended at their maximum length.", Stage::AtLength),
         ("rlhost_serve_requests_abandoned_total", "Requests whose client disconnected.", Stage::Abandoned),
+        ("rlhost_serve_requests_aborted_total", "Requests that a pause ended.", Stage::Aborted),
         ("rlhost_serve_requests_failed_total", "Requests that failed.", Stage::Failed),
         ("rlhost_serve_rounds_total", "Token rounds.", Stage::Rounds),
     ] {

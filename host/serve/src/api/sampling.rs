@@ -113,6 +113,7 @@ impl SamplingFields {
             alternatives: None,
             scores_prompt: false,
             salt: 0,
+            adapter: None,
         }
     }
 

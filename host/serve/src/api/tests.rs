@@ -18,7 +18,7 @@ pub(crate) const WITH_TOOLS: &str = "{% if tools %}{{ tools | tojson }}\n{% endi
     {{ m.content }}{% for c in m.tool_calls or [] %}<tool_call>{{ c.function | tojson }}</tool_call>{% endfor %}<|im_end|>\n{% endfor %}\
     {% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
 
-fn tokenizer(template: Option<&str>) -> (Tokenizer, ModelFolder, tempfile::TempDir) {
+pub(super) fn tokenizer(template: Option<&str>) -> (Tokenizer, ModelFolder, tempfile::TempDir) {
     let folder = tempfile::tempdir().unwrap();
     builtin::write(folder.path()).unwrap();
     let template = template.map(|source| (PathBuf::from("template"), source.to_owned()));
@@ -56,7 +56,7 @@ pub(super) async fn events_of(source: &mut dyn Source) -> Value {
 }
 
 /// Status and body of an answer; of a streamed one, a list of its events.
-fn ask(app: &Arc<App>, method: &str, path: &str, body: &[u8]) -> (u16, Value) {
+pub(super) fn ask(app: &Arc<App>, method: &str, path: &str, body: &[u8]) -> (u16, Value) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
     runtime.block_on(async {
         let reply = match Route::find(method, path) {

@@ -25,6 +25,14 @@ pub(super) trait EventWriter: Send {
     fn fail(&mut self, error: &ApiError) -> Value;
 }
 
+/// Returns what a completion says that has ended. These interfaces have no word for one that a pause ended: it is an error.
+pub(super) fn finished_turn(form: &Form, app: &App, choice: &Choice) -> Result<Turn> {
+    if choice.finish == Some("abort") {
+        return Err(ApiError::new(503, "the server was paused, which ended the request; send it again"));
+    }
+    form.turn(app, choice)
+}
+
 /// The events of a turn.
 pub(super) struct TypedEvents {
     app: Arc<App>,
@@ -52,7 +60,7 @@ impl TypedEvents {
             let events = self.writer.begin(choice);
             self.send(events);
         }
-        let turn = choice.finish.is_some().then(|| self.form.turn(&self.app, choice)).transpose()?;
+        let turn = choice.finish.is_some().then(|| finished_turn(&self.form, &self.app, choice)).transpose()?;
         let text = match &turn {
             _ if self.form.tools.is_null() => &delta.text,
             Some(turn) => turn.content.as_str().unwrap_or_default(),

@@ -30,6 +30,8 @@ pub enum Stage {
     AtLength,
     /// Requests whose client was gone.
     Abandoned,
+    /// Requests that a pause ended.
+    Aborted,
     /// Requests that failed.
     Failed,
     /// Rounds.
@@ -37,7 +39,7 @@ pub enum Stage {
 }
 
 impl Stage {
-    const COUNT: usize = 8;
+    const COUNT: usize = 9;
 }
 
 impl Counters {

@@ -1,11 +1,15 @@
 //! What passes between callers and the engine's thread.
 
+use super::adapters::Adapter;
 use super::counters::Counters;
+use super::pause::PauseMode;
 use super::request::{Event, Request};
 use crate::model::Decoding;
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::task::{Context, Poll};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
+use tokio::sync::oneshot::Sender;
 
 /// Limits of an engine.
 #[derive(Clone, Copy, Debug)]
@@ -23,8 +27,17 @@ pub struct Options {
 /// What the engine's thread is told.
 pub(super) enum Command {
     Generate(Box<Job>),
-    /// New weights, and their version.
-    Replace(Box<Decoding>, u64),
+    /// New weights, of an adapter or of the model itself.
+    Replace {
+        adapter: Option<Arc<Adapter>>,
+        model: Box<Decoding>,
+        version: u64,
+        done: Sender<()>,
+    },
+    Pause(PauseMode, Sender<()>),
+    Resume(Sender<()>),
+    /// Forget all cached prefixes.
+    Forget(Sender<()>),
 }
 
 /// A request, and where its tokens go.
@@ -70,4 +83,5 @@ impl Stream {
 pub(super) struct Shared {
     pub counters: Counters,
     pub stopping: AtomicBool,
+    pub paused: AtomicBool,
 }

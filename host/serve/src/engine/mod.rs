@@ -11,25 +11,30 @@
 //! ([`crate::model::Decoding::decode_at`]). So a request with a seed gives the same tokens and log-probabilities whatever else is in
 //! the batch, however its prompt is divided into parts, whether a prefix of it was found in the cache (`prefixes.rs`), and whether it paused.
 
+mod adapters;
 mod chunks;
 mod counters;
 mod jobs;
+mod pause;
 mod prefixes;
 mod request;
 mod sequence;
 mod worker;
 
+pub use adapters::Adapter;
 pub use counters::{Counters, Stage};
 use jobs::{Command, Job, Shared};
 pub use jobs::{Options, Stream};
+pub use pause::PauseMode;
 pub use request::{Event, Finish, Refusal, Request, Stop, Token};
 
-use crate::model::Decoding;
+pub use crate::model::Decoding;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use tokio::sync::mpsc::unbounded_channel;
+use tokio::sync::oneshot::{self, Receiver};
 use worker::Worker;
 
 /// A running engine. Dropping it ends it, and all requests with it.
@@ -57,7 +62,8 @@ impl Engine {
         }
         let options = Options { max_model_len: context.min(fitting), ..options };
         let vocabulary = model.architecture().vocab_size;
-        let shared = Arc::new(Shared { counters: Counters::default(), stopping: AtomicBool::new(false) });
+        let shared =
+            Arc::new(Shared { counters: Counters::default(), stopping: AtomicBool::new(false), paused: AtomicBool::new(false) });
         let (commands, received) = mpsc::channel();
         let mut worker = Worker::new(model, version, options, Arc::clone(&shared));
         let thread = thread::Builder::new().name("engine".into()).spawn(move || worker.run(&received))?;
@@ -89,7 +95,10 @@ impl Engine {
         }
         let commands = self.commands.lock().unwrap_or_else(PoisonError::into_inner);
         let commands = commands.as_ref().ok_or(Refusal::Gone)?;
-        let start = |request: Request| {
+        let start = |mut request: Request| {
+            if let Some(adapter) = &request.adapter {
+                request.salt = adapter.salted(request.salt);
+            }
             let (events, stream) = unbounded_channel();
             let sent = commands.send(Command::Generate(Box::new(Job { request, events })));
             sent.map(|()| Stream::new(stream)).map_err(|_| Refusal::Gone)
@@ -98,14 +107,57 @@ impl Engine {
     }
 
     /// Replaces the weights between two rounds and forgets all cached prefixes. Sequences under way continue with the new weights and
-    /// the keys and values that they have; each token carries the version of the weights that it was sampled with.
+    /// the keys and values that they have; each token carries the version of the weights that it was sampled with. The receiver
+    /// hears when it is done.
     ///
     /// # Errors
     /// If the engine has ended.
-    pub fn replace(&self, model: Decoding, version: u64) -> Result<(), Refusal> {
+    pub fn replace(&self, model: Decoding, version: u64) -> Result<Receiver<()>, Refusal> {
+        self.tell(|done| Command::Replace { adapter: None, model: Box::new(model), version, done })
+    }
+
+    /// Replaces an adapter's weights, as [`Engine::replace`] does the engine's own.
+    ///
+    /// # Errors
+    /// If the engine has ended.
+    pub fn replace_adapter(&self, adapter: Arc<Adapter>, model: Decoding, version: u64) -> Result<Receiver<()>, Refusal> {
+        self.tell(|done| Command::Replace { adapter: Some(adapter), model: Box::new(model), version, done })
+    }
+
+    /// Pauses. The receiver hears when no token is computed any more.
+    ///
+    /// # Errors
+    /// If the engine has ended.
+    pub fn pause(&self, mode: PauseMode) -> Result<Receiver<()>, Refusal> {
+        self.tell(|done| Command::Pause(mode, done))
+    }
+
+    /// Ends a pause. The receiver hears when it has ended.
+    ///
+    /// # Errors
+    /// If the engine has ended.
+    pub fn resume(&self) -> Result<Receiver<()>, Refusal> {
+        self.tell(Command::Resume)
+    }
+
+    /// Forgets all cached prefixes. The receiver hears when it is done.
+    ///
+    /// # Errors
+    /// If the engine has ended.
+    pub fn forget_prefixes(&self) -> Result<Receiver<()>, Refusal> {
+        self.tell(Command::Forget)
+    }
+
+    fn tell(&self, command: impl FnOnce(oneshot::Sender<()>) -> Command) -> Result<Receiver<()>, Refusal> {
+        let (done, heard) = oneshot::channel();
         let commands = self.commands.lock().unwrap_or_else(PoisonError::into_inner);
-        let sent = commands.as_ref().map(|commands| commands.send(Command::Replace(Box::new(model), version)));
-        sent.and_then(Result::ok).ok_or(Refusal::Gone)
+        let sent = commands.as_ref().map(|commands| commands.send(command(done)));
+        sent.and_then(Result::ok).map(|()| heard).ok_or(Refusal::Gone)
+    }
+
+    /// Returns whether it is paused.
+    pub fn is_paused(&self) -> bool {
+        self.shared.paused.load(Ordering::SeqCst)
     }
 
     /// Refuses all further requests. Those that were accepted go on.
@@ -146,4 +198,4 @@ impl Drop for Engine {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

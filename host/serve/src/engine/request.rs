@@ -1,5 +1,6 @@
 //! What an engine is asked for, and what it answers.
 
+use super::adapters::Adapter;
 use crate::ops::sampler::Sampling;
 use std::fmt::{self, Debug, Formatter};
 use std::sync::Arc;
@@ -35,6 +36,8 @@ pub struct Request {
     pub scores_prompt: bool,
     /// Requests with different salts never share a prefix.
     pub salt: u64,
+    /// The adapter that computes it; none for the engine's own weights.
+    pub adapter: Option<Arc<Adapter>>,
 }
 
 impl Debug for Request {
@@ -72,6 +75,8 @@ pub enum Finish {
     Stop,
     /// It has the maximum number of tokens.
     Length,
+    /// A pause ended it.
+    Abort,
 }
 
 /// What happens to a request.

@@ -23,6 +23,8 @@ pub(super) struct Sequence {
     cached: usize,
     /// Whether the prompt has been read, so that its client knows.
     begun: bool,
+    /// Whether some of its keys and values are of weights that have been replaced.
+    pub stale: bool,
     /// Why it ended.
     pub ended: Option<Ended>,
 }
@@ -42,7 +44,7 @@ impl Sequence {
         let Job { request, events } = job;
         let rng = stream(request.seed, 0, 0, request.sample);
         let (tokens, cached) = (request.tokens.to_vec(), cache.len());
-        Self { request, events, tokens, cache, rng, scored: Vec::new(), cached, begun: false, ended: None }
+        Self { request, events, tokens, cache, rng, scored: Vec::new(), cached, begun: false, stale: false, ended: None }
     }
 
     /// Returns the number of its tokens that were read.
@@ -72,18 +74,30 @@ impl Sequence {
 
     /// Forgets its keys and values, to make room for others. They are computed again when it continues.
     pub(super) fn pause(&mut self, empty: Cache) {
-        self.cache = empty;
+        (self.cache, self.stale) = (empty, false);
     }
 
     /// Returns the number of its first tokens that another request could share, when they are read.
     pub(super) fn shared_with(&self, request: &Request) -> usize {
-        if self.request.salt == request.salt { prefixes::common(&self.request.tokens, &request.tokens) } else { 0 }
+        if self.request.salt == request.salt && !self.stale { prefixes::common(&self.request.tokens, &request.tokens) } else { 0 }
     }
 
     /// Ends it if its client is gone.
     pub(super) fn notice_client(&mut self) {
         if self.ended.is_none() && self.events.is_closed() {
             self.ended = Some(Ended::Abandoned);
+        }
+    }
+
+    /// Returns the id of its adapter; 0 for none.
+    pub(super) fn adapter(&self) -> u64 {
+        self.request.adapter.as_ref().map_or(0, |adapter| adapter.id())
+    }
+
+    /// Ends it with the tokens that it has.
+    pub(super) fn abort(&mut self) {
+        if self.ended.is_none() {
+            self.finish(Finish::Abort);
         }
     }
 

@@ -14,6 +14,24 @@ fn frozen() -> Frozen {
     Frozen::new(ModelFolder::open(folder.path()).unwrap().holding(Held::AS_STORED).decoder().unwrap())
 }
 
+/// The same model with some weights changed.
+fn changed() -> Frozen {
+    let folder = tempfile::tempdir().unwrap();
+    builtin::write(folder.path()).unwrap();
+    change_weights(folder.path());
+    Frozen::new(ModelFolder::open(folder.path()).unwrap().holding(Held::AS_STORED).decoder().unwrap())
+}
+
+/// Changes some weights of the model in a folder a little.
+pub(crate) fn change_weights(folder: &std::path::Path) {
+    let file = folder.join("model.safetensors");
+    let mut bytes = std::fs::read(&file).unwrap();
+    let begin = (bytes.len() * 3 / 4) & !1;
+    // A bit of the mantissa.
+    bytes[begin..].iter_mut().step_by(2).for_each(|byte| *byte ^= 0x40);
+    std::fs::write(&file, bytes).unwrap();
+}
+
 fn prompt(seed: u32, length: u32) -> Vec<u32> {
     (0..length).map(|i| 10 + (seed * 7919 + i * i * 31 + i * 17) % 900).collect()
 }
@@ -32,6 +50,7 @@ fn request(tokens: &[u32], sampling: Sampling, max_tokens: usize) -> Request {
         alternatives: None,
         scores_prompt: false,
         salt: 0,
+        adapter: None,
     }
 }
 
@@ -224,6 +243,95 @@ fn new_weights_begin_a_version_and_forget_the_prefixes_of_the_old() {
     let (after, cached) = one(&engine, request(&tokens, GREEDY, 4));
     assert_eq!((bits(&after), cached), (bits(&before), 0));
     assert!(before.iter().all(|token| token.version == 1) && after.iter().all(|token| token.version == 2));
+}
+
+/// The next token of a stream, after the prompt.
+fn next_token(stream: &mut Stream) -> Token {
+    loop {
+        match stream.blocking_next().unwrap() {
+            Event::Token(token) => return token,
+            Event::Prompt { .. } => {}
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn requests_of_several_weights_are_computed_together_and_share_nothing() {
+    let (own, other) = (frozen(), changed());
+    let alone = Engine::start(other.decoding().unwrap(), 0, OPTIONS).unwrap();
+    let tokens = prompt(11, 60);
+    let wanted = bits(&one(&alone, request(&tokens, WARM, 20)).0);
+    let engine = Engine::start(own.decoding().unwrap(), 1, OPTIONS).unwrap();
+    let base = bits(&one(&engine, request(&tokens, WARM, 20)).0);
+    assert_ne!(base, wanted);
+    let adapter = Arc::new(Adapter::new(other.decoding().unwrap(), 7));
+    let with = |adapter: &Arc<Adapter>| Request { adapter: Some(Arc::clone(adapter)), ..request(&tokens, WARM, 20) };
+    let streams = engine.submit(vec![with(&adapter), request(&tokens, WARM, 20), with(&adapter)]).unwrap();
+    let all: Vec<_> = streams.into_iter().map(finished).collect();
+    assert_eq!([&all[0], &all[1], &all[2]].map(|(tokens, _)| bits(tokens)), [wanted.clone(), base.clone(), wanted]);
+    assert!(all[0].0.iter().all(|token| token.version == 7) && all[1].0.iter().all(|token| token.version == 1));
+    engine.replace_adapter(Arc::clone(&adapter), own.decoding().unwrap(), 8).unwrap();
+    let (again, cached) = one(&engine, with(&adapter));
+    assert!(bits(&again) == base && cached == 0 && again[0].version == 8 && adapter.version() == 8);
+}
+
+#[test]
+fn weights_that_change_under_way_leave_nothing_in_the_cache() {
+    let (own, other) = (frozen(), changed());
+    let engine = Engine::start(own.decoding().unwrap(), 1, OPTIONS).unwrap();
+    let tokens = prompt(12, 60);
+    let mut stream = engine.submit(vec![request(&tokens, GREEDY, 300)]).unwrap().remove(0);
+    next_token(&mut stream);
+    engine.replace(other.decoding().unwrap(), 2).unwrap();
+    let rest = finished(stream).0;
+    assert!(rest.first().unwrap().version <= rest.last().unwrap().version && rest.last().unwrap().version == 2);
+    let alone = Engine::start(other.decoding().unwrap(), 0, OPTIONS).unwrap();
+    let (after, cached) = one(&engine, request(&tokens, GREEDY, 8));
+    assert_eq!((bits(&after), cached), (bits(&one(&alone, request(&tokens, GREEDY, 8)).0), 0));
+}
+
+#[test]
+fn a_pause_keeps_finishes_or_ends_what_is_under_way() {
+    let engine = Engine::start(frozen().decoding().unwrap(), 0, OPTIONS).unwrap();
+    let wanted = bits(&one(&engine, request(&prompt(13, 40), WARM, 300)).0);
+    let begin = || {
+        let mut stream = engine.submit(vec![request(&prompt(13, 40), WARM, 300)]).unwrap().remove(0);
+        (next_token(&mut stream), stream)
+    };
+    for mode in [PauseMode::Keep, PauseMode::Wait, PauseMode::Abort] {
+        let (first, mut stream) = begin();
+        engine.pause(mode).unwrap().blocking_recv().unwrap();
+        assert!(engine.is_paused());
+        let rounds = engine.counters().total(Stage::Rounds);
+        let mut waiting = engine.submit(vec![request(&prompt(14, 40), WARM, 2)]).unwrap().remove(0);
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        assert_eq!(engine.counters().total(Stage::Rounds), rounds);
+        if mode != PauseMode::Keep {
+            let events: Vec<Event> = std::iter::from_fn(|| stream.blocking_next()).collect();
+            let (end, tokens) = events.split_last().unwrap();
+            let expected = if mode == PauseMode::Abort { Finish::Abort } else { Finish::Length };
+            assert_eq!(*end, Event::Finished(expected));
+            assert!(mode == PauseMode::Abort && tokens.len() < 299 || tokens.len() == 299);
+        }
+        engine.resume().unwrap().blocking_recv().unwrap();
+        assert!(!engine.is_paused());
+        if mode == PauseMode::Keep {
+            let all: Vec<Token> = [first].into_iter().chain(finished(stream).0).collect();
+            assert_eq!(bits(&all), wanted);
+        }
+        next_token(&mut waiting);
+    }
+    assert_eq!(engine.counters().total(Stage::Aborted), 1);
+    // A client that goes during a pause frees its place.
+    let (_, stream) = begin();
+    engine.pause(PauseMode::Keep).unwrap().blocking_recv().unwrap();
+    drop(stream);
+    let begun = std::time::Instant::now();
+    while engine.counters().total(Stage::Abandoned) == 0 {
+        assert!(begun.elapsed() < std::time::Duration::from_secs(20));
+        std::thread::yield_now();
+    }
 }
 
 #[test]

@@ -1,10 +1,12 @@
 //! The engine's thread: admits requests, and computes them in rounds.
 
+use super::adapters::{Adapter, Loaded};
 use super::chunks::Chunks;
 use super::counters::Stage;
 use super::jobs::{Command, Job, Options, Shared};
+use super::pause::{PauseMode, Pausing};
 use super::prefixes::{Prefixes, SHORTEST, common};
-use super::request::Finish;
+use super::request::{Event, Finish};
 use super::sequence::{Ended, Sequence};
 use crate::model::{self, Cache, Decode, Decoding, Prefix};
 use crate::ops::{self, team};
@@ -12,8 +14,10 @@ use rayon::prelude::*;
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, TryRecvError};
-use std::time::Instant;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
+use std::time::{Duration, Instant};
+use tokio::sync::oneshot::Sender;
 
 /// Sequences per thread from which threads divide the sequences rather than the matrices, as in generation for training.
 const SEQUENCES_A_THREAD: usize = 8;
@@ -23,6 +27,9 @@ const MOST_LOGITS: usize = 1 << 24;
 
 /// Positions of a new sequence's completion for which there must be room. Longer ones may have to pause.
 const SPARE: usize = 256;
+
+/// Interval at which a paused engine looks for clients that are gone.
+const NOTICED: Duration = Duration::from_millis(100);
 
 /// A sequence's tokens of a round.
 struct Step<'a> {
@@ -36,11 +43,10 @@ struct Step<'a> {
 
 /// The state of the engine's thread.
 pub(super) struct Worker {
-    model: Decoding,
-    none: Prefix,
-    version: u64,
+    own: Arc<Loaded>,
     options: Options,
     shared: Arc<Shared>,
+    pausing: Pausing,
     waiting: VecDeque<Job>,
     active: Vec<Sequence>,
     /// Sequences that made room for others, the first of which continues first.
@@ -53,15 +59,15 @@ impl Worker {
     pub(super) fn new(model: Decoding, version: u64, options: Options, shared: Arc<Shared>) -> Self {
         shared.counters.set_version(version);
         let (waiting, active, paused, prefixes, chunks) = Default::default();
-        let none = model.no_prompt();
-        Self { model, none, version, options, shared, waiting, active, paused, prefixes, chunks }
+        let (own, pausing) = (Arc::new(Loaded::new(model, version)), Pausing::No);
+        Self { own, options, shared, pausing, waiting, active, paused, prefixes, chunks }
     }
 
     /// Works until nobody can send commands any more.
     pub(super) fn run(&mut self, commands: &Receiver<Command>) {
         loop {
-            if self.active.is_empty() && self.waiting.is_empty() && self.paused.is_empty() {
-                let Ok(command) = commands.recv() else { return };
+            while !self.has_work() {
+                let Some(command) = self.next_command(commands) else { return };
                 self.obey(command);
             }
             loop {
@@ -71,20 +77,124 @@ impl Worker {
                     Err(TryRecvError::Disconnected) => return,
                 }
             }
-            // On a thread of the pool: a thread beside them would take a processor from one of them.
-            rayon::scope(|_| self.round());
+            if self.has_work() {
+                // On a thread of the pool: a thread beside them would take a processor from one of them.
+                rayon::scope(|_| self.round());
+            }
+            self.end_draining();
+        }
+    }
+
+    fn has_work(&self) -> bool {
+        let under_way = !self.active.is_empty() || !self.paused.is_empty();
+        match self.pausing {
+            Pausing::No => under_way || !self.waiting.is_empty(),
+            Pausing::Draining(_) => under_way,
+            Pausing::Paused => false,
+        }
+    }
+
+    /// Waits for a command; none if nobody can send one.
+    fn next_command(&mut self, commands: &Receiver<Command>) -> Option<Command> {
+        loop {
+            if self.waiting.is_empty() && self.active.is_empty() && self.paused.is_empty() {
+                return commands.recv().ok();
+            }
+            match commands.recv_timeout(NOTICED) {
+                Ok(command) => return Some(command),
+                Err(RecvTimeoutError::Disconnected) => return None,
+                // During a pause too, clients that are gone free their places.
+                Err(RecvTimeoutError::Timeout) => self.drop_abandoned(),
+            }
         }
     }
 
     fn obey(&mut self, command: Command) {
-        match command {
-            Command::Generate(job) => self.waiting.push_back(*job),
-            Command::Replace(model, version) => {
-                (self.none, self.model, self.version) = (model.no_prompt(), *model, version);
+        let done = match command {
+            Command::Generate(job) => return self.waiting.push_back(*job),
+            Command::Pause(mode, done) => return self.pause(mode, done),
+            Command::Resume(done) => {
+                self.set_pausing(Pausing::No);
+                done
+            }
+            Command::Forget(done) => {
                 self.prefixes.clear();
-                self.shared.counters.set_version(version);
+                done
+            }
+            Command::Replace { adapter, model, version, done } => {
+                self.replace(adapter.as_deref(), Loaded::new(*model, version));
+                done
+            }
+        };
+        // Nobody may be waiting for it.
+        let _ = done.send(());
+    }
+
+    /// Replaces weights, of an adapter or its own. What was computed with the old ones is not shared any more.
+    fn replace(&mut self, adapter: Option<&Adapter>, loaded: Loaded) {
+        self.prefixes.clear();
+        let id = adapter.map_or(0, Adapter::id);
+        let of_it = self.active.iter_mut().chain(&mut self.paused).filter(|sequence| sequence.adapter() == id);
+        of_it.filter(|sequence| sequence.read() > 0).for_each(|sequence| sequence.stale = true);
+        match adapter {
+            Some(adapter) => adapter.set(loaded),
+            None => {
+                self.shared.counters.set_version(loaded.version);
+                self.own = Arc::new(loaded);
             }
         }
+    }
+
+    fn pause(&mut self, mode: PauseMode, done: Sender<()>) {
+        let mut waiting = match std::mem::take(&mut self.pausing) {
+            Pausing::Draining(waiting) => waiting,
+            Pausing::No => Vec::new(),
+            Pausing::Paused => {
+                self.pausing = Pausing::Paused;
+                Vec::new()
+            }
+        };
+        waiting.push(done);
+        if mode == PauseMode::Abort {
+            self.abort();
+        }
+        if mode == PauseMode::Wait && !matches!(self.pausing, Pausing::Paused) {
+            self.pausing = Pausing::Draining(waiting);
+            return self.end_draining();
+        }
+        self.set_pausing(Pausing::Paused);
+        answer(waiting);
+    }
+
+    /// Pauses if everything is finished that was under way.
+    fn end_draining(&mut self) {
+        if let Pausing::Draining(waiting) = &mut self.pausing
+            && self.active.is_empty()
+            && self.paused.is_empty()
+        {
+            let waiting = std::mem::take(waiting);
+            self.set_pausing(Pausing::Paused);
+            answer(waiting);
+        }
+    }
+
+    fn set_pausing(&mut self, pausing: Pausing) {
+        self.shared.paused.store(matches!(pausing, Pausing::Paused), Ordering::SeqCst);
+        self.pausing = pausing;
+    }
+
+    /// Ends all requests with the tokens that they have.
+    fn abort(&mut self) {
+        for job in self.waiting.drain(..) {
+            self.shared.counters.leave_queue();
+            self.shared.counters.add(Stage::Aborted, 1);
+            // Its client may be gone.
+            let _ = job.events.send(Event::Finished(Finish::Abort));
+        }
+        self.active.extend(self.paused.drain(..));
+        self.active.iter_mut().for_each(Sequence::abort);
+        self.release();
+        self.shared.counters.set_running(0);
     }
 
     /// Admits requests, computes the next tokens of sequences, and lets those go that are done.
@@ -123,14 +233,14 @@ impl Worker {
     /// Returns the bytes that sequences take when this round is over, and `more` positions.
     fn used(&self, more: usize) -> usize {
         let positions: usize = self.active.iter().map(Sequence::soon).sum();
-        (positions + more) * self.model.bytes_a_position()
+        (positions + more) * self.own.model.bytes_a_position()
     }
 
     /// Pauses the newest sequences if there is no memory for all of them; the oldest one always has enough.
     fn make_room(&mut self) {
         while self.active.len() > 1 && self.used(0) > self.options.cache_bytes {
             let Some(mut newest) = self.active.pop() else { return };
-            newest.pause(self.model.empty_cache(0));
+            newest.pause(self.own.model.empty_cache(0));
             self.paused.push_front(newest);
         }
     }
@@ -149,6 +259,9 @@ impl Worker {
     /// Gives waiting requests their places, in order. One that shares more with a prompt which is being read than with what is
     /// known already waits for that, and lets others pass.
     fn admit(&mut self) {
+        if !matches!(self.pausing, Pausing::No) {
+            return;
+        }
         let mut at = 0;
         while at < self.waiting.len() && self.active.len() < self.options.max_num_seqs && self.paused.is_empty() {
             let request = &self.waiting[at].request;
@@ -192,9 +305,9 @@ impl Worker {
         let request = &job.request;
         let (tokens, room) = (&request.tokens[..request.tokens.len() - 1], request.tokens.len() + request.max_tokens);
         if request.scores_prompt {
-            return self.model.empty_cache(room);
+            return self.own.model.empty_cache(room);
         }
-        let of_active = self.active.iter().filter(|s| s.request.salt == request.salt);
+        let of_active = self.active.iter().filter(|s| s.request.salt == request.salt && !s.stale);
         let longest = of_active.map(|s| (common(&s.tokens[..s.read()], tokens), s)).max_by_key(|(length, _)| *length);
         if let Some((length, sequence)) = longest
             && length >= SHORTEST.max(self.prefixes.covered(tokens, request.salt))
@@ -202,34 +315,32 @@ impl Worker {
         {
             return cache;
         }
-        self.prefixes.take(tokens, request.salt, room).unwrap_or_else(|| self.model.empty_cache(room))
+        self.prefixes.take(tokens, request.salt, room).unwrap_or_else(|| self.own.model.empty_cache(room))
     }
 
     /// Computes a round.
     fn advance(&mut self) -> model::Result<()> {
-        let (begun, threads) = (Instant::now(), rayon::current_num_threads());
+        let begun = Instant::now();
         let generating = self.active.iter().any(|sequence| !sequence.is_reading());
-        let mut budget = self.chunks.budget(generating);
-        let mut steps = Vec::with_capacity(self.active.len());
+        let (mut budget, most_scored) = (self.chunks.budget(generating), scored_part(&self.own.model));
+        // The steps of each weights.
+        let mut groups: Vec<(Arc<Loaded>, Vec<Step<'_>>)> = Vec::new();
         for sequence in &mut self.active {
             let most = if sequence.is_reading() { budget } else { 1 };
-            let most = if sequence.is_scoring() { most.min(scored_part(&self.model)) } else { most };
+            let most = if sequence.is_scoring() { most.min(most_scored) } else { most };
             let (read, count) = (sequence.read(), sequence.unread().min(most));
             if count > 0 {
                 budget -= if sequence.is_reading() { count } else { 0 };
-                steps.push(Step { sequence, count, logits: Vec::new(), read });
+                let weights =
+                    sequence.request.adapter.as_ref().map_or_else(|| Arc::clone(&self.own), |adapter| adapter.current());
+                let step = Step { sequence, count, logits: Vec::new(), read };
+                match groups.iter_mut().find(|(known, _)| Arc::ptr_eq(known, &weights)) {
+                    Some((_, steps)) => steps.push(step),
+                    None => groups.push((weights, vec![step])),
+                }
             }
         }
-        let prompts: usize = steps.iter().filter(|step| step.sequence.is_reading()).map(|step| step.count).sum();
-        let computing = Computing { model: &self.model, none: &self.none };
-        if prompts == 0 && steps.len() >= SEQUENCES_A_THREAD * threads {
-            let share = steps.len().div_ceil(threads);
-            steps.par_chunks_mut(share).try_for_each(|part| computing.run(part))?;
-        } else if !steps.is_empty() {
-            team::together(|| computing.run(&mut steps))?;
-        }
-        let version = self.version;
-        steps.par_iter_mut().for_each(|step| step.sequence.accept(step.read, &step.logits, version));
+        let prompts: usize = groups.iter_mut().map(|(weights, steps)| compute(weights, steps)).sum::<model::Result<_>>()?;
         if prompts > 0 {
             self.chunks.timed(prompts, begun.elapsed());
         }
@@ -243,13 +354,14 @@ impl Worker {
         for mut sequence in self.active.extract_if(.., |sequence| sequence.ended.is_some()) {
             let stage = match sequence.ended {
                 Some(Ended::Finished(Finish::Length)) => Stage::AtLength,
+                Some(Ended::Finished(Finish::Abort)) => Stage::Aborted,
                 Some(Ended::Finished(_)) => Stage::Stopped,
                 Some(Ended::Abandoned) | None => Stage::Abandoned,
                 Some(Ended::Failed) => Stage::Failed,
             };
             counters.add(stage, 1);
             counters.add(Stage::SampledTokens, sequence.tokens.len() - sequence.request.tokens.len());
-            if stage != Stage::Failed {
+            if stage != Stage::Failed && !sequence.stale {
                 let (read, cache) = (sequence.read(), std::mem::take(&mut sequence.cache));
                 self.prefixes.keep(&sequence.tokens[..read], sequence.request.salt, cache);
             }
@@ -261,6 +373,29 @@ impl Worker {
 /// Returns the number of a scored prompt's tokens that a round reads.
 fn scored_part(model: &Decoding) -> usize {
     (MOST_LOGITS / model.architecture().vocab_size.max(1)).max(1)
+}
+
+/// Tells those who wait for it that something is done.
+fn answer(waiting: Vec<Sender<()>>) {
+    for done in waiting {
+        // It may not wait any more.
+        let _ = done.send(());
+    }
+}
+
+/// Computes the steps of a round that are of the same weights. Returns how many tokens of prompts they read.
+fn compute(weights: &Loaded, steps: &mut [Step<'_>]) -> model::Result<usize> {
+    let threads = rayon::current_num_threads();
+    let prompts: usize = steps.iter().filter(|step| step.sequence.is_reading()).map(|step| step.count).sum();
+    let computing = Computing { model: &weights.model, none: &weights.none };
+    if prompts == 0 && steps.len() >= SEQUENCES_A_THREAD * threads {
+        let share = steps.len().div_ceil(threads);
+        steps.par_chunks_mut(share).try_for_each(|part| computing.run(part))?;
+    } else {
+        team::together(|| computing.run(steps))?;
+    }
+    steps.par_iter_mut().for_each(|step| step.sequence.accept(step.read, &step.logits, weights.version));
+    Ok(prompts)
 }
 
 /// What a round computes with.

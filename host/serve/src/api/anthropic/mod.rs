@@ -11,7 +11,7 @@ use super::error::{ApiError, Result};
 use super::fields::Fields;
 use super::messages::conversation;
 use super::reply::Reply;
-use super::typed_events::TypedEvents;
+use super::typed_events::{TypedEvents, finished_turn};
 use events::Events;
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -43,7 +43,7 @@ impl Messages {
             return Ok(Reply::events(TypedEvents::new(app, form, choice, Box::new(events))));
         }
         choice.complete().await?;
-        let turn = form.turn(&app, &choice)?;
+        let turn = finished_turn(&form, &app, &choice)?;
         let (reason, sequence) = stop_reason(&turn, &choice);
         Ok(Reply::json(json!({
             "id": id, "type": "message", "role": "assistant", "model": form.model, "content": content(&turn), "stop_reason": reason,

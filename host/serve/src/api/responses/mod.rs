@@ -9,7 +9,7 @@ use super::chat::Chat;
 use super::error::Result;
 use super::fields::Fields;
 use super::reply::Reply;
-use super::typed_events::TypedEvents;
+use super::typed_events::{TypedEvents, finished_turn};
 use events::Events;
 use object::Head;
 use serde_json::{Map, Value};
@@ -40,7 +40,7 @@ impl Responses {
             return Ok(Reply::events(TypedEvents::new(app, form, choice, Box::new(Events::new(head)))));
         }
         choice.complete().await?;
-        let turn = form.turn(&app, &choice)?;
+        let turn = finished_turn(&form, &app, &choice)?;
         Ok(Reply::json(head.ended(&turn, &choice)))
     }
 }
