@@ -8,9 +8,11 @@ pub mod engine;
 mod http;
 pub mod session;
 mod text;
+mod weights;
 
-pub use api::{App, ModelCard};
+pub use api::{App, ModelCard, ServedWeights};
 pub use http::{Limits, Server, Settings, read_keys};
+pub use weights::WeightLoader;
 
 use rlhost_config as config;
 use rlhost_data as data;

@@ -4,14 +4,14 @@ use super::failure::Failure;
 use super::output;
 use crate::config::{self, Overrides, RolloutDtype};
 use crate::data::{Tokenizer, Wording};
-use crate::model::{Frozen, Held, ModelFolder, builtin};
+use crate::model::{Held, ModelFolder, builtin};
 use crate::ops::available_memory;
 use crate::ops::quantized::Scheme;
 use crate::run::CheckpointFiles;
 use crate::train;
 use anyhow::{anyhow, ensure};
 use rlhost_serve::engine::{Engine, Options};
-use rlhost_serve::{App, Limits, ModelCard, Server, Settings, read_keys};
+use rlhost_serve::{App, Limits, ModelCard, ServedWeights, Server, Settings, WeightLoader, read_keys};
 use serde_json::{Map, Value};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use std::path::{Path, PathBuf};
@@ -86,6 +86,13 @@ struct Weights {
     /// Hold the model's linear maps in 4 bits (NF4)
     #[arg(long, alias = "load_in_4bit")]
     load_in_4bit: bool,
+    /// Serve an adapter of the model under a name of its own: a folder, or a run folder, which means its newest checkpoint; may be
+    /// repeated
+    #[arg(long, value_name = "NAME=FOLDER")]
+    adapter: Vec<String>,
+    /// Let requests pause the server, replace its weights and load adapters, from any folder that it can read
+    #[arg(long, alias = "allow_weight_updates")]
+    allow_weight_updates: bool,
 }
 
 #[derive(Clone, Copy, clap::ValueEnum)]
@@ -206,9 +213,16 @@ impl Args {
             Dtype::Bfloat16 => RolloutDtype::Bfloat16,
             Dtype::Int8 => RolloutDtype::Int8,
         };
-        let decoder = folder.holding(Held { scheme, ..Held::AS_STORED }).decoder()?;
-        let engine = Engine::start(Frozen::new(decoder).decoding_with(dtype)?, 0, options)?;
-        Ok(App::new(engine, tokenizer, card))
+        let (loader, decoding) = WeightLoader::open(folder.holding(Held { scheme, ..Held::AS_STORED }), dtype)?;
+        let weights = ServedWeights::new(loader, self.weights.allow_weight_updates);
+        for named in &self.weights.adapter {
+            let pair = named.split_once('=').filter(|(name, folder)| !name.is_empty() && !folder.is_empty());
+            let (name, folder) = pair.ok_or_else(|| anyhow!("--adapter {named} must be NAME=FOLDER"))?;
+            ensure!(!self.names().iter().any(|own| own == name), "--adapter {named}: {name} is the name of the model itself");
+            let read = weights.load_adapter(name, &train::model_of(folder)?.0);
+            read.map_err(|detail| anyhow!("--adapter {named}: {detail}"))?;
+        }
+        Ok(App::new(Engine::start(decoding, 0, options)?, tokenizer, card).with_weights(weights))
     }
 
     /// The chat template and its variables and date: those of the run, if the folder is a run's checkpoint.

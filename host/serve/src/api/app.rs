@@ -3,6 +3,7 @@
 use super::error::{ApiError, Result};
 use super::fields::Fields;
 use super::unix_time;
+use super::weights::ServedWeights;
 use crate::data::Tokenizer;
 use crate::engine::Engine;
 use crate::session::{Session, Sessions};
@@ -32,13 +33,14 @@ pub struct App {
     sessions: Option<Arc<Sessions>>,
     /// The session that a request belongs to.
     pub(super) session: Option<Arc<Session>>,
+    pub(super) weights: Option<Arc<ServedWeights>>,
 }
 
 impl App {
     /// Creates it.
     pub fn new(engine: Engine, tokenizer: Tokenizer, card: ModelCard) -> Self {
         let (ends, card) = (card.ends.clone().into(), Arc::new(card));
-        Self { engine: Arc::new(engine), tokenizer, ends, card, created: unix_time(), sessions: None, session: None }
+        Self { engine: Arc::new(engine), tokenizer, ends, card, created: unix_time(), sessions: None, session: None, weights: None }
     }
 
     /// Answers only requests with the keys of these sessions, as which they are recorded.
@@ -56,6 +58,11 @@ impl App {
         Arc::new(Self { session: Some(session), ..self.clone() })
     }
 
+    /// Returns the same with weights that can change, and adapters.
+    pub fn with_weights(self, weights: ServedWeights) -> Self {
+        Self { weights: Some(Arc::new(weights)), ..self }
+    }
+
     /// Returns its engine.
     pub fn engine(&self) -> &Engine {
         &self.engine
@@ -67,13 +74,19 @@ impl App {
         &self.tokenizer
     }
 
+    /// Returns the names of the model and of its adapters.
+    fn names(&self) -> Vec<String> {
+        let adapters = self.weights.iter().flat_map(|weights| weights.names());
+        self.card.names.iter().cloned().chain(adapters.map(|(name, _)| name)).collect()
+    }
+
     /// Takes the name of the model, which may be left out.
     pub(super) fn model_of(&self, fields: &mut Fields) -> Result<String> {
         let name = fields.text("model")?;
         match name {
             // In a session there is one model, whatever an agent calls it.
-            Some(name) if self.session.is_none() && !self.card.names.contains(&name) => {
-                let served = self.card.names.join(", ");
+            Some(name) if self.session.is_none() && !self.names().contains(&name) => {
+                let served = self.names().join(", ");
                 Err(ApiError::field("model", format!("there is no {name:?}; served: {served}")).with_status(404))
             }
             Some(name) => Ok(name),

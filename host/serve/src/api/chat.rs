@@ -76,7 +76,7 @@ impl Chat {
         let mut request = sampling.request(Arc::clone(&prompt), &app.ends, &app.tokenizer, max_tokens);
         request.alternatives = alternatives.max(prompt_logprobs);
         request.scores_prompt = prompt_logprobs.is_some();
-        request.salt = salt;
+        (request.salt, request.adapter) = (salt, app.adapter(&model)?);
         let requests = (0..sampling.n as u64).map(|sample| Request { sample, ..request.clone() }).collect();
         let form = Form {
             id: format!("chatcmpl-{:016x}", random()),

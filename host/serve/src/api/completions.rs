@@ -72,7 +72,7 @@ impl Completions {
             let mut request = sampling.request(Arc::clone(tokens), &app.ends, &app.tokenizer, max_tokens);
             request.alternatives = logprobs.max(prompt_logprobs);
             request.scores_prompt = prompt_logprobs.is_some() || echo && logprobs.is_some();
-            request.salt = salt;
+            (request.salt, request.adapter) = (salt, app.adapter(&model)?);
             requests.extend((0..sampling.n as u64).map(|sample| crate::engine::Request { sample, ..request.clone() }));
         }
         let (id, created) = (format!("cmpl-{:016x}", random()), unix_time());

@@ -24,7 +24,7 @@ pub(super) struct Generate {
 impl Generate {
     /// Reads a request.
     pub(super) fn read(app: &App, mut fields: Fields) -> Result<Self> {
-        app.model_of(&mut fields)?;
+        let model = app.model_of(&mut fields)?;
         let tokens = fields.ids("token_ids")?.ok_or_else(|| ApiError::field("token_ids", "is missing"))?;
         let parameters = fields.object("sampling_params")?.unwrap_or_default();
         let mut parameters = Fields::of_object(parameters, "sampling_params.");
@@ -44,6 +44,7 @@ impl Generate {
         let max_tokens = sampling.max_tokens.unwrap_or(room);
         let mut request = sampling.request(tokens.into(), &app.ends, &app.tokenizer, max_tokens);
         (request.alternatives, request.salt) = (logprobs.max(prompt_logprobs), salt);
+        request.adapter = app.adapter(&model)?;
         request.scores_prompt = prompt_logprobs.is_some();
         let requests = (0..sampling.n as u64).map(|sample| Request { sample, ..request.clone() }).collect();
         let id = id.unwrap_or_else(|| format!("gen-{:016x}", random()));

@@ -19,11 +19,13 @@ mod sampling;
 mod tokens;
 mod typed_events;
 mod unfinished;
+mod weights;
 
 pub use app::{App, ModelCard};
 pub(crate) use error::ApiError;
 pub(crate) use reply::{Content, Reply, Source};
 pub(crate) use routes::Route;
+pub use weights::ServedWeights;
 
 /// Returns the seconds since 1970.
 fn unix_time() -> i64 {

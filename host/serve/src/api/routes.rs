@@ -9,7 +9,7 @@ use super::fields::Fields;
 use super::generate::Generate;
 use super::reply::Reply;
 use super::responses::Responses;
-use super::{metrics, tokens};
+use super::{metrics, tokens, weights};
 use serde_json::{Value, json};
 use std::sync::Arc;
 use tokio::task::spawn_blocking;
@@ -29,6 +29,15 @@ pub(crate) enum Route {
     Health,
     Version,
     Metrics,
+    Pause,
+    Resume,
+    ResetPrefixCache,
+    IsPaused,
+    WeightInfo,
+    WeightChecker,
+    CollectiveRpc,
+    LoadAdapter,
+    UnloadAdapter,
 }
 
 /// Paths that other servers have, and why this one does not.
@@ -53,6 +62,15 @@ impl Route {
             "/health" => (Self::Health, "GET"),
             "/version" => (Self::Version, "GET"),
             "/metrics" => (Self::Metrics, "GET"),
+            "/pause" => (Self::Pause, "POST"),
+            "/resume" => (Self::Resume, "POST"),
+            "/reset_prefix_cache" => (Self::ResetPrefixCache, "POST"),
+            "/is_paused" => (Self::IsPaused, "GET"),
+            "/weight_info" => (Self::WeightInfo, "GET"),
+            "/weight_checker" => (Self::WeightChecker, "POST"),
+            "/collective_rpc" => (Self::CollectiveRpc, "POST"),
+            "/v1/load_lora_adapter" => (Self::LoadAdapter, "POST"),
+            "/v1/unload_lora_adapter" => (Self::UnloadAdapter, "POST"),
             _ => {
                 let known = REFUSED.into_iter().find(|(refused, _)| *refused == path);
                 let detail = known.map_or("there is no such route", |(_, detail)| detail);
@@ -67,7 +85,13 @@ impl Route {
 
     /// Returns whether it takes a body.
     pub(crate) fn takes_body(self) -> bool {
-        !matches!(self, Self::Models | Self::Health | Self::Version | Self::Metrics)
+        let without = [Self::Models, Self::Health, Self::Version, Self::Metrics, Self::IsPaused, Self::WeightInfo];
+        !without.contains(&self) && !self.acts_without_body()
+    }
+
+    /// Returns whether a request without a body changes something.
+    pub(crate) fn acts_without_body(self) -> bool {
+        matches!(self, Self::Pause | Self::Resume | Self::ResetPrefixCache)
     }
 
     /// Returns whether it needs no API key, since monitors ask for it.
@@ -75,7 +99,7 @@ impl Route {
         self == Self::Health
     }
 
-    /// Answers a request.
+    /// Answers a request with this body; one that takes no body, with this query.
     ///
     /// # Errors
     /// If it is refused or fails.
@@ -94,6 +118,15 @@ impl Route {
             Self::Health => Err(ApiError::new(503, "the engine has ended after an error; restart the server")),
             Self::Version => Ok(Reply::json(json!({"version": app.card.version}))),
             Self::Metrics => Ok(Reply::text(metrics::text(app.engine.counters()))),
+            Self::Pause => weights::pause(&app, &String::from_utf8_lossy(&body)).await,
+            Self::Resume => weights::resume(&app).await,
+            Self::ResetPrefixCache => weights::reset_prefix_cache(&app).await,
+            Self::IsPaused => weights::is_paused(&app),
+            Self::WeightInfo => weights::weight_info(&app),
+            Self::WeightChecker => apart(&app, body, weights::weight_checker).await,
+            Self::CollectiveRpc => apart(&app, body, weights::collective_rpc).await?.install(&app).await,
+            Self::LoadAdapter => apart(&app, body, weights::load_adapter).await?.install(&app).await,
+            Self::UnloadAdapter => apart(&app, body, weights::unload_adapter).await,
         }
     }
 }
@@ -111,11 +144,15 @@ async fn apart<T: Send + 'static>(
 }
 
 fn models(app: &App) -> Value {
-    let model = |name: &String| {
+    let model = |name: &str, root: &str, parent: Option<&str>| {
         json!({
-            "id": name, "object": "model", "created": app.created, "owned_by": "rlhost", "root": app.card.names[0],
-            "parent": null, "max_model_len": app.max_model_len(),
+            "id": name, "object": "model", "created": app.created, "owned_by": "rlhost", "root": root, "parent": parent,
+            "max_model_len": app.max_model_len(),
         })
     };
-    json!({"object": "list", "data": app.card.names.iter().map(model).collect::<Vec<_>>()})
+    let own = app.card.names[0].as_str();
+    let adapters = app.weights.iter().flat_map(|weights| weights.names());
+    let mut all: Vec<Value> = app.card.names.iter().map(|name| model(name, own, None)).collect();
+    all.extend(adapters.map(|(name, root)| model(&name, &root, Some(own))));
+    json!({"object": "list", "data": all})
 }

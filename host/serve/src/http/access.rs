@@ -4,7 +4,7 @@ use crate::api::ApiError;
 use crate::config::files;
 use crate::session::{Session, Sessions};
 use hyper::HeaderMap;
-use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST};
+use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST, ORIGIN};
 use rlhost_records::metrics::Hosts;
 use std::io;
 use std::path::Path;
@@ -66,6 +66,14 @@ impl Access {
     /// Returns the session whose key a request has.
     pub(super) fn session(sessions: &Sessions, headers: &HeaderMap) -> Result<Arc<Session>, ApiError> {
         sessions.find(key_of(headers)?).ok_or_else(wrong_key)
+    }
+
+    /// Refuses a request that a web page sent: without a body, nothing else makes the browser ask the server first.
+    pub(super) fn check_not_from_page(headers: &HeaderMap) -> Result<(), ApiError> {
+        if headers.contains_key(ORIGIN) || headers.contains_key("sec-fetch-site") {
+            return Err(ApiError::new(403, "web pages can't do this"));
+        }
+        Ok(())
     }
 
     /// Refuses a body that is not announced as JSON: a web page can send anything else without asking the server first.

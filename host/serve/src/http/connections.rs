@@ -94,7 +94,10 @@ async fn answer(context: &Context, request: Request<Incoming>) -> Result<Reply, 
         }
     }
     let route = route?;
-    let mut body = Vec::new();
+    let mut body = request.uri().query().unwrap_or_default().as_bytes().to_vec();
+    if route.acts_without_body() {
+        Access::check_not_from_page(request.headers())?;
+    }
     if route.takes_body() {
         Access::check_type(request.headers())?;
         let read = context.budget.read(request.into_body(), context.limits.body_bytes);

@@ -1,0 +1,106 @@
+//! Reads weights while a server runs: of the model and of adapters on it.
+
+use crate::model::{Architecture, Decoder, Decoding, Error, Frozen, Held, ModelFolder, Result, Weights};
+use crate::ops;
+use rlhost_config::RolloutDtype;
+use sha2::{Digest, Sha256};
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+
+/// A model's weights, and where they are read from.
+pub struct WeightLoader {
+    /// The folder that is served.
+    folder: ModelFolder,
+    dtype: RolloutDtype,
+    models: Mutex<Models>,
+}
+
+/// The weights that are served. They share what they can.
+struct Models {
+    /// Without an adapter.
+    plain: Decoder,
+    /// With that of the served folder, if it is an adapter's.
+    served: Decoder,
+}
+
+impl Models {
+    fn read(folder: &ModelFolder) -> Result<Self> {
+        let plain = match folder.lora() {
+            Some(_) => ModelFolder::open(folder.base())?.holding(folder.held()).decoder()?,
+            None => folder.decoder()?,
+        };
+        Ok(Self { served: folder.decoder_over(plain.clone())?, plain })
+    }
+}
+
+impl WeightLoader {
+    /// Reads the weights of a folder; returns them for generation too.
+    ///
+    /// # Errors
+    /// If they can't be read.
+    pub fn open(folder: ModelFolder, dtype: RolloutDtype) -> Result<(Self, Decoding)> {
+        let models = Models::read(&folder)?;
+        let decoding = Frozen::new(models.served.clone()).decoding_with(dtype)?;
+        Ok((Self { folder, dtype, models: Mutex::new(models) }, decoding))
+    }
+
+    fn models(&self) -> std::sync::MutexGuard<'_, Models> {
+        self.models.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Reads an adapter on the model.
+    ///
+    /// # Errors
+    /// If the folder has none, or it does not fit the model.
+    pub fn adapter(&self, path: &Path) -> Result<Decoding> {
+        let plain = self.models().plain.clone();
+        let decoder = self.folder.with_adapter_in(path)?.decoder_over(plain)?;
+        Frozen::new(decoder).decoding_with(self.dtype)
+    }
+
+    /// Reads the model's weights anew, from another folder if one is given. Those that are served stay as they are on an error.
+    ///
+    /// # Errors
+    /// If they can't be read, or are of a model of other sizes.
+    pub(crate) fn reload(&self, path: Option<&Path>) -> Result<Decoding> {
+        let folder = match path {
+            Some(path) => ModelFolder::open(path)?.holding(self.folder.held()),
+            None => self.folder.clone(),
+        };
+        let (own, new) = (self.folder.architecture(), folder.architecture());
+        if !same_sizes(own, new) {
+            let detail = "the model has another architecture than the one that is served".into();
+            return Err(Error::Config { path: folder.path().to_owned(), detail });
+        }
+        let models = Models::read(&folder)?;
+        let decoding = Frozen::new(models.served.clone()).decoding_with(self.dtype)?;
+        *self.models() = models;
+        Ok(decoding)
+    }
+
+    /// Returns the SHA-256 of each tensor that is served: of its values in f32, in the order of bytes of x86.
+    ///
+    /// # Errors
+    /// If weights are quantized: their values are no longer those of the files.
+    pub(crate) fn checksums(&self) -> std::result::Result<BTreeMap<String, String>, String> {
+        if self.folder.held() != Held::AS_STORED {
+            return Err("the weights are quantized, so they can't be compared with those of a file".into());
+        }
+        let served = Frozen::new(self.models().served.clone());
+        let sum = |(name, tensor): (String, &_)| {
+            let values = ops::to_vec(tensor).map_err(|e| e.to_string())?;
+            let mut hash = Sha256::new();
+            values.iter().for_each(|value| hash.update(value.to_le_bytes()));
+            let digits: String = hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
+            Ok((name, digits))
+        };
+        let weights: &Weights = served.weights();
+        weights.named().into_iter().map(sum).collect()
+    }
+}
+
+/// Returns whether weights of one model can replace those of another. What ends a text is not a size.
+fn same_sizes(a: &Architecture, b: &Architecture) -> bool {
+    Architecture { eos_token_ids: a.eos_token_ids.clone(), ..b.clone() } == *a
+}
