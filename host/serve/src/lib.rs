@@ -6,12 +6,14 @@
 mod api;
 pub mod engine;
 mod http;
+mod scorer;
 pub mod session;
 mod text;
 mod weights;
 
 pub use api::{App, ModelCard, ServedWeights};
 pub use http::{Limits, Server, Settings, read_keys};
+pub use scorer::Scorer;
 pub use weights::WeightLoader;
 
 use rlhost_config as config;

@@ -4,14 +4,14 @@ use super::failure::Failure;
 use super::output;
 use crate::config::{self, Overrides, RolloutDtype};
 use crate::data::{Tokenizer, Wording};
-use crate::model::{Held, ModelFolder, builtin};
+use crate::model::{Frozen, Held, ModelFolder, NewHead, builtin};
 use crate::ops::available_memory;
 use crate::ops::quantized::Scheme;
 use crate::run::CheckpointFiles;
 use crate::train;
 use anyhow::{anyhow, ensure};
 use rlhost_serve::engine::{Engine, Options};
-use rlhost_serve::{App, Limits, ModelCard, ServedWeights, Server, Settings, WeightLoader, read_keys};
+use rlhost_serve::{App, Limits, ModelCard, Scorer, ServedWeights, Server, Settings, WeightLoader, read_keys};
 use serde_json::{Map, Value};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use std::path::{Path, PathBuf};
@@ -150,6 +150,17 @@ fn listen_for_signals() -> std::io::Result<Arc<AtomicBool>> {
     Ok(stopped)
 }
 
+impl Weights {
+    fn held(&self) -> Held {
+        let scheme = match (self.load_in_8bit, self.load_in_4bit) {
+            (true, _) => Some(Scheme::Int8),
+            (_, true) => Some(Scheme::Nf4),
+            _ => None,
+        };
+        Held { scheme, ..Held::AS_STORED }
+    }
+}
+
 impl Args {
     fn names(&self) -> Vec<String> {
         let own = || vec![self.model.clone().unwrap_or_else(|| BUILT_IN.to_owned())];
@@ -189,6 +200,9 @@ impl Args {
         };
         let tokenizer = Tokenizer::open_as(folder.tokenizer(), &self.wording(folder.path())?);
         let tokenizer = tokenizer.map_err(|error| error.of_built_in(temporary.path()))?;
+        if folder.values_texts()? {
+            return self.scoring_app(folder, tokenizer);
+        }
         let architecture = folder.architecture();
         ensure!(
             architecture.recurrence.is_none(),
@@ -203,17 +217,12 @@ impl Args {
             ends: tokenizer.eos_ids(&architecture.eos_token_ids),
             version: env!("CARGO_PKG_VERSION").to_owned(),
         };
-        let scheme = match (self.weights.load_in_8bit, self.weights.load_in_4bit) {
-            (true, _) => Some(Scheme::Int8),
-            (_, true) => Some(Scheme::Nf4),
-            _ => None,
-        };
         let dtype = match self.weights.dtype {
             Dtype::Auto => RolloutDtype::Auto,
             Dtype::Bfloat16 => RolloutDtype::Bfloat16,
             Dtype::Int8 => RolloutDtype::Int8,
         };
-        let (loader, decoding) = WeightLoader::open(folder.holding(Held { scheme, ..Held::AS_STORED }), dtype)?;
+        let (loader, decoding) = WeightLoader::open(folder.holding(self.weights.held()), dtype)?;
         let weights = ServedWeights::new(loader, self.weights.allow_weight_updates);
         for named in &self.weights.adapter {
             let pair = named.split_once('=').filter(|(name, folder)| !name.is_empty() && !folder.is_empty());
@@ -223,6 +232,26 @@ impl Args {
             read.map_err(|detail| anyhow!("--adapter {named}: {detail}"))?;
         }
         Ok(App::new(Engine::start(decoding, 0, options)?, tokenizer, card).with_weights(weights))
+    }
+
+    /// A server of a reward model.
+    fn scoring_app(&self, folder: ModelFolder, tokenizer: Tokenizer) -> anyhow::Result<App> {
+        let path = folder.path().display();
+        ensure!(
+            !folder.judges_steps()?,
+            "{path}: rlhost serve can't serve a process reward model; rlhost score scores steps with it"
+        );
+        let generates = self.weights.allow_weight_updates || !self.weights.adapter.is_empty();
+        ensure!(!generates, "{path} is a reward model: --adapter and --allow-weight-updates are for models that generate");
+        let as_stored = matches!(self.weights.dtype, Dtype::Auto);
+        ensure!(as_stored, "{path} is a reward model, whose weights stay as they are stored: leave --dtype out");
+        // An adapter's base is no reward model and may name another padding token than the adapter was trained with.
+        let pad = if folder.lora().is_some() { tokenizer.pad_id() } else { folder.pad_token()? };
+        let options = self.options(folder.architecture().max_positions)?;
+        let folder = folder.holding(self.weights.held());
+        let model = Frozen::new(folder.value_model_over(folder.trunk()?, NewHead::Zero)?);
+        let card = ModelCard { names: self.names(), ends: Vec::new(), version: env!("CARGO_PKG_VERSION").to_owned() };
+        Ok(App::of_scorer(Scorer::new(model, pad, options.max_model_len, options.max_waiting), tokenizer, card))
     }
 
     /// The chat template and its variables and date: those of the run, if the folder is a run's checkpoint.

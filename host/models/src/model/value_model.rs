@@ -160,6 +160,14 @@ impl ModelFolder {
         Ok(id.filter(|id| id.fract() == 0.0 && (0.0..f64::from(u32::MAX)).contains(id)).map(|id| id as u32))
     }
 
+    /// Returns whether it is a model that values texts instead of predicting tokens.
+    ///
+    /// # Errors
+    /// If a file can't be read.
+    pub fn values_texts(&self) -> Result<bool> {
+        Ok(self.kind()?.is_some() || self.lora().is_some() && self.value_head()?.is_some())
+    }
+
     /// Refuses a model that values texts instead of predicting tokens: without an output matrix, it would predict with the wrong
     /// one.
     pub(super) fn check_predicts(&self) -> Result<()> {

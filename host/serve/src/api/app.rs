@@ -6,6 +6,7 @@ use super::unix_time;
 use super::weights::ServedWeights;
 use crate::data::Tokenizer;
 use crate::engine::Engine;
+use crate::scorer::Scorer;
 use crate::session::{Session, Sessions};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
@@ -24,7 +25,10 @@ pub struct ModelCard {
 /// A served model.
 #[derive(Clone)]
 pub struct App {
-    pub(super) engine: Arc<Engine>,
+    /// What generates; none for a reward model.
+    engine: Option<Arc<Engine>>,
+    /// What scores, for a reward model.
+    pub(super) scorer: Option<Arc<Scorer>>,
     pub(super) tokenizer: Tokenizer,
     pub(super) ends: Arc<[u32]>,
     pub(super) card: Arc<ModelCard>,
@@ -37,10 +41,20 @@ pub struct App {
 }
 
 impl App {
-    /// Creates it.
+    /// Creates it for a model that generates.
     pub fn new(engine: Engine, tokenizer: Tokenizer, card: ModelCard) -> Self {
+        Self { engine: Some(Arc::new(engine)), ..Self::of(tokenizer, card) }
+    }
+
+    /// Creates it for a reward model.
+    pub fn of_scorer(scorer: Scorer, tokenizer: Tokenizer, card: ModelCard) -> Self {
+        Self { scorer: Some(Arc::new(scorer)), ..Self::of(tokenizer, card) }
+    }
+
+    fn of(tokenizer: Tokenizer, card: ModelCard) -> Self {
+        let (engine, scorer, weights, sessions, session) = Default::default();
         let (ends, card) = (card.ends.clone().into(), Arc::new(card));
-        Self { engine: Arc::new(engine), tokenizer, ends, card, created: unix_time(), sessions: None, session: None, weights: None }
+        Self { engine, scorer, tokenizer, ends, card, created: unix_time(), weights, sessions, session }
     }
 
     /// Answers only requests with the keys of these sessions, as which they are recorded.
@@ -63,9 +77,18 @@ impl App {
         Self { weights: Some(Arc::new(weights)), ..self }
     }
 
+    /// Returns its engine, unless it is a reward model's.
+    pub fn engine(&self) -> Option<&Engine> {
+        self.engine.as_deref()
+    }
+
     /// Returns its engine.
-    pub fn engine(&self) -> &Engine {
-        &self.engine
+    ///
+    /// # Errors
+    /// If the model is a reward model.
+    pub(super) fn generator(&self) -> Result<&Engine> {
+        let detail = "the model is a reward model, which generates nothing; use /classify or /score";
+        self.engine.as_deref().ok_or_else(|| ApiError::invalid(detail))
     }
 
     /// Returns its tokenizer.
@@ -106,6 +129,7 @@ impl App {
 
     /// Returns the maximum number of tokens of a prompt and its completion.
     pub(super) fn max_model_len(&self) -> usize {
-        self.engine.options().max_model_len
+        let of_engine = self.engine.as_ref().map(|engine| engine.options().max_model_len);
+        of_engine.or(self.scorer.as_ref().map(|scorer| scorer.max_model_len)).unwrap_or_default()
     }
 }

@@ -182,7 +182,7 @@ impl App {
         let text =
             |request: &crate::engine::Request| TextStream::new(self.tokenizer.clone(), sampling.rules(request), &request.tokens);
         let texts: Vec<TextStream> = requests.iter().map(text).collect();
-        let streams = self.engine.submit(requests)?;
+        let streams = self.generator()?.submit(requests)?;
         let parts = streams.into_iter().zip(texts).zip(recorders).enumerate();
         Ok(parts.map(|(i, ((stream, text), recorder))| Choice::new(i, stream, text).recorded_by(recorder)).collect())
     }

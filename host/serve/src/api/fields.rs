@@ -121,6 +121,11 @@ impl Fields {
         ids(&value).map(Some).ok_or_else(|| self.wrong(name, "must be a list of token ids"))
     }
 
+    /// Sets a field that is missing.
+    pub(crate) fn set_default(&mut self, name: &str, value: Value) {
+        self.map.entry(name).or_insert(value);
+    }
+
     /// Drops fields that change no answer.
     pub(crate) fn ignore(&mut self, names: &[&str]) {
         for name in names {

@@ -1,10 +1,32 @@
 //! `/metrics`: the engine's counters in Prometheus' text format.
 
+use super::app::App;
 use crate::engine::{Counters, Stage};
+use crate::scorer::Scorer;
 use std::fmt::Write;
+use std::sync::atomic::Ordering;
 
-/// Returns the metrics of an engine.
-pub(super) fn text(counters: &Counters) -> String {
+/// Returns the metrics of a server.
+pub(super) fn text(app: &App) -> String {
+    let engine = app.engine().map(|engine| of_engine(engine.counters())).unwrap_or_default();
+    engine + &app.scorer.as_ref().map(of_scorer).unwrap_or_default()
+}
+
+fn of_scorer(scorer: &Scorer) -> String {
+    let [texts, tokens] = scorer.scored.each_ref().map(|count| count.load(Ordering::SeqCst));
+    let mut text = String::new();
+    for (name, kind, help, value) in [
+        ("rlhost_serve_requests_running", "gauge", "Requests that are computed or wait.", scorer.under_way() as u64),
+        ("rlhost_serve_scored_texts_total", "counter", "Scored texts.", texts),
+        ("rlhost_serve_scored_tokens_total", "counter", "Tokens of scored texts.", tokens),
+    ] {
+        // Writing to a string can't fail.
+        let _ = write!(text, "# HELP {name} {help}\n# TYPE {name} {kind}\n{name} {value}\n");
+    }
+    text
+}
+
+fn of_engine(counters: &Counters) -> String {
     let mut text = String::new();
     let mut write = |name: &str, kind: &str, help: &str, value: u64| {
         // Writing to a string can't fail.

@@ -16,6 +16,7 @@ mod reply;
 mod responses;
 mod routes;
 mod sampling;
+mod scores;
 mod tokens;
 mod typed_events;
 mod unfinished;

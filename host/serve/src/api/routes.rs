@@ -9,7 +9,9 @@ use super::fields::Fields;
 use super::generate::Generate;
 use super::reply::Reply;
 use super::responses::Responses;
+use super::scores::Scores;
 use super::{metrics, tokens, weights};
+use crate::engine::Engine;
 use serde_json::{Value, json};
 use std::sync::Arc;
 use tokio::task::spawn_blocking;
@@ -29,6 +31,8 @@ pub(crate) enum Route {
     Health,
     Version,
     Metrics,
+    Classify,
+    Score,
     Pause,
     Resume,
     ResetPrefixCache,
@@ -62,6 +66,8 @@ impl Route {
             "/health" => (Self::Health, "GET"),
             "/version" => (Self::Version, "GET"),
             "/metrics" => (Self::Metrics, "GET"),
+            "/classify" => (Self::Classify, "POST"),
+            "/score" | "/v1/score" => (Self::Score, "POST"),
             "/pause" => (Self::Pause, "POST"),
             "/resume" => (Self::Resume, "POST"),
             "/reset_prefix_cache" => (Self::ResetPrefixCache, "POST"),
@@ -114,10 +120,12 @@ impl Route {
             Self::Tokenize => apart(&app, body, tokens::tokenize).await,
             Self::Detokenize => apart(&app, body, tokens::detokenize).await,
             Self::Models => Ok(Reply::json(models(&app))),
-            Self::Health if app.engine.is_running() => Ok(Reply::json(json!({"status": "ok"}))),
+            Self::Health if app.engine().is_none_or(Engine::is_running) => Ok(Reply::json(json!({"status": "ok"}))),
             Self::Health => Err(ApiError::new(503, "the engine has ended after an error; restart the server")),
             Self::Version => Ok(Reply::json(json!({"version": app.card.version}))),
-            Self::Metrics => Ok(Reply::text(metrics::text(app.engine.counters()))),
+            Self::Metrics => Ok(Reply::text(metrics::text(&app))),
+            Self::Classify => apart(&app, body, Scores::classify).await?.answer(app).await,
+            Self::Score => apart(&app, body, Scores::score).await?.answer(app).await,
             Self::Pause => weights::pause(&app, &String::from_utf8_lossy(&body)).await,
             Self::Resume => weights::resume(&app).await,
             Self::ResetPrefixCache => weights::reset_prefix_cache(&app).await,

@@ -116,9 +116,9 @@ pub(super) async fn pause(app: &App, query: &str) -> Result<Reply> {
         Some("keep") => PauseMode::Keep,
         Some(_) => return Err(ApiError::field("mode", "must be abort, wait or keep")),
     };
-    done(app.engine.pause(mode)).await?;
+    done(app.generator()?.pause(mode)).await?;
     if parameter(query, "clear_cache").is_some_and(|clear| clear.eq_ignore_ascii_case("true")) {
-        done(app.engine.forget_prefixes()).await?;
+        done(app.generator()?.forget_prefixes()).await?;
     }
     Ok(Reply::json(json!({"status": "paused"})))
 }
@@ -126,21 +126,21 @@ pub(super) async fn pause(app: &App, query: &str) -> Result<Reply> {
 /// Answers `/resume`.
 pub(super) async fn resume(app: &App) -> Result<Reply> {
     app.updatable()?;
-    done(app.engine.resume()).await?;
+    done(app.generator()?.resume()).await?;
     Ok(Reply::json(json!({"status": "resumed"})))
 }
 
 /// Answers `/reset_prefix_cache`.
 pub(super) async fn reset_prefix_cache(app: &App) -> Result<Reply> {
     app.updatable()?;
-    done(app.engine.forget_prefixes()).await?;
+    done(app.generator()?.forget_prefixes()).await?;
     Ok(Reply::json(json!({})))
 }
 
 /// Answers `/is_paused`.
 pub(super) fn is_paused(app: &App) -> Result<Reply> {
     app.updatable()?;
-    Ok(Reply::json(json!({"is_paused": app.engine.is_paused()})))
+    Ok(Reply::json(json!({"is_paused": app.generator()?.is_paused()})))
 }
 
 /// Answers `/weight_info`: the version of the model's weights and of each adapter's.
@@ -148,7 +148,7 @@ pub(super) fn weight_info(app: &App) -> Result<Reply> {
     let weights = app.updatable()?;
     let adapters: BTreeMap<String, String> =
         weights.read().iter().map(|(name, adapter)| (name.clone(), adapter.weights.version().to_string())).collect();
-    Ok(Reply::json(json!({"weight_version": app.engine.counters().version().to_string(), "adapters": adapters})))
+    Ok(Reply::json(json!({"weight_version": app.generator()?.counters().version().to_string(), "adapters": adapters})))
 }
 
 /// Answers `/weight_checker`.
@@ -187,8 +187,8 @@ impl NewWeights {
     pub(super) async fn install(self, app: &App) -> Result<Reply> {
         let version = app.updatable()?.next_version();
         done(match self.adapter {
-            Some(adapter) => app.engine.replace_adapter(adapter, self.weights, version),
-            None => app.engine.replace(self.weights, version),
+            Some(adapter) => app.generator()?.replace_adapter(adapter, self.weights, version),
+            None => app.generator()?.replace(self.weights, version),
         })
         .await?;
         Ok(self.answer)

@@ -102,9 +102,11 @@ impl Server {
 
     /// Accepts nothing more, and waits up to `limit` for what is under way. Returns whether all of it was finished.
     pub fn drain(&self, limit: Duration) -> bool {
-        self.app.engine().stop_accepting();
-        // What a pause has kept is finished too. The engine has ended if this fails.
-        let _ = self.app.engine().resume();
+        if let Some(engine) = self.app.engine() {
+            engine.stop_accepting();
+            // What a pause has kept is finished too. The engine has ended if this fails.
+            let _ = engine.resume();
+        }
         // All receivers are gone when everything has ended already.
         let _ = self.stop.send(true);
         matches!(self.ended.recv_timeout(limit), Err(RecvTimeoutError::Disconnected))

@@ -1,0 +1,103 @@
+//! Computes what a reward model thinks of texts: each has one value, that of its last token that is not the padding token.
+
+use crate::model::{self, Frozen};
+use crate::ops::Forest;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use tokio::sync::Mutex;
+use tokio::task::spawn_blocking;
+
+/// Maximum number of tokens that go through the model at once, unless one text has more.
+const MOST_TOKENS: usize = 8192;
+
+/// A reward model that scores the texts of one request at a time.
+pub struct Scorer {
+    model: Arc<Frozen>,
+    pad: Option<u32>,
+    /// Held by the request whose texts are scored.
+    place: Mutex<()>,
+    /// Number of requests that have the place or wait for it.
+    waiting: AtomicUsize,
+    most_waiting: usize,
+    pub(crate) max_model_len: usize,
+    /// Numbers of texts and of tokens that were scored.
+    pub(crate) scored: [AtomicU64; 2],
+}
+
+/// Why texts are not scored.
+pub(crate) enum Unscored {
+    /// Too many requests wait.
+    Full,
+    Failed(String),
+}
+
+/// Counts a request while it waits or is served.
+struct Counted<'a>(&'a AtomicUsize);
+
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+impl Scorer {
+    /// Creates it for a model with a value head. Texts have at most `max_model_len` tokens, and at most `most_waiting` requests wait.
+    pub fn new(model: Frozen, pad: Option<u32>, max_model_len: usize, most_waiting: usize) -> Self {
+        let (place, waiting, scored) = Default::default();
+        Self { model: Arc::new(model), pad, place, waiting, most_waiting, max_model_len, scored }
+    }
+
+    /// Returns the number of tokens that the model knows.
+    pub(crate) fn vocabulary(&self) -> usize {
+        self.model.architecture().vocab_size
+    }
+
+    /// Returns the number of requests that are served or wait.
+    pub(crate) fn under_way(&self) -> usize {
+        self.waiting.load(Ordering::SeqCst)
+    }
+
+    /// Scores texts, none of which is empty or has an unknown token.
+    pub(crate) async fn values(&self, mut texts: Vec<Vec<u32>>) -> Result<Vec<f32>, Unscored> {
+        let before = self.waiting.fetch_add(1, Ordering::SeqCst);
+        let _counted = Counted(&self.waiting);
+        if before > self.most_waiting {
+            return Err(Unscored::Full);
+        }
+        let _place = self.place.lock().await;
+        let mut values = Vec::with_capacity(texts.len());
+        // A client that is gone drops this between two parts.
+        while !texts.is_empty() {
+            let part: Vec<Vec<u32>> = texts.drain(..first_part(&texts)).collect();
+            let tokens: usize = part.iter().map(Vec::len).sum();
+            self.scored[0].fetch_add(part.len() as u64, Ordering::SeqCst);
+            self.scored[1].fetch_add(tokens as u64, Ordering::SeqCst);
+            let (model, pad) = (Arc::clone(&self.model), self.pad);
+            let work = spawn_blocking(move || score(&model, &part, pad)).await;
+            // A panic has already been printed.
+            let work = work.map_err(|_| Unscored::Failed("scoring failed; the server's log says why".into()))?;
+            values.extend(work.map_err(|e| Unscored::Failed(e.to_string()))?);
+        }
+        Ok(values)
+    }
+}
+
+/// Returns the number of texts that go through the model first.
+fn first_part(texts: &[Vec<u32>]) -> usize {
+    let mut tokens = 0;
+    let fitting = texts.iter().take_while(|text| {
+        tokens += text.len();
+        tokens <= MOST_TOKENS
+    });
+    fitting.count().max(1)
+}
+
+fn score(model: &Frozen, texts: &[Vec<u32>], pad: Option<u32>) -> model::Result<Vec<f32>> {
+    let (mut forest, mut rows) = (Forest::new(), Vec::with_capacity(texts.len()));
+    for text in texts {
+        let segment = forest.push(text, None);
+        let last = text.iter().rposition(|token| Some(*token) != pad).unwrap_or(0);
+        rows.push(forest.segments()[segment].start + last);
+    }
+    Ok(model.values(&forest, &rows)?.unwrap_or_default())
+}
