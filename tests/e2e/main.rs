@@ -112,5 +112,7 @@ mod runs {
 
 mod serving {
     mod clients;
+    mod interfaces;
     mod routes;
+    mod weights;
 }
