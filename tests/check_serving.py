@@ -1,17 +1,18 @@
 #!/usr/bin/env python3
-"""Serve a tiny model of each family, ask with the openai client, and compare the answers with transformers.
+"""Serve a tiny model of each family, ask with the openai client, and compare the answers with transformers; evaluate one with lm-eval.
 
-    python -m venv venv && venv/bin/pip install torch transformers openai
+    python -m venv venv && venv/bin/pip install torch transformers openai 'lm-eval[api,hf]'
     cargo build
     venv/bin/python tests/check_serving.py target/debug/rlhost [--only NAME]
 
 The models are those of tests/fixtures/make_models.py with a tokenizer of bytes. For each, compared are 32 greedy tokens, their
 log-probabilities and those of two alternatives; the log-probabilities of a prompt (`echo`); log-probabilities of tokens sampled at a
 temperature among the 5 most likely, and with a repetition penalty; and a second turn, part of which is in the prefix cache. With a
-chat template: the ids of a conversation, and the text of the answer, streamed and whole. The last output is check_serving.txt beside
-this file.
+chat template: the ids of a conversation, and the text of the answer, streamed and whole. lm-eval asks one model by `local-completions`
+and `local-chat-completions`, and computes the same tasks with transformers (`hf`): the log-likelihoods of choices and of whole texts, and
+generated texts. The last output is check_serving.txt beside this file.
 
-Exits 1 if tokens or texts differ, or log-probabilities by more than 1e-4.
+Exits 1 if tokens or texts differ, or log-probabilities by more than 1e-4 (log-likelihoods of whole texts: 1e-3).
 """
 
 import argparse
@@ -21,8 +22,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-from checks import Check, be_quiet, make, tokenizer_of
+from checks import Check, be_quiet, make, opened, tokenizer_of
 
+import lm_eval
 import openai
 import torch
 import transformers
@@ -34,6 +36,7 @@ CHATML = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
+EVALUATED = "qwen3"
 LEFT_OUT = ("llama3_parameters", "qwen2_sharded", "gemma3_vision")
 
 
@@ -151,6 +154,59 @@ def compare(name, place, binary, check):
         compare_chat(name, client, model, tokenizer, end, check)
 
 
+TASKS = {
+    "choices": {"output_type": "multiple_choice", "doc_to_choice": "{{choices}}", "metric_list": [{"metric": "acc"}]},
+    "texts": {"output_type": "loglikelihood_rolling", "doc_to_text": "", "metric_list": [{"metric": "word_perplexity"}]},
+    "words": {
+        "output_type": "generate_until",
+        "generation_kwargs": {"until": ["zz"], "do_sample": False, "max_gen_toks": 12},
+        "metric_list": [{"metric": "exact_match"}],
+    },
+}
+
+
+def compare_evaluation(place, binary, check):
+    """The same tasks through the server and in transformers."""
+    base, questions = place / "base", place / "questions.jsonl"
+    rows = [{"question": f"question {i}: {PROMPT}", "choices": [" yes", f" no, {i}", " perhaps"], "answer": i % 3} for i in range(6)]
+    questions.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    common = {"dataset_path": "json", "dataset_kwargs": {"data_files": {"test": str(questions)}}, "test_split": "test"}
+    common |= {"doc_to_text": "{{question}}", "doc_to_target": "answer"}
+    tasks = [{"task": name, **common, **task} for name, task in TASKS.items()]
+    tasks[1]["doc_to_target"] = "{{question}}"
+
+    def evaluated(model, arguments, tasks, **more):
+        found = lm_eval.simple_evaluate(model=model, model_args=arguments, tasks=tasks, log_samples=True, bootstrap_iters=0, **more)
+        return {name: [sample["resps"] for sample in samples] for name, samples in found["samples"].items()}
+
+    with Server(binary, place, "--model", base, "--served-model-name", "m", "--chat-template", "chatml.jinja") as client:
+        served = {"model": "m", "tokenizer": str(base), "max_length": CONTEXT, "num_concurrent": 4}
+        got = evaluated("local-completions", {**served, "base_url": f"{client.base_url}completions"}, tasks)
+        chat = {"model": "m", "base_url": f"{client.base_url}chat/completions"}
+        chat = evaluated("local-chat-completions", chat, tasks[2:], apply_chat_template=True)
+    loaded = {"pretrained": str(base), "device": "cpu", "dtype": "float32", "max_length": CONTEXT}
+    want = evaluated("hf", loaded, tasks)
+    # Each answer is a log-likelihood, alone or with whether the text is the greedy one.
+    scores = lambda found: [float(a[0] if isinstance(a, (list, tuple)) else a) for resps in found for (a, *_) in resps]
+    for name in ("choices", "texts"):
+        check(f"lm-eval: log-likelihoods of {name}", worst(scores(got[name]), scores(want[name])), 1e-3)
+    check("lm-eval: generated texts", float(got["words"] != want["words"]), 0)
+    check("lm-eval: answers in a conversation", float([resps[0][0] for resps in chat["words"]] != answers(base, rows)), 0)
+
+
+def answers(base, rows):
+    """What transformers answers to each question."""
+    model, tokenizer, found = opened(base), tokenizer_of(base), []
+    end, tokenizer.chat_template = json.loads((base / "config.json").read_text())["eos_token_id"], CHATML
+    for row in rows:
+        messages = [{"role": "user", "content": row["question"]}]
+        text = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+        ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+        said = tokenizer.decode(greedy(model, ids, end)[:12], skip_special_tokens=True)
+        found.append(said.split("zz")[0])
+    return found
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("binary", type=Path)
@@ -162,6 +218,8 @@ def main():
     for name in [options.only] if options.only else names:
         with tempfile.TemporaryDirectory() as place:
             compare(name, Path(place), options.binary.absolute(), check)
+            if name == EVALUATED:
+                compare_evaluation(Path(place), options.binary.absolute(), check)
     sys.exit(check.failed)
 
 
