@@ -45,7 +45,7 @@ fn an_adapter_is_served_beside_its_model_and_replaced_in_place() {
     );
     let (base, poet) = (generated(&place, tiny()), generated(&place, "run/checkpoint-2"));
     assert_ne!(base, poet, "the adapter has learned nothing");
-    assert_eq!(written(&server, "m"), (base.clone(), "0".into()));
+    assert_eq!(written(&server, "m"), (base, "0".into()));
     assert_eq!(written(&server, "poet"), (poet.clone(), "1".into()));
     let earlier = json!({"lora_name": "poet", "lora_path": place.path("run/checkpoint-1"), "load_inplace": true});
     posted(&server, "/v1/load_lora_adapter", &earlier);

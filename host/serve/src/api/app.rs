@@ -2,8 +2,8 @@
 
 use super::error::{ApiError, Result};
 use super::fields::Fields;
+use super::served_weights::ServedWeights;
 use super::unix_time;
-use super::weights::ServedWeights;
 use crate::data::Tokenizer;
 use crate::engine::Engine;
 use crate::scorer::Scorer;

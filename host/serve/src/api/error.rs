@@ -1,4 +1,4 @@
-//! Errors in OpenAI's form.
+//! Errors in OpenAI's and Anthropic's forms.
 
 use crate::config::printable;
 use crate::engine::Refusal;
@@ -6,6 +6,9 @@ use serde_json::{Value, json};
 
 /// Maximum length of a message, in bytes.
 const LONGEST: usize = 1000;
+
+/// A field with which Anthropic's clients ask the server to store a conversation.
+pub(super) const THREAD: &str = "thread";
 
 /// Why a request is not answered.
 #[derive(Clone, Debug, PartialEq)]
@@ -42,11 +45,6 @@ impl ApiError {
         Self { status, ..self }
     }
 
-    /// Returns the field that it is about.
-    pub(crate) fn param(&self) -> Option<&str> {
-        self.param.as_deref()
-    }
-
     /// Returns what is wrong.
     pub(crate) fn message(&self) -> &str {
         &self.message
@@ -63,6 +61,29 @@ impl ApiError {
             _ => ("server_error", "internal_error"),
         };
         json!({"error": {"message": self.message, "type": kind, "param": self.param, "code": code}})
+    }
+}
+
+impl ApiError {
+    /// Returns the error as JSON, in Anthropic's form.
+    pub(crate) fn to_anthropic(&self) -> Value {
+        let kind = match self.status {
+            401 => "authentication_error",
+            403 => "permission_error",
+            404 => "not_found_error",
+            413 => "request_too_large",
+            429 => "rate_limit_error",
+            400..=499 => "invalid_request_error",
+            503 => "overloaded_error",
+            504 => "timeout_error",
+            _ => "api_error",
+        };
+        let mut all = json!({"type": "error", "error": {"type": kind, "message": self.message}});
+        if self.param.as_deref() == Some(THREAD) {
+            // Clients then send the whole conversation, as to all servers that store nothing.
+            all["error"]["details"] = json!({"error_code": "thread_unsupported_request", "unsupported": [THREAD]});
+        }
+        all
     }
 }
 

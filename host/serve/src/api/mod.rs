@@ -17,6 +17,7 @@ mod responses;
 mod routes;
 mod sampling;
 mod scores;
+mod served_weights;
 mod tokens;
 mod typed_events;
 mod unfinished;
@@ -26,12 +27,14 @@ pub use app::{App, ModelCard};
 pub(crate) use error::ApiError;
 pub(crate) use reply::{Content, Reply, Source};
 pub(crate) use routes::Route;
-pub use weights::ServedWeights;
+pub use served_weights::ServedWeights;
 
 /// Returns the seconds since 1970.
 fn unix_time() -> i64 {
     jiff::Timestamp::now().as_second()
 }
 
+#[cfg(test)]
+mod mutated;
 #[cfg(test)]
 pub(crate) mod tests;

@@ -1,9 +1,11 @@
 //! What a route answers, before it becomes an HTTP response.
 
-use super::anthropic;
 use super::error::ApiError;
 use serde_json::Value;
 use std::task::{Context, Poll};
+
+/// The paths of Anthropic's interface begin so.
+const ANTHROPIC: &str = "/v1/messages";
 
 /// Events that are made while they are sent.
 pub(crate) trait Source: Send {
@@ -46,8 +48,8 @@ impl Reply {
 impl Reply {
     /// Returns the answer to a failed request for a path, in the form of the interface that the path belongs to.
     pub(crate) fn error(error: &ApiError, path: &str) -> Self {
-        let is_anthropic = path.starts_with(anthropic::PATH);
-        let content = if is_anthropic { anthropic::error(error) } else { error.to_json() };
+        let is_anthropic = path.starts_with(ANTHROPIC);
+        let content = if is_anthropic { error.to_anthropic() } else { error.to_json() };
         Self { status: error.status, content: Content::Json(content) }
     }
 }

@@ -156,4 +156,4 @@ fn check(scorer: &Scorer, texts: &[Vec<u32>], field: &str) -> Result<()> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

@@ -4,81 +4,16 @@ use super::app::App;
 use super::error::{ApiError, Result};
 use super::fields::Fields;
 use super::reply::Reply;
-use crate::engine::{Adapter, Decoding, PauseMode};
-use crate::weights::WeightLoader;
+use super::served_weights::{MOST_ADAPTERS, ServedWeights};
+use crate::engine::{Adapter, PauseMode};
+use crate::model::Decoding;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
-
-/// Maximum number of adapters.
-const MOST_ADAPTERS: usize = 64;
+use std::sync::{Arc, MutexGuard, TryLockError};
 
 /// Bytes of the longest name of an adapter.
 const LONGEST_NAME: usize = 256;
-
-/// The served weights: the model's and those of adapters.
-pub struct ServedWeights {
-    loader: WeightLoader,
-    /// Whether requests may change them.
-    pub(super) updates: bool,
-    adapters: RwLock<BTreeMap<String, LoadedAdapter>>,
-    /// Held while weights are read.
-    updating: Mutex<()>,
-    /// The newest version of any weights of this server.
-    newest: AtomicU64,
-}
-
-struct LoadedAdapter {
-    path: PathBuf,
-    weights: Arc<Adapter>,
-}
-
-impl ServedWeights {
-    /// Describes the weights that an engine was started with as version 0. With `updates`, requests may change them.
-    pub fn new(loader: WeightLoader, updates: bool) -> Self {
-        let (adapters, updating) = Default::default();
-        Self { loader, updates, adapters, updating, newest: AtomicU64::new(0) }
-    }
-
-    /// Reads an adapter, which requests then know by its name.
-    ///
-    /// # Errors
-    /// If it can't be read or does not fit the model.
-    pub fn load_adapter(&self, name: &str, path: &Path) -> std::result::Result<(), String> {
-        let weights = self.loader.adapter(path).map_err(|e| e.to_string())?;
-        self.add(name, path, weights);
-        Ok(())
-    }
-
-    fn add(&self, name: &str, path: &Path, weights: Decoding) {
-        let weights = Arc::new(Adapter::new(weights, self.next_version()));
-        self.write().insert(name.to_owned(), LoadedAdapter { path: path.to_owned(), weights });
-    }
-
-    fn next_version(&self) -> u64 {
-        1 + self.newest.fetch_add(1, Ordering::SeqCst)
-    }
-
-    fn write(&self) -> std::sync::RwLockWriteGuard<'_, BTreeMap<String, LoadedAdapter>> {
-        self.adapters.write().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn read(&self) -> std::sync::RwLockReadGuard<'_, BTreeMap<String, LoadedAdapter>> {
-        self.adapters.read().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Returns an adapter.
-    pub(super) fn adapter(&self, name: &str) -> Option<Arc<Adapter>> {
-        self.read().get(name).map(|adapter| Arc::clone(&adapter.weights))
-    }
-
-    /// Returns the names of all adapters with their folders.
-    pub(super) fn names(&self) -> Vec<(String, String)> {
-        self.read().iter().map(|(name, adapter)| (name.clone(), adapter.path.display().to_string())).collect()
-    }
-}
 
 impl App {
     /// Returns the weights, if requests may change them.
@@ -176,7 +111,7 @@ pub(super) fn weight_checker(app: &App, mut fields: Fields) -> Result<Reply> {
 
 /// Weights that have been read and that the engine gets next.
 pub(super) struct NewWeights {
-    weights: Decoding,
+    weights: Box<Decoding>,
     /// The adapter whose weights they replace; none for the model.
     adapter: Option<Arc<Adapter>>,
     answer: Reply,
@@ -187,16 +122,22 @@ impl NewWeights {
     pub(super) async fn install(self, app: &App) -> Result<Reply> {
         let version = app.updatable()?.next_version();
         done(match self.adapter {
-            Some(adapter) => app.generator()?.replace_adapter(adapter, self.weights, version),
-            None => app.generator()?.replace(self.weights, version),
+            Some(adapter) => app.generator()?.replace_adapter(adapter, *self.weights, version),
+            None => app.generator()?.replace(*self.weights, version),
         })
         .await?;
         Ok(self.answer)
     }
 }
 
-fn busy() -> ApiError {
-    ApiError::new(409, "other weights are being read; try again when that is done")
+/// Keeps other requests from reading weights meanwhile.
+fn begin_reading(weights: &ServedWeights) -> Result<MutexGuard<'_, ()>> {
+    match weights.updating.try_lock() {
+        Ok(guard) => Ok(guard),
+        // A panic while weights were read has changed nothing.
+        Err(TryLockError::Poisoned(guard)) => Ok(guard.into_inner()),
+        Err(TryLockError::WouldBlock) => Err(ApiError::new(409, "other weights are being read; try again when that is done")),
+    }
 }
 
 /// Reads a request for `/collective_rpc`, and the weights that it names.
@@ -210,13 +151,13 @@ pub(super) fn collective_rpc(app: &App, mut fields: Fields) -> Result<NewWeights
     kwargs.finish()?;
     fields.ignore(&["timeout"]);
     fields.finish()?;
-    let _updating = weights.updating.try_lock().map_err(|_| busy())?;
+    let _updating = begin_reading(weights)?;
     if !weights.read().is_empty() {
         return Err(ApiError::new(409, "adapters are loaded, which belong to the present weights; unload them first"));
     }
     let read = weights.loader.reload(path.as_deref().map(Path::new));
     let read = read.map_err(|e| ApiError::field("kwargs.weights_path", format!("{e}; the present weights stay")))?;
-    Ok(NewWeights { weights: read, adapter: None, answer: Reply::json(json!({"results": [null]})) })
+    Ok(NewWeights { weights: Box::new(read), adapter: None, answer: Reply::json(json!({"results": [null]})) })
 }
 
 /// What a request for `/v1/load_lora_adapter` leads to.
@@ -237,7 +178,7 @@ pub(super) fn load_adapter(app: &App, mut fields: Fields) -> Result<AdapterLoade
     if app.card.names.contains(&name) {
         return Err(ApiError::field("lora_name", "is the name of the model itself"));
     }
-    let _updating = weights.updating.try_lock().map_err(|_| busy())?;
+    let _updating = begin_reading(weights)?;
     let present = weights.adapter(&name);
     if present.is_some() && !inplace {
         return Err(ApiError::field("lora_name", "has already been loaded; load_inplace: true replaces it"));
@@ -254,7 +195,7 @@ pub(super) fn load_adapter(app: &App, mut fields: Fields) -> Result<AdapterLoade
     if let Some(known) = weights.write().get_mut(&name) {
         known.path = path;
     }
-    Ok(AdapterLoaded::Replacing(NewWeights { weights: read, adapter: Some(adapter), answer }))
+    Ok(AdapterLoaded::Replacing(NewWeights { weights: Box::new(read), adapter: Some(adapter), answer }))
 }
 
 impl AdapterLoaded {
@@ -287,4 +228,4 @@ fn name(fields: &mut Fields) -> Result<String> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

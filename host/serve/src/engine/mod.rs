@@ -28,7 +28,7 @@ pub use jobs::{Options, Stream};
 pub use pause::PauseMode;
 pub use request::{Event, Finish, Refusal, Request, Stop, Token};
 
-pub use crate::model::Decoding;
+use crate::model::Decoding;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Sender};
 use std::sync::{Arc, Mutex, PoisonError};

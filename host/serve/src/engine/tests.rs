@@ -14,7 +14,7 @@ fn frozen() -> Frozen {
     Frozen::new(ModelFolder::open(folder.path()).unwrap().holding(Held::AS_STORED).decoder().unwrap())
 }
 
-/// The same model with some weights changed.
+/// The built-in model with some weights changed.
 fn changed() -> Frozen {
     let folder = tempfile::tempdir().unwrap();
     builtin::write(folder.path()).unwrap();

@@ -4,7 +4,7 @@ use super::super::chat::Turn;
 use super::super::choice::Choice;
 use super::super::error::ApiError;
 use super::super::typed_events::EventWriter;
-use super::{error, stop_reason, tool_use, usage};
+use super::blocks::{stop_reason, tool_use, usage};
 use serde_json::{Value, json};
 
 /// Makes the events of a message.
@@ -75,7 +75,7 @@ impl EventWriter for Events {
         all
     }
 
-    fn fail(&mut self, failure: &ApiError) -> Value {
-        error(failure)
+    fn fail(&mut self, error: &ApiError) -> Value {
+        error.to_anthropic()
     }
 }

@@ -1,8 +1,7 @@
 //! Translates a request of Anthropic's form into one of OpenAI's.
 
-use super::super::error::{ApiError, Result};
+use super::super::error::{ApiError, Result, THREAD};
 use super::super::fields::Fields;
-use super::THREAD;
 use serde_json::{Map, Value, json};
 use std::collections::HashMap;
 

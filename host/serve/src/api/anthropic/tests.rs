@@ -1,6 +1,7 @@
 use super::super::chat::Form;
 use super::super::tests::{WITH_TOOLS, app, events_of, post, refused, said};
 use super::*;
+use serde_json::Value;
 
 fn translated(body: &Value) -> Result<Value> {
     request::chat(Fields::parse(body.to_string().as_bytes())?).map(Value::Object)
@@ -69,9 +70,9 @@ fn what_is_not_supported_is_refused_by_name_in_anthropics_form() {
     let mut other = plain();
     other["model"] = "gpt-9".into();
     let unknown = ApiError::field("model", "x").with_status(404);
-    assert_eq!(error(&ApiError::field("thread", "x"))["error"]["details"]["error_code"], "thread_unsupported_request");
+    assert_eq!(ApiError::field("thread", "x").to_anthropic()["error"]["details"]["error_code"], "thread_unsupported_request");
     assert_eq!(refused(&app, "/v1/messages", &other).0, 404);
-    assert_eq!(error(&unknown), json!({"type": "error", "error": {"type": "not_found_error", "message": "model: x"}}));
+    assert_eq!(unknown.to_anthropic(), json!({"type": "error", "error": {"type": "not_found_error", "message": "model: x"}}));
 }
 
 #[test]

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use std::sync::Arc;
 
 /// A server of a reward model whose head is random, and the model.
-fn app() -> (Arc<App>, Frozen) {
+pub(in super::super) fn app() -> (Arc<App>, Frozen) {
     let (tokenizer, folder, _kept) = tokenizer(Some(CHATML));
     let folder = folder.holding(Held::AS_STORED);
     let model = Frozen::new(folder.value_model_over(folder.trunk().unwrap(), NewHead::Drawn(3)).unwrap());

@@ -1,6 +1,5 @@
 use super::super::tests::{ask, post, refused, tokenizer};
 use super::super::*;
-use super::ServedWeights;
 use crate::engine::tests::change_weights;
 use crate::engine::{Engine, Options};
 use crate::model::{Held, builtin};
@@ -11,7 +10,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 /// A server whose weights can change, and the folder that keeps them.
-fn app(updates: bool) -> (Arc<App>, tempfile::TempDir) {
+pub(in super::super) fn app(updates: bool) -> (Arc<App>, tempfile::TempDir) {
     let (tokenizer, folder, kept) = tokenizer(None);
     let (loader, decoding) = WeightLoader::open(folder.holding(Held::AS_STORED), RolloutDtype::Auto).unwrap();
     let options = Options { max_model_len: 512, max_num_seqs: 8, max_waiting: 64, cache_bytes: 64 << 20 };

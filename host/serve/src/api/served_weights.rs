@@ -1,0 +1,75 @@
+//! The weights that are served, and the names of adapters.
+
+use crate::engine::Adapter;
+use crate::model::Decoding;
+use crate::weights::WeightLoader;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+/// Maximum number of adapters.
+pub(super) const MOST_ADAPTERS: usize = 64;
+
+/// The served weights: the model's and those of adapters.
+pub struct ServedWeights {
+    pub(super) loader: WeightLoader,
+    /// Whether requests may change them.
+    pub(super) updates: bool,
+    adapters: RwLock<BTreeMap<String, LoadedAdapter>>,
+    /// Held while weights are read.
+    pub(super) updating: Mutex<()>,
+    /// The newest version of any weights of this server.
+    newest: AtomicU64,
+}
+
+/// An adapter and where it was read.
+pub(super) struct LoadedAdapter {
+    pub path: PathBuf,
+    pub weights: Arc<Adapter>,
+}
+
+impl ServedWeights {
+    /// Describes the weights that an engine was started with as version 0. With `updates`, requests may change them.
+    pub fn new(loader: WeightLoader, updates: bool) -> Self {
+        let (adapters, updating) = Default::default();
+        Self { loader, updates, adapters, updating, newest: AtomicU64::new(0) }
+    }
+
+    /// Reads an adapter, which requests then know by its name.
+    ///
+    /// # Errors
+    /// If it can't be read or does not fit the model.
+    pub fn load_adapter(&self, name: &str, path: &Path) -> std::result::Result<(), String> {
+        let weights = self.loader.adapter(path).map_err(|e| e.to_string())?;
+        self.add(name, path, weights);
+        Ok(())
+    }
+
+    pub(super) fn add(&self, name: &str, path: &Path, weights: Decoding) {
+        let weights = Arc::new(Adapter::new(weights, self.next_version()));
+        self.write().insert(name.to_owned(), LoadedAdapter { path: path.to_owned(), weights });
+    }
+
+    pub(super) fn next_version(&self) -> u64 {
+        1 + self.newest.fetch_add(1, Ordering::SeqCst)
+    }
+
+    pub(super) fn write(&self) -> std::sync::RwLockWriteGuard<'_, BTreeMap<String, LoadedAdapter>> {
+        self.adapters.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn read(&self) -> std::sync::RwLockReadGuard<'_, BTreeMap<String, LoadedAdapter>> {
+        self.adapters.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns an adapter.
+    pub(super) fn adapter(&self, name: &str) -> Option<Arc<Adapter>> {
+        self.read().get(name).map(|adapter| Arc::clone(&adapter.weights))
+    }
+
+    /// Returns the names of all adapters with their folders.
+    pub(super) fn names(&self) -> Vec<(String, String)> {
+        self.read().iter().map(|(name, adapter)| (name.clone(), adapter.path.display().to_string())).collect()
+    }
+}
