@@ -102,7 +102,7 @@ fn adapters_are_loaded_named_replaced_and_unloaded() {
     post(&app, "/v1/load_lora_adapter", &load(json!({})));
     let (first, version) = written(&app, "poet");
     assert!(first != base && version == "1", "{first} {version}");
-    assert_eq!(written(&app, "rlhost"), (base.clone(), "0".to_owned()));
+    assert_eq!(written(&app, "rlhost"), (base, "0".to_owned()));
     let models = ask(&app, "GET", "/v1/models", b"").1;
     assert_eq!((&models["data"][1]["id"], &models["data"][1]["parent"]), (&json!("poet"), &json!("rlhost")));
 
