@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Serve a tiny model of each family, ask with the openai client, and compare the answers with transformers; evaluate one with lm-eval.
 
-    python -m venv venv && venv/bin/pip install torch transformers openai 'lm-eval[api,hf]'
+    python -m venv venv && venv/bin/pip install torch transformers peft accelerate openai 'lm-eval[api]'
     cargo build
     venv/bin/python tests/check_serving.py target/debug/rlhost [--only NAME]
 
@@ -10,7 +10,8 @@ log-probabilities and those of two alternatives; the log-probabilities of a prom
 temperature among the 5 most likely, and with a repetition penalty; and a second turn, part of which is in the prefix cache. With a
 chat template: the ids of a conversation, and the text of the answer, streamed and whole. lm-eval asks one model by `local-completions`
 and `local-chat-completions`, and computes the same tasks with transformers (`hf`): the log-likelihoods of choices and of whole texts, and
-generated texts. The last output is check_serving.txt beside this file.
+generated texts. That model's adapters of peft's are served beside it and replaced in place, its weights reloaded, and a reward model made of
+it scores texts. The last output is check_serving.txt beside this file.
 
 Exits 1 if tokens or texts differ, or log-probabilities by more than 1e-4 (log-likelihoods of whole texts: 1e-3).
 """
@@ -20,12 +21,14 @@ import json
 import subprocess
 import sys
 import tempfile
+import urllib.request
 from pathlib import Path
 
 from checks import Check, be_quiet, make, opened, tokenizer_of
 
 import lm_eval
 import openai
+import peft
 import torch
 import transformers
 from make_models import MODELS
@@ -208,6 +211,80 @@ def answers(base, rows):
     return found
 
 
+def compare_adapters(place, binary, check):
+    """An adapter of peft's beside its model, another one in its place, and weights that are reloaded while it serves."""
+    base, text = place / "base", PROMPT
+    ids = tokenizer_of(base)(text)["input_ids"]
+    end = json.loads((base / "config.json").read_text())["eos_token_id"]
+
+    def wrapped(seed, folder):
+        torch.manual_seed(seed)
+        config = peft.LoraConfig(r=4, lora_alpha=32, target_modules=["q_proj", "v_proj", "down_proj"], init_lora_weights=False)
+        model = peft.get_peft_model(opened(base), config)
+        model.save_pretrained(place / folder)
+        return model.eval()
+
+    first, second = wrapped(1, "first"), wrapped(2, "second")
+    arguments = ["--model", base, "--served-model-name", "m", "--adapter", f"poet={place / 'first'}", "--allow-weight-updates"]
+    with Server(binary, place, *arguments) as client:
+        root = str(client.base_url).removesuffix("/v1/")
+
+        def compare_with(what, name, model, version):
+            answer = client.completions.create(model=name, prompt=text, temperature=0, max_tokens=NEW, logprobs=0, extra_body={"return_token_ids": True})
+            choice, want = answer.choices[0], greedy(model, ids, end)
+            check(f"{what}: {len(want)} greedy tokens of version {version}", float(choice.token_ids != want or choice.weight_versions[0]["version"] != version), 0)
+            logp = logits_of(model, ids + want).log_softmax(-1)[len(ids) - 1 : -1].max(-1).values.tolist()
+            check(f"{what}: their log-probabilities", worst(choice.logprobs.token_logprobs, logp), TOLERANCE)
+
+        plain = opened(base)
+        compare_with("adapter", "poet", first, "1")
+        compare_with("its model", "m", plain, "0")
+        post(f"{root}/v1/load_lora_adapter", {"lora_name": "poet", "lora_path": str(place / "second"), "load_inplace": True})
+        compare_with("adapter replaced in place", "poet", second, "2")
+        post(f"{root}/v1/unload_lora_adapter", {"lora_name": "poet"})
+        merged = second.merge_and_unload()
+        merged.save_pretrained(place / "merged")
+        baseline = json.loads(post(f"{root}/weight_checker", {"action": "checksum"}))["checksums"]
+        post(f"{root}/pause?mode=keep", {})
+        post(f"{root}/collective_rpc", {"method": "reload_weights", "kwargs": {"weights_path": str(place / "merged")}})
+        post(f"{root}/resume", {})
+        compare_with("reloaded weights", "m", merged, "3")
+        changed = json.loads(post(f"{root}/weight_checker", {"action": "compare", "baseline": baseline}))["mismatches"]
+        adapted = sum(1 for name in baseline if any(part in name for part in ("q_proj", "v_proj", "down_proj")) and name.endswith("weight"))
+        check(f"reloaded weights: {len(changed)} tensors have another checksum", float(len(changed) != adapted), 0)
+
+
+def post(url, body):
+    request = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request) as answer:
+        return answer.read().decode()
+
+
+@torch.no_grad()
+def compare_scores(place, binary, check):
+    """A reward model's values of texts, and of pairs of texts."""
+    base, folder = place / "base", place / "judge"
+    torch.manual_seed(3)
+    tokenizer = tokenizer_of(base)
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(base, num_labels=1, dtype=torch.float32).eval()
+    model.config.pad_token_id = tokenizer.pad_token_id
+    model.save_pretrained(folder)
+    (folder / "tokenizer.json").write_bytes((base / "tokenizer.json").read_bytes())
+    (folder / "tokenizer_config.json").write_bytes((base / "tokenizer_config.json").read_bytes())
+    texts = [PROMPT, "short", f"{PROMPT} {PROMPT}"]
+    want = [model(torch.tensor([tokenizer(text)["input_ids"]])).logits[0, 0] for text in texts]
+    with Server(binary, place, "--model", folder) as client:
+        root = str(client.base_url).removesuffix("/v1/")
+        raw = json.loads(post(f"{root}/classify", {"input": texts, "use_activation": False}))["data"]
+        check("classify: values of texts", worst([entry["probs"][0] for entry in raw], [value.item() for value in want]), TOLERANCE)
+        classes = json.loads(post(f"{root}/classify", {"input": texts}))["data"]
+        check("classify: their logistic function", worst([entry["probs"][0] for entry in classes], [v.sigmoid().item() for v in want]), TOLERANCE)
+        pairs = json.loads(post(f"{root}/score", {"text_1": PROMPT, "text_2": ["short", PROMPT]}))["data"]
+        joined = [tokenizer(PROMPT)["input_ids"] + tokenizer(text, add_special_tokens=False)["input_ids"] for text in ("short", PROMPT)]
+        want = [model(torch.tensor([ids])).logits[0, 0].sigmoid().item() for ids in joined]
+        check("score: pairs of texts", worst([entry["score"] for entry in pairs], want), TOLERANCE)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("binary", type=Path)
@@ -221,6 +298,8 @@ def main():
             compare(name, Path(place), options.binary.absolute(), check)
             if name == EVALUATED:
                 compare_evaluation(Path(place), options.binary.absolute(), check)
+                compare_adapters(Path(place), options.binary.absolute(), check)
+                compare_scores(Path(place), options.binary.absolute(), check)
     sys.exit(check.failed)
 
 

@@ -10,12 +10,12 @@ use tokio::task::spawn_blocking;
 /// Maximum number of tokens that go through the model at once, unless one text has more.
 const MOST_TOKENS: usize = 8192;
 
-/// A reward model that scores the texts of one request at a time.
+/// A reward model that scores one part of a request at a time, so that a long request does not keep others waiting.
 pub struct Scorer {
     model: Arc<Frozen>,
     pad: Option<u32>,
-    /// Held by the request whose texts are scored.
-    place: Mutex<()>,
+    /// Held while texts are scored, even if their client is gone.
+    place: Arc<Mutex<()>>,
     /// Number of requests that have the place or wait for it.
     waiting: AtomicUsize,
     most_waiting: usize,
@@ -64,7 +64,6 @@ impl Scorer {
         if before > self.most_waiting {
             return Err(Unscored::Full);
         }
-        let _place = self.place.lock().await;
         let mut values = Vec::with_capacity(texts.len());
         // A client that is gone drops this between two parts.
         while !texts.is_empty() {
@@ -72,8 +71,12 @@ impl Scorer {
             let tokens: usize = part.iter().map(Vec::len).sum();
             self.scored[0].fetch_add(part.len() as u64, Ordering::SeqCst);
             self.scored[1].fetch_add(tokens as u64, Ordering::SeqCst);
-            let (model, pad) = (Arc::clone(&self.model), self.pad);
-            let work = spawn_blocking(move || score(&model, &part, pad)).await;
+            let (model, pad, place) = (Arc::clone(&self.model), self.pad, Arc::clone(&self.place).lock_owned().await);
+            let work = spawn_blocking(move || {
+                let _place = place;
+                score(&model, &part, pad)
+            });
+            let work = work.await;
             // A panic has already been printed.
             let work = work.map_err(|_| Unscored::Failed("scoring failed; the server's log says why".into()))?;
             values.extend(work.map_err(|e| Unscored::Failed(e.to_string()))?);
