@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 /// Returns the metrics of a server.
 pub(super) fn text(app: &App) -> String {
     let engine = app.engine().map(|engine| of_engine(engine.counters())).unwrap_or_default();
-    engine + &app.scorer.as_ref().map(of_scorer).unwrap_or_default()
+    engine + &app.scorer.as_deref().map(of_scorer).unwrap_or_default()
 }
 
 fn of_scorer(scorer: &Scorer) -> String {

@@ -54,7 +54,7 @@ impl Scores {
             }
             None if fields.get("messages").is_some() => {
                 fields.set_default("add_generation_prompt", false.into());
-                vec![conversation(&app.tokenizer, &mut fields)?.tokens]
+                vec![conversation(app, &mut fields)?.tokens]
             }
             None => return Err(ApiError::field("input", "is missing")),
         };

@@ -19,12 +19,12 @@ impl App {
     /// Returns the weights, if requests may change them.
     pub(super) fn updatable(&self) -> Result<&ServedWeights> {
         let refused = || ApiError::new(403, "weights can't be changed; start the server with --allow-weight-updates");
-        self.weights.as_ref().filter(|weights| weights.updates).ok_or_else(refused)
+        self.weights.as_deref().filter(|weights| weights.updates).ok_or_else(refused)
     }
 
     /// Returns the adapter of a name that [`App::model_of`] has returned; none for the model itself.
     pub(super) fn adapter(&self, model: &str) -> Result<Option<Arc<Adapter>>> {
-        if self.card.names.iter().any(|name| name == model) {
+        if self.session.is_some() || self.card.names.iter().any(|name| name == model) {
             return Ok(None);
         }
         let adapter = self.weights.as_ref().and_then(|weights| weights.adapter(model));

@@ -116,6 +116,7 @@ fn calls_of_tools_come_back_in_any_spelling() {
         alternatives: None,
         scores_prompt: false,
         salt: 0,
+        adapter: None,
     };
     session.begin(&mut request).unwrap().finish(&sampled, words, true);
     assert_eq!(request.max_tokens, 12);

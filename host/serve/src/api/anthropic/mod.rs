@@ -51,7 +51,7 @@ impl Messages {
 pub(super) fn count_tokens(app: &App, fields: Fields) -> Result<Reply> {
     let mut chat = Fields::of_object(request::chat(fields)?, "");
     app.model_of(&mut chat)?;
-    let conversation = conversation(&app.tokenizer, &mut chat)?;
+    let conversation = conversation(app, &mut chat)?;
     chat.finish()?;
     Ok(Reply::json(json!({"input_tokens": conversation.tokens.len()})))
 }
