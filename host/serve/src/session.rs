@@ -197,7 +197,7 @@ impl Session {
         let room = (first.saturating_add(rules.max_text)).saturating_sub(request.tokens.len());
         request.max_tokens = request.max_tokens.min(rules.max_tokens).min(room);
         state.record.asked_otherwise |= request.sampling != rules.sampling && request.sampling != Sampling::default();
-        (request.sampling, request.logp_temperature) = (rules.sampling, Some(rules.logp_temperature));
+        (request.sampling, request.scoring.logp_temperature) = (rules.sampling, Some(rules.logp_temperature));
         let number = state.begun;
         state.begun += 1;
         (request.seed, request.sample) = (self.seed, number);

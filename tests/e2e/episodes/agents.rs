@@ -46,7 +46,7 @@ fn arguments<'a>(agent: &'a str, run: &'a str, more: &[&'a str]) -> Vec<&'a str>
 fn has(program: &str) -> bool {
     let found = Command::new(program).arg("--version").output().is_ok_and(|output| output.status.success());
     if !found {
-        println!("skipped: there is no {program}");
+        eprintln!("skipped: there is no {program}");
     }
     found
 }

@@ -74,8 +74,8 @@ impl Chat {
         let room = app.max_model_len().saturating_sub(prompt.len());
         let max_tokens = sampling.max_tokens.unwrap_or(room.max(1));
         let mut request = sampling.request(Arc::clone(&prompt), &app.ends, &app.tokenizer, max_tokens);
-        request.alternatives = alternatives.max(prompt_logprobs);
-        request.scores_prompt = prompt_logprobs.is_some();
+        request.scoring.alternatives = alternatives.max(prompt_logprobs);
+        request.scoring.scores_prompt = prompt_logprobs.is_some();
         (request.salt, request.adapter) = (salt, app.adapter(&model)?);
         let requests = (0..sampling.n as u64).map(|sample| Request { sample, ..request.clone() }).collect();
         let form = Form {

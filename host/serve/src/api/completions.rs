@@ -70,8 +70,8 @@ impl Completions {
         let mut requests = Vec::new();
         for tokens in &prompts {
             let mut request = sampling.request(Arc::clone(tokens), &app.ends, &app.tokenizer, max_tokens);
-            request.alternatives = logprobs.max(prompt_logprobs);
-            request.scores_prompt = prompt_logprobs.is_some() || echo && logprobs.is_some();
+            request.scoring.alternatives = logprobs.max(prompt_logprobs);
+            request.scoring.scores_prompt = prompt_logprobs.is_some() || echo && logprobs.is_some();
             (request.salt, request.adapter) = (salt, app.adapter(&model)?);
             requests.extend((0..sampling.n as u64).map(|sample| crate::engine::Request { sample, ..request.clone() }));
         }

@@ -43,9 +43,9 @@ impl Generate {
         let room = app.max_model_len().saturating_sub(tokens.len()).max(1);
         let max_tokens = sampling.max_tokens.unwrap_or(room);
         let mut request = sampling.request(tokens.into(), &app.ends, &app.tokenizer, max_tokens);
-        (request.alternatives, request.salt) = (logprobs.max(prompt_logprobs), salt);
+        (request.scoring.alternatives, request.salt) = (logprobs.max(prompt_logprobs), salt);
         request.adapter = app.adapter(&model)?;
-        request.scores_prompt = prompt_logprobs.is_some();
+        request.scoring.scores_prompt = prompt_logprobs.is_some();
         let requests = (0..sampling.n as u64).map(|sample| Request { sample, ..request.clone() }).collect();
         let id = id.unwrap_or_else(|| format!("gen-{:016x}", random()));
         Ok(Self { id, sampling, requests, logprobs: logprobs.is_some(), prompt_logprobs: prompt_logprobs.is_some() })

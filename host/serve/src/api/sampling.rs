@@ -3,7 +3,7 @@
 use super::error::{ApiError, Result};
 use super::fields::{Fields, ids};
 use crate::data::{StopStrings, Tokenizer};
-use crate::engine::{Request, Stop};
+use crate::engine::{Request, Scoring, Stop};
 use crate::ops::sampler::Sampling;
 use crate::text::Rules;
 use serde_json::{Value, json};
@@ -103,15 +103,13 @@ impl SamplingFields {
         Request {
             tokens,
             sampling: self.sampling,
-            logp_temperature: None,
             logit_bias: Arc::clone(&self.logit_bias),
             max_tokens,
             seed: self.seed,
             sample: 0,
             ends: all.into(),
             stop: self.stop(tokenizer),
-            alternatives: None,
-            scores_prompt: false,
+            scoring: Scoring::default(),
             salt: 0,
             adapter: None,
         }

@@ -16,8 +16,6 @@ pub struct Request {
     pub tokens: Arc<[u32]>,
     /// How tokens are sampled.
     pub sampling: Sampling,
-    /// Divisor of the logits whose log-probabilities are reported, without filters; none for those of the sampling distribution.
-    pub logp_temperature: Option<f32>,
     /// Added to the logits of tokens.
     pub logit_bias: Arc<[(u32, f32)]>,
     /// Maximum number of sampled tokens; with 0, the prompt is only read.
@@ -30,14 +28,23 @@ pub struct Request {
     pub ends: Arc<[u32]>,
     /// Texts that end it.
     pub stop: Option<Stop>,
-    /// Number of the most likely tokens to report with each token, whose rank is then computed too.
-    pub alternatives: Option<usize>,
-    /// Whether the prompt's tokens are scored: their log-probabilities under the model.
-    pub scores_prompt: bool,
+    /// What is reported of its tokens.
+    pub scoring: Scoring,
     /// Requests with different salts never share a prefix.
     pub salt: u64,
     /// The adapter that computes it; none for the engine's own weights.
     pub adapter: Option<Arc<Adapter>>,
+}
+
+/// What is reported of a request's tokens.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Scoring {
+    /// Number of the most likely tokens to report with each token, whose rank is then computed too.
+    pub alternatives: Option<usize>,
+    /// Whether the prompt's tokens are scored: their log-probabilities under the model.
+    pub scores_prompt: bool,
+    /// Divisor of the logits whose log-probabilities are reported, without filters; none for those of the sampling distribution.
+    pub logp_temperature: Option<f32>,
 }
 
 impl Debug for Request {
@@ -55,7 +62,7 @@ pub struct Token {
     /// Its id.
     pub id: u32,
     /// Its log-probability under the distribution that it was sampled from: of the logits with bias, penalty, temperature and filters,
-    /// or, for greedy decoding, with bias and penalty only; unless the request has a [`Request::logp_temperature`]. A prompt's token:
+    /// or, for greedy decoding, with bias and penalty only; unless the request has a [`Scoring::logp_temperature`]. A prompt's token:
     /// under the model.
     pub logp: f32,
     /// Number of tokens that were more likely, plus one; 0 if it was not asked for.

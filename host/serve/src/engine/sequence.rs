@@ -64,7 +64,7 @@ impl Sequence {
 
     /// Returns whether it scores its prompt.
     pub(super) fn is_scoring(&self) -> bool {
-        self.request.scores_prompt && !self.begun
+        self.request.scoring.scores_prompt && !self.begun
     }
 
     /// Returns the number of positions that it takes soon.
@@ -119,7 +119,7 @@ impl Sequence {
         if self.is_scoring() {
             for (row, logits) in logits.chunks_exact(vocabulary).enumerate() {
                 if let Some(&next) = self.request.tokens.get(read + row + 1) {
-                    self.scored.push(described(next, logits, self.request.alternatives, version));
+                    self.scored.push(described(next, logits, self.request.scoring.alternatives, version));
                 }
             }
         }
@@ -137,7 +137,7 @@ impl Sequence {
     }
 
     fn sample(&mut self, logits: &[f32], version: u64) {
-        let Request { sampling, logit_bias, alternatives, max_tokens, logp_temperature, .. } = &self.request;
+        let Request { sampling, logit_bias, max_tokens, scoring, .. } = &self.request;
         let mut biased = Vec::new();
         let logits = if logit_bias.is_empty() {
             logits
@@ -152,10 +152,10 @@ impl Sequence {
             return self.fail("the model's output is not finite".into());
         }
         let mut token = Token { id: drawn.token, logp: drawn.logp, rank: 0, top: Vec::new(), version };
-        if let Some(most) = *alternatives {
+        if let Some(most) = scoring.alternatives {
             token = described(drawn.token, &distribution, Some(most), version);
         }
-        if let Some(temperature) = *logp_temperature {
+        if let Some(temperature) = scoring.logp_temperature {
             token.logp = logits[drawn.token as usize] / temperature - log_sum_exp(logits, temperature);
         }
         self.tokens.push(drawn.token);

@@ -40,15 +40,13 @@ fn request(tokens: &[u32], sampling: Sampling, max_tokens: usize) -> Request {
     Request {
         tokens: tokens.into(),
         sampling,
-        logp_temperature: None,
         logit_bias: Arc::new([]),
         max_tokens,
         seed: 7,
         sample: 0,
         ends: Arc::new([]),
         stop: None,
-        alternatives: None,
-        scores_prompt: false,
+        scoring: Scoring::default(),
         salt: 0,
         adapter: None,
     }
@@ -148,7 +146,10 @@ fn a_prompt_is_scored_as_the_model_alone_scores_it() {
     let frozen = frozen();
     let engine = Engine::start(frozen.decoding().unwrap(), 0, OPTIONS).unwrap();
     let tokens = prompt(4, 70);
-    let wanted = Request { scores_prompt: true, alternatives: Some(2), ..request(&tokens, GREEDY, 0) };
+    let wanted = Request {
+        scoring: Scoring { scores_prompt: true, alternatives: Some(2), ..Scoring::default() },
+        ..request(&tokens, GREEDY, 0)
+    };
     let mut stream = engine.submit(vec![wanted]).unwrap().remove(0);
     let Some(Event::Prompt { scored, .. }) = stream.blocking_next() else { panic!("no scores") };
     assert_eq!(stream.blocking_next(), Some(Event::Finished(Finish::Length)));

@@ -286,7 +286,7 @@ impl Worker {
     /// Returns whether a waiting request would compute again what a sequence is about to compute.
     fn shares_with_a_prompt(&self, at: usize) -> bool {
         let request = &self.waiting[at].request;
-        if request.scores_prompt {
+        if request.scoring.scores_prompt {
             return false;
         }
         let shared = |sequence: &Sequence| sequence.shared_with(request).min(request.tokens.len() - 1);
@@ -304,7 +304,7 @@ impl Worker {
     fn known(&mut self, job: &Job) -> Cache {
         let request = &job.request;
         let (tokens, room) = (&request.tokens[..request.tokens.len() - 1], request.tokens.len() + request.max_tokens);
-        if request.scores_prompt {
+        if request.scoring.scores_prompt {
             return self.own.model.empty_cache(room);
         }
         let of_active = self.active.iter().filter(|s| s.request.salt == request.salt && !s.stale);

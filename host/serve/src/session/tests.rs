@@ -106,15 +106,13 @@ fn calls_of_tools_come_back_in_any_spelling() {
     let mut request = crate::engine::Request {
         tokens: prompt.clone().into(),
         sampling: SAMPLING,
-        logp_temperature: None,
         logit_bias: Arc::new([]),
         max_tokens: 99,
         seed: 0,
         sample: 0,
         ends: Arc::new([]),
         stop: None,
-        alternatives: None,
-        scores_prompt: false,
+        scoring: crate::engine::Scoring::default(),
         salt: 0,
         adapter: None,
     };

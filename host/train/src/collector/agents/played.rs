@@ -92,9 +92,8 @@ impl Played {
             let (opening, tree) = trajectory.into_rollout();
             rollout = Rollout { opening: (opening != prompt.tokens).then_some(opening), ..tree };
             let (messages, extras) = conversation(tokenizer, last);
-            // Decoded before: the tokenizer's own.
-            let text = |call: &RecordedCall| tokenizer.decode_marked(&call.call.prompt).unwrap_or_default();
-            episode.prompt = text(first);
+            // The tokens are the tokenizer's own.
+            episode.prompt = tokenizer.decode_marked(&first.call.prompt).unwrap_or_default();
             episode.messages = json!(messages).to_string();
             episode.extras = serde_json::to_string(&extras).unwrap_or_default();
             episode.turns = record.calls.iter().map(|call| turn(tokenizer, call)).collect();
