@@ -8,6 +8,28 @@ use serde::{Deserialize, Serialize};
 use std::time::Duration;
 use toml::{Table, Value};
 
+/// Names that metrics of runs and of algorithms begin with.
+const OF_RUNS: [&str; 18] = [
+    "clip_ratio",
+    "completions",
+    "episodes",
+    "filter_groups",
+    "kl",
+    "logits",
+    "logps",
+    "loss",
+    "objective",
+    "perf",
+    "plugins",
+    "policy",
+    "rewards",
+    "rollout",
+    "sampling",
+    "skip_groups",
+    "time",
+    "val",
+];
+
 /// Longest command in an error, in bytes.
 const SHOWN: usize = 200;
 
@@ -30,6 +52,9 @@ pub struct AgentEntry {
     /// Maximum number of episodes at a time.
     #[serde(default = "sixteen")]
     pub max_concurrent: usize,
+    /// Whether it stays and plays an episode for each line that it reads, rather than being started for each.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub persistent: bool,
     /// Environment variables of the run that it gets, besides PATH.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub pass_env: Vec<String>,
@@ -74,6 +99,9 @@ impl AgentEntry {
         }
         if let Some(part) = self.command.iter().find(|part| part.contains('\0')) {
             return Err(format!("command has a NUL byte in {:?}", printable(part, SHOWN)));
+        }
+        if OF_RUNS.contains(&self.name.as_str()) {
+            return Err(format!("name is {:?}, but metrics that begin so are the run's own; choose another", self.name));
         }
         if !is_name(&self.name) {
             return Err(format!("name is {:?}; it may contain letters, digits, _, - and .", printable(&self.name, SHOWN)));

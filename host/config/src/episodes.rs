@@ -22,6 +22,9 @@ impl Config {
             let detail = "is not supported with an agent; leave it out, or use an environment";
             return Err(("score_sampling_support", detail.into()));
         }
+        if !self.stop.is_empty() {
+            return Err(("stop", "is not supported with an agent, whose requests say what stops them; leave it out".into()));
+        }
         agent.check().map_err(|wrong| ("agent", wrong))?;
         if let Some(entry) = self.plugin.iter().find(|entry| entry.name().eq_ignore_ascii_case(&agent.name)) {
             let detail = format!("{} is the name of a reward, too; set another name in the agent's table", entry.name());
@@ -82,6 +85,8 @@ mod tests {
             ("[[agent]]\ncommand = [\"a\"]\nturns = 3", "unknown"),
             ("agent = [\"a\", \"b\"]", "several agents"),
             ("agent = \"a\"\nenvironment = \"calculator_tool\"", "both an agent and an environment"),
+            ("agent = \"a\"\nstop = [\"x\"]", "whose requests say what stops them"),
+            ("[[agent]]\ncommand = [\"a\"]\nname = \"episodes\"", "are the run's own"),
             ("agent = \"a\"\nscore_sampling_support = true", "score_sampling_support"),
         ] {
             let wrong = agents(text).unwrap_err();

@@ -162,7 +162,11 @@ fn set_of_environment(mut config: Config, path: &str, value: Value) -> std::resu
 
 /// Applies `agent.KEY=VALUE`.
 fn set_of_agent(mut config: Config, keys: &[String], value: Value) -> std::result::Result<Config, String> {
-    let [entry] = &mut config.agent[..] else { return Err("the run has no agent; name one with agent=COMMAND".into()) };
+    let entry = match &mut config.agent[..] {
+        [] => return Err("the run has no agent; name one with agent=COMMAND".into()),
+        [entry] => entry,
+        _ => return Err("the run has several agents, but it can have one only".into()),
+    };
     let mut table = Table::try_from(&*entry).map_err(|e| e.to_string())?;
     insert(&mut table, keys, value);
     *entry = table.try_into().map_err(|e: toml::de::Error| reworded(e.message()))?;

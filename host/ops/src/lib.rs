@@ -115,6 +115,8 @@ pub use stored::Matrix;
 pub use system::{
     available_memory, bounded, in_own_group, keep_freed_memory, kill_group, limit_memory, limit_process, peak_memory,
 };
+#[cfg(unix)]
+pub use system::{has_ended, readable_within};
 pub use team::on_pool;
 pub use view::Precision;
 

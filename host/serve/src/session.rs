@@ -81,8 +81,10 @@ pub struct Conversation {
 #[derive(Debug, Default)]
 struct State {
     closed: bool,
-    /// Number of calls that began.
+    /// Number of calls that began, which numbers the next one.
     begun: u64,
+    /// Number of calls that count: those that the engine took.
+    used: usize,
     /// Number of tokens of the first prompt.
     first: Option<usize>,
     /// Conversations whose prompts are known but whose calls have not begun.
@@ -182,17 +184,22 @@ impl Session {
         state.asked.push((tokens.to_vec(), Arc::new(conversation)));
     }
 
-    /// Makes a request one of the session's: as the run samples, and within its limits. Returns who records it.
+    /// Makes the requests for the completions of a prompt, or of several, the session's: as the run samples, and within its limits. Returns
+    /// who records each.
     ///
     /// # Errors
-    /// If the session has ended or has no call or token left.
-    pub(crate) fn begin(self: &Arc<Self>, request: &mut Request) -> Result<Recorder, ApiError> {
-        let (rules, mut state) = (&self.rules, self.lock());
-        let refused = limit_of(rules, &state, request);
-        if let Some(detail) = refused {
-            state.record.refused.get_or_insert_with(|| detail.clone());
+    /// If the session has ended, or has no calls or tokens left for all of them.
+    pub(crate) fn begin(self: &Arc<Self>, requests: &mut [Request]) -> Result<Vec<Recorder>, ApiError> {
+        let mut state = self.lock();
+        if let Some(detail) = limit_of(&self.rules, &state, requests) {
             return Err(ApiError::invalid(detail));
         }
+        state.used += requests.len();
+        Ok(requests.iter_mut().map(|request| self.begin_one(&mut state, request)).collect())
+    }
+
+    fn begin_one(self: &Arc<Self>, state: &mut State, request: &mut Request) -> Recorder {
+        let rules = &self.rules;
         let first = *state.first.get_or_insert(request.tokens.len());
         let room = (first.saturating_add(rules.max_text)).saturating_sub(request.tokens.len());
         request.max_tokens = request.max_tokens.min(rules.max_tokens).min(room);
@@ -203,24 +210,43 @@ impl Session {
         (request.seed, request.sample) = (self.seed, number);
         let place = state.asked.iter().rposition(|(tokens, _)| tokens[..] == request.tokens[..]);
         let conversation = place.map(|place| Arc::clone(&state.asked[place].1));
-        Ok(Recorder { session: Arc::clone(self), number, prompt: Arc::clone(&request.tokens), conversation })
+        Recorder { session: Arc::clone(self), number, prompt: Arc::clone(&request.tokens), conversation }
+    }
+
+    /// Takes calls back that the engine did not take.
+    pub(crate) fn give_back(&self, count: usize) {
+        let mut state = self.lock();
+        state.used = state.used.saturating_sub(count);
+        if state.used == 0 {
+            state.first = None;
+        }
+    }
+
+    /// Notes why a request was refused.
+    pub(crate) fn refuse(&self, error: &ApiError) {
+        self.lock().record.refused.get_or_insert_with(|| error.message().to_owned());
     }
 }
 
 /// Returns why a request is beyond a session's limits, if it is.
-fn limit_of(rules: &SessionRules, state: &State, request: &Request) -> Option<String> {
+fn limit_of(rules: &SessionRules, state: &State, requests: &[Request]) -> Option<String> {
     if state.closed {
         return Some("the episode has ended".into());
     }
-    if state.begun >= rules.max_calls as u64 {
-        return Some(format!("the episode has had its {} calls (max_turns)", rules.max_calls));
+    if state.used + requests.len() > rules.max_calls {
+        let left = rules.max_calls.saturating_sub(state.used);
+        return Some(format!(
+            "the episode has {left} of its {} calls left (max_turns); this takes {}",
+            rules.max_calls,
+            requests.len()
+        ));
     }
-    let first = state.first.unwrap_or(request.tokens.len());
-    if request.tokens.len() >= first.saturating_add(rules.max_text) {
+    let first = state.first.or(requests.first().map(|request| request.tokens.len())).unwrap_or_default();
+    if requests.iter().any(|request| request.tokens.len() >= first.saturating_add(rules.max_text)) {
         return Some(format!("the episode has had its {} tokens (max_episode_tokens)", rules.max_text));
     }
     let biased = "logit_bias: not supported in training, since the sampled tokens are to be the policy's";
-    (!request.logit_bias.is_empty()).then(|| biased.to_owned())
+    requests.iter().any(|request| !request.logit_bias.is_empty()).then(|| biased.to_owned())
 }
 
 impl Recorder {

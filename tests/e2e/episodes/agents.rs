@@ -156,6 +156,38 @@ if sample == 3:
 }
 
 #[test]
+fn a_program_that_stays_plays_one_episode_after_another() {
+    if !has("python3") {
+        return;
+    }
+    let place = place("");
+    let agent = r#"
+played = 0
+for line in sys.stdin:
+    episode = json.loads(line)
+    os.environ["OPENAI_BASE_URL"], key = episode["base_url"], episode["api_key"]
+    said = ask("/chat/completions", {"messages": [user(episode["row"]["prompt"])]}, key)["choices"][0]["message"]["content"]
+    played += 1
+    print("thinking of", episode["episode"], flush=True)
+    print(json.dumps({"reward": said.count("e"), "metrics": {"played": played}}), flush=True)
+"#;
+    let common = CHAT.split("row = ").next().unwrap().replace("key=os.environ[\"OPENAI_API_KEY\"]", "key=None");
+    place.write("agent.py", format!("{common}\n{agent}"));
+    place.write("agent.toml", "[[agent]]\ncommand = [\"python3\", \"agent.py\"]\npersistent = true\nmax_concurrent = 2\n");
+    let run: Vec<&str> = arguments("", "run", &["--max-steps", "3", "--config", "agent.toml"]);
+    let run: Vec<&str> = run.iter().copied().filter(|word| !["--agent", ""].contains(word)).collect();
+    place.run(&run).succeeded();
+    assert_eq!(place.figure("run", "episodes/failed"), [0.0; 3]);
+    // Two programs have played all of 24 episodes, and those of the samples that are printed.
+    let played = place.figure("run", "agent/played");
+    assert!(played[2] > 8.0 && played.is_sorted(), "{played:?}");
+    for line in place.lines("run/completions.jsonl") {
+        let letters = line["messages"][1]["content"].as_str().unwrap().matches('e').count();
+        assert_eq!(line["rewards"]["agent"], letters as f64);
+    }
+}
+
+#[test]
 fn an_agent_that_cannot_be_started_and_models_without_chat_say_so() {
     let place = place("");
     let outcome = place.run(&arguments("/no/such/agent", "run", &["--max-steps", "1"]));

@@ -8,4 +8,6 @@ mod memory;
 mod process;
 
 pub use memory::{available_memory, keep_freed_memory, peak_memory};
+#[cfg(unix)]
+pub use process::{has_ended, readable_within};
 pub use process::{in_own_group, kill_group, limit_memory, limit_process};

@@ -4,6 +4,8 @@ use std::io;
 #[cfg(unix)]
 use std::os::unix::process::CommandExt;
 use std::process::Command;
+#[cfg(unix)]
+use std::{os::fd::AsRawFd, process::Child, time::Duration};
 
 /// Limits this process from now on: bytes of address space, and seconds of processor time, after which the system ends it.
 /// Disables core dumps, and on Linux makes the process end with its parent. Does nothing on systems other than Unix, which have
@@ -85,19 +87,24 @@ pub fn limit_memory(_more: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// Lets a program run in a process group of its own, which [`kill_group`] ends. On Linux the program ends with the thread that starts it.
-/// Does nothing on systems other than Unix.
-pub fn in_own_group(command: &mut Command) {
+/// Lets a program run in a process group of its own, which [`kill_group`] ends. On Linux it ends with the thread that starts it, if
+/// `with_thread` says so. Does nothing on systems other than Unix.
+pub fn in_own_group(command: &mut Command, with_thread: bool) {
     #[cfg(unix)]
     command.process_group(0);
     #[cfg(target_os = "linux")]
-    // SAFETY: between fork and exec, the closure makes one system call, which changes a setting of the new process and allocates nothing.
-    unsafe {
-        command.pre_exec(|| {
-            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
-            Ok(())
-        });
+    if with_thread {
+        // SAFETY: between fork and exec, the closure makes one system call, which changes a setting of the new process and allocates
+        // nothing.
+        unsafe {
+            command.pre_exec(|| {
+                libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+                Ok(())
+            });
+        }
     }
+    #[cfg(not(target_os = "linux"))]
+    let _ = with_thread;
 }
 
 /// Ends all processes of the group that [`in_own_group`] made for the program with this id. Does nothing on systems other than Unix, and
@@ -110,4 +117,33 @@ pub fn kill_group(id: u32) {
     }
     #[cfg(not(unix))]
     let _ = id;
+}
+
+/// Waits until a stream can be read without waiting, or has ended, at most for so long; returns whether it can. On systems other than Unix it
+/// does not wait.
+///
+/// # Errors
+/// If the system refuses.
+#[cfg(unix)]
+pub fn readable_within(stream: &impl AsRawFd, limit: Duration) -> io::Result<bool> {
+    let mut asked = libc::pollfd { fd: stream.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    let limit = libc::c_int::try_from(limit.as_millis()).unwrap_or(libc::c_int::MAX);
+    // SAFETY: the call reads and writes the one structure that it is given.
+    match unsafe { libc::poll(&raw mut asked, 1, limit) } {
+        -1 if io::Error::last_os_error().kind() == io::ErrorKind::Interrupted => Ok(false),
+        -1 => Err(io::Error::last_os_error()),
+        ready => Ok(ready > 0),
+    }
+}
+
+/// Returns whether a program has ended, without taking its status, so that its id is still its own.
+#[cfg(unix)]
+pub fn has_ended(child: &Child) -> bool {
+    // SAFETY: all zeros are a value of this structure, and the call fills it in.
+    let mut found: libc::siginfo_t = unsafe { std::mem::zeroed() };
+    let how = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
+    // SAFETY: the call writes the structure that it is given.
+    let answered = unsafe { libc::waitid(libc::P_PID, child.id(), &raw mut found, how) } == 0;
+    // SAFETY: the call has filled in the field, or left it zero.
+    !answered || unsafe { found.si_pid() } != 0
 }

@@ -67,6 +67,11 @@ impl App {
         self.sessions.as_deref()
     }
 
+    /// Returns the session that a request belongs to.
+    pub(crate) fn session(&self) -> Option<&Session> {
+        self.session.as_deref()
+    }
+
     /// Returns the same for a request of a session.
     pub(crate) fn of_session(&self, session: Arc<Session>) -> Arc<Self> {
         Arc::new(Self { session: Some(session), ..self.clone() })

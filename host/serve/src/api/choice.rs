@@ -27,6 +27,8 @@ pub(super) struct Choice {
     pub stopped: Option<String>,
     /// Records it at its end, if it belongs to a session.
     recorder: Option<Recorder>,
+    /// Whether its tokens are sent as they are sampled.
+    streams: bool,
 }
 
 /// What an event adds to a completion.
@@ -42,12 +44,25 @@ pub(super) struct Delta {
 impl Choice {
     pub(super) fn new(index: usize, stream: Stream, text: TextStream) -> Self {
         let (written, tokens, scored) = Default::default();
-        Self { index, stream, text, written, tokens, scored, cached: 0, finish: None, stopped: None, recorder: None }
+        Self {
+            index,
+            stream,
+            text,
+            written,
+            tokens,
+            scored,
+            cached: 0,
+            finish: None,
+            stopped: None,
+            recorder: None,
+            streams: false,
+        }
     }
 
     /// Has it recorded at its end.
-    pub(super) fn recorded_by(self, recorder: Option<Recorder>) -> Self {
-        Self { recorder, ..self }
+    pub(super) fn recorded_by(mut self, recorder: Option<Recorder>) -> Self {
+        self.recorder = recorder;
+        self
     }
 
     /// Waits for its end.
@@ -64,6 +79,7 @@ impl Choice {
         if self.finish.is_some() {
             return Poll::Ready(None);
         }
+        self.streams = true;
         self.stream.poll_next(context).map(|event| Some(self.accept(event)))
     }
 
@@ -113,6 +129,15 @@ impl Choice {
             json!({"version": span[0].version.to_string(), "start": start, "end": end})
         });
         spans.collect()
+    }
+}
+
+impl Drop for Choice {
+    /// Records what a client has read that ended a stream early; the rest of it had no effect.
+    fn drop(&mut self) {
+        if let Some(recorder) = self.recorder.take_if(|_| self.streams) {
+            recorder.finish(&self.tokens, &self.written, false);
+        }
     }
 }
 

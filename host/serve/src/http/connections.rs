@@ -93,6 +93,19 @@ async fn answer(context: &Context, request: Request<Incoming>) -> Result<Reply, 
             Some(sessions) => app = app.of_session(Access::session(sessions, request.headers())?),
         }
     }
+    let answered = answer_route(context, route, Arc::clone(&app), request).await;
+    if let (Err(error), Some(session)) = (&answered, app.session()) {
+        session.refuse(error);
+    }
+    answered
+}
+
+async fn answer_route(
+    context: &Context,
+    route: Result<Route, ApiError>,
+    app: Arc<App>,
+    request: Request<Incoming>,
+) -> Result<Reply, ApiError> {
     let route = route?;
     let mut body = request.uri().query().unwrap_or_default().as_bytes().to_vec();
     if route.acts_without_body() {

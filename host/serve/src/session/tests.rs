@@ -116,7 +116,8 @@ fn calls_of_tools_come_back_in_any_spelling() {
         salt: 0,
         adapter: None,
     };
-    session.begin(&mut request).unwrap().finish(&sampled, words, true);
+    let recorder = session.begin(std::slice::from_mut(&mut request)).unwrap().remove(0);
+    recorder.finish(&sampled, words, true);
     assert_eq!(request.max_tokens, 12);
     let call = |content: Value, arguments: Value| {
         json!({"role": "assistant", "content": content, "tool_calls": [
@@ -153,11 +154,18 @@ fn a_session_has_limits_and_ends() {
     assert_eq!(both["usage"]["completion_tokens"], 24);
     assert_ne!(both["choices"][0]["message"], both["choices"][1]["message"]);
     let (status, _, detail) = refused(&app, CHAT, &body);
-    assert!(status == 400 && detail.contains("had its 2 calls"), "{detail}");
-    let record = sessions.close("key");
-    assert_eq!((record.calls.len(), record.refused.unwrap()), (2, detail));
+    assert!(status == 400 && detail.contains("0 of its 2 calls left"), "{detail}");
+    assert_eq!(sessions.close("key").calls.len(), 2);
     assert!(refused(&app, CHAT, &body).2.contains("the episode has ended"));
     assert!(sessions.find(b"key").is_none() && sessions.close("key").calls.is_empty());
+
+    // What is refused takes no call: too many at once, and more than the context has room for.
+    let (sessions, _, app) = opened(CHATML, SessionRules { max_calls: 2, max_tokens: 600, max_text: 600, ..RULES });
+    let many = json!({"messages": [message("user", "Hi")], "n": 3});
+    assert!(refused(&app, CHAT, &many).2.contains("2 of its 2 calls left (max_turns); this takes 3"));
+    assert_eq!(refused(&app, CHAT, &json!({"messages": [message("user", "Hi")], "n": 2, "max_tokens": 600})).0, 400);
+    post(&app, CHAT, &json!({"messages": [message("user", "Hi")], "n": 2, "max_tokens": 5}));
+    assert_eq!(sessions.close("key").calls.len(), 2);
 
     let (_, _, app) = opened(CHATML, SessionRules { max_text: 20, ..RULES });
     let prompt: Vec<u32> = (10..20).collect();
@@ -171,4 +179,26 @@ fn a_session_has_limits_and_ends() {
     assert!(refused(&app, "/v1/completions", &ask(&all)).2.contains("had its 20 tokens"));
     let biased = json!({"prompt": prompt, "max_tokens": 1, "logit_bias": {"5": 1}});
     assert!(refused(&app, "/v1/completions", &biased).2.contains("logit_bias"));
+}
+
+#[test]
+fn what_an_agent_read_of_a_stream_that_it_left_is_its_call() {
+    let (sessions, _, app) = opened(CHATML, RULES);
+    let body = json!({"messages": [message("user", "Hi")], "stream": true}).to_string();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+    let read = |events: usize| {
+        runtime.block_on(async {
+            let reply = crate::api::Route::find("POST", CHAT).unwrap().answer(Arc::clone(&app), body.clone().into_bytes()).await;
+            let crate::api::Content::Events(mut source) = reply.unwrap().content else { panic!("no stream") };
+            for _ in 0..events {
+                std::future::poll_fn(|context| source.poll_next(context)).await.unwrap();
+            }
+        });
+    };
+    // One is left before anything was sampled.
+    read(0);
+    read(4);
+    let record = sessions.close("key");
+    let [call] = &record.calls[..] else { panic!("{:?}", record.calls) };
+    assert!((1..12).contains(&call.call.tokens.len()) && !call.call.finished, "{call:?}");
 }

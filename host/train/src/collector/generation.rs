@@ -164,7 +164,7 @@ impl Collector {
         for (place, Partner { name, weight, .. }) in with.plugins.partners().into_iter().enumerate() {
             let reward = |episode: &Episode| episode.reward().filter(|_| episode.environment == place);
             let values = e.episodes.iter().map(reward).collect();
-            failures.extend(failure_of(&e.episodes, place, &name));
+            failures.extend(failures_of(&e.episodes, place, &name));
             columns.push(RewardColumn { name, weight, values });
         }
         // A failed episode costs its row, whoever else could score it.
@@ -289,12 +289,17 @@ fn by_episode(batch: &mut RewardBatch, episodes: &[Episode]) {
     batch.prompt_of = (0..episodes.len() as u32).collect();
 }
 
-/// Returns the report on the failed episodes of an environment or agent.
-fn failure_of(episodes: &[Episode], environment: usize, name: &str) -> Option<RewardFailure> {
-    let own = episodes.iter().enumerate().filter(|(_, episode)| episode.environment == environment);
-    let failed: Vec<(usize, String)> = own.filter_map(|(row, episode)| Some((row, episode.failed.clone()?))).collect();
-    let (_, error) = failed.first()?.clone();
-    Some(RewardFailure { name: name.to_owned(), error, failed })
+/// Returns the reports on the failed episodes of an environment or agent, one for each reason.
+fn failures_of(episodes: &[Episode], environment: usize, name: &str) -> Vec<RewardFailure> {
+    let mut all: Vec<RewardFailure> = Vec::new();
+    for (row, episode) in episodes.iter().enumerate().filter(|(_, episode)| episode.environment == environment) {
+        let Some(error) = episode.failed.clone() else { continue };
+        match all.iter_mut().find(|failure| failure.error == error) {
+            Some(failure) => failure.failed.push((row, error)),
+            None => all.push(RewardFailure { name: name.to_owned(), error: error.clone(), failed: vec![(row, error)] }),
+        }
+    }
+    all
 }
 
 /// Returns a generation as algorithms see it, with the columns that they need. While the policy still equals the reference, both get

@@ -4,6 +4,7 @@
 mod best_metric;
 mod data;
 mod defaults;
+mod episodes;
 mod fitting;
 mod held;
 mod kept;
@@ -34,8 +35,7 @@ use super::rehearsal::check_can_make;
 use super::snapshot::{InputHashes, Restored};
 use super::trainer::{State, Trainer};
 use super::{Error, Result, RunFolder};
-use crate::config::{self, Config, PluginEntry, Rule, printable_path};
-use crate::data::{Extras, Message};
+use crate::config::{self, Config, Rule, printable_path};
 use crate::dist::World;
 use crate::metrics::Prometheus;
 use crate::model::{Backend, Chosen, Frozen, ModelFolder, Policy};
@@ -101,9 +101,9 @@ pub fn set_up_for(config: Config, beginning: &Beginning, world: Rc<World>, purpo
     let opener = Opener { backend: backend.clone(), tokenizer: opened.tokenizer.clone() };
     let trial = plugins.try_on((&data, &batching), &config, beginning, &world)?;
     best_metric::check(&config, &plugins)?;
-    check_rows(&config, std::iter::once(data.prompts()).chain(&evaluated))?;
-    check_episodes(&config, &opened)?;
-    check_agent(&config, &opened, &backend)?;
+    episodes::check_rows(&config, std::iter::once(data.prompts()).chain(&evaluated))?;
+    episodes::check(&config, &opened)?;
+    episodes::check_agent(&config, &opened, &backend)?;
     let of_model = only_here(&plugins, &opened).filter(|_| trains);
     warnings.extend(others.into_iter().chain(of_model).chain(too_long(&batching, &data, &opened)));
     world.meet_on(backend.device())?;
@@ -249,48 +249,6 @@ fn check_goes_on(beginning: &Beginning, max_steps: u64) -> Result<()> {
         }
         None => Ok(()),
     }
-}
-
-/// Refuses an environment if the chat template can't continue a turn.
-fn check_episodes(config: &Config, opened: &Opened) -> Result<()> {
-    let Some(entry) = config.environment.first() else { return Ok(()) };
-    let message = |content: &str| Message { role: "user".into(), content: content.into(), ..Message::default() };
-    let tried = opened.tokenizer.following(&[message("a")], &[], &[message("b")], &Extras::default());
-    tried.map(drop).map_err(|e| Error::setting("environment", format!("{} can't be used: {e}", entry.name())))
-}
-
-/// Refuses an agent if the engine that answers it can't compute with the model.
-fn check_agent(config: &Config, opened: &Opened, backend: &Backend) -> Result<()> {
-    if config.agent.is_empty() {
-        return Ok(());
-    }
-    let architecture = opened.source.architecture();
-    if !backend.device().is_cpu() {
-        return Err(Error::setting("agent", "needs the CPU: set device = \"cpu\"; on a GPU, episodes need an environment"));
-    }
-    if architecture.recurrence.is_some() {
-        let model = architecture.family.described().model_type;
-        let detail = format!(
-            "can't be answered by a model of type {model}, whose layers carry a state that can't be cut to the prefix that calls share; \
-             use an environment"
-        );
-        return Err(Error::setting("agent", detail));
-    }
-    Ok(())
-}
-
-/// Refuses rows that don't say which of several environments they belong to.
-fn check_rows<'a>(config: &Config, datasets: impl Iterator<Item = &'a Prompts>) -> Result<()> {
-    if config.environment.len() < 2 {
-        return Ok(());
-    }
-    for prompts in datasets {
-        let Some(prompt) = prompts.all()?.iter().find(|prompt| prompt.acts_in(&config.environment).is_none()) else { continue };
-        let (names, row) = (config.environment.iter().map(PluginEntry::name).collect::<Vec<_>>().join(", "), prompt.row);
-        let detail = format!("row {row}: its column \"environment\" must be one of {names}, as the run has several");
-        return Err(Error::setting("dataset", detail));
-    }
-    Ok(())
 }
 
 /// Warns about a reward model that transformers can't open.

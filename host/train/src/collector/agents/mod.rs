@@ -4,6 +4,7 @@
 //! started with its row and the key of a session, makes as many calls as it likes, and ends. Its calls become the tree of a rollout
 //! ([`Trajectory`]).
 
+mod persistent;
 mod played;
 mod program;
 mod report;
@@ -19,7 +20,9 @@ use crate::ops::sampler::stream;
 use crate::phase::Phase;
 use crate::plan::RolloutPlan;
 use crate::{Error, Result};
+use persistent::Persistent;
 use played::{Met, Played, figures};
+use program::Outcome;
 use rand::rngs::SysRng;
 use rand::{RngExt, TryRng};
 use rlhost_serve::engine::{Engine, Options};
@@ -51,6 +54,10 @@ pub(super) struct Agents {
     entry: AgentEntry,
     /// What was warned of already.
     met: Met,
+    /// The port that agents were given; 0 before the first generation.
+    port: u16,
+    /// Programs that wait for an episode.
+    idle: Mutex<Vec<Persistent>>,
 }
 
 /// What all episodes of a generation need.
@@ -60,13 +67,16 @@ struct Table<'a> {
     sessions: &'a Sessions,
     rules: SessionRules,
     request: &'a RolloutRequest<'a>,
+    /// Version of the policy.
+    version: u64,
     seed: u64,
+    idle: &'a Mutex<Vec<Persistent>>,
 }
 
 impl Agents {
     /// Creates a source that plays with these settings.
     pub(super) fn new(turns: Rc<Turns>, plan: Rc<RolloutPlan>, entry: AgentEntry) -> Self {
-        Self { turns, plan, entry, met: Met::default() }
+        Self { turns, plan, entry, met: Met::default(), port: 0, idle: Mutex::default() }
     }
 
     /// Starts to answer with the policy's weights.
@@ -87,7 +97,7 @@ impl Agents {
         let card = ModelCard { names, ends: self.turns.ends().to_vec(), version };
         let app = App::new(engine, self.turns.tokenizer().clone(), card).with_sessions(Arc::clone(sessions));
         let limits = Limits { answer_time: self.entry.timeout(), ..Limits::default() };
-        Server::start(app, Settings { host: HOST.to_owned(), port: 0, keys: Vec::new(), limits }).map_err(failed)
+        Server::start(app, Settings { host: HOST.to_owned(), port: self.port, keys: Vec::new(), limits }).map_err(failed)
     }
 }
 
@@ -95,6 +105,7 @@ impl RolloutSource for Agents {
     fn roll_out(&mut self, request: &RolloutRequest<'_>, policy: PolicyVersion<'_>) -> Result<RolloutBatch> {
         let sessions = Arc::<Sessions>::default();
         let server = self.serve(policy, request.phase, &sessions)?;
+        self.port = server.address().port();
         let plan = &self.plan;
         let rules = SessionRules {
             sampling: request.sampling,
@@ -104,7 +115,16 @@ impl RolloutSource for Agents {
             max_text: plan.max_episode_tokens,
         };
         let (entry, address) = (&self.entry, server.address());
-        let table = Table { entry, address, sessions: &sessions, rules, request, seed: plan.seed };
+        let table = Table {
+            entry,
+            address,
+            sessions: &sessions,
+            rules,
+            request,
+            version: policy.version,
+            seed: plan.seed,
+            idle: &self.idle,
+        };
         let played = table.play_all();
         // What is under way belongs to episodes that have ended.
         drop(server);
@@ -163,17 +183,60 @@ impl Table<'_> {
             return Played { seed, failed: Some("the system has no random numbers for a key".into()), ..Played::default() };
         };
         self.sessions.open(key.clone(), of_calls, self.rules);
-        let phase = if request.phase == Phase::Eval { "eval" } else { "train" };
-        let variables = [
-            ("OPENAI_BASE_URL", format!("http://{}/v1", self.address)),
-            ("OPENAI_API_KEY", key.clone()),
-            ("ANTHROPIC_BASE_URL", format!("http://{}", self.address)),
-            ("ANTHROPIC_API_KEY", key.clone()),
-            ("RLHOST_EPISODE", format!("{phase}-{generation}-{row}-{sample}")),
+        // Evaluations, and samples that are printed, have numbers from the last one down.
+        let name = match request.phase {
+            Phase::Eval => format!("eval-{}-{}-{row}-{sample}", self.version, u64::MAX - generation),
+            _ => format!("train-{generation}-{row}-{sample}"),
+        };
+        let episode = Episode { key: &key, name, seed, row: row_of(prompt) };
+        let outcome = if self.entry.persistent { self.played_by_one_that_stays(&episode) } else { self.played_once(episode) };
+        Played::new(self.sessions.close(&key), outcome, seed)
+    }
+}
+
+/// An episode as its program knows it.
+struct Episode<'a> {
+    key: &'a str,
+    name: String,
+    seed: u64,
+    row: Value,
+}
+
+impl Table<'_> {
+    fn played_once(&self, episode: Episode<'_>) -> Outcome {
+        let Episode { key, name, seed, row } = episode;
+        let own = [
+            ("OPENAI_API_KEY", key.to_owned()),
+            ("ANTHROPIC_API_KEY", key.to_owned()),
+            ("RLHOST_EPISODE", name),
             ("RLHOST_SEED", seed.to_string()),
         ];
-        let outcome = program::run(self.entry, &variables, format!("{}\n", row_of(prompt)));
-        Played::new(self.sessions.close(&key), outcome, seed)
+        let variables: Vec<(&str, String)> = self.addresses().into_iter().chain(own).collect();
+        program::run(self.entry, &variables, format!("{row}\n"))
+    }
+
+    /// Has a program play that waits, or else a new one.
+    fn played_by_one_that_stays(&self, episode: &Episode<'_>) -> Outcome {
+        let idle = || self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        let waiting = idle().pop();
+        let started = waiting.map_or_else(|| Persistent::start(self.entry, &self.addresses()), Ok);
+        let program = match started {
+            Ok(program) => program,
+            Err(reason) => return Outcome::failed(reason),
+        };
+        let Episode { key, name, seed, row } = episode;
+        let line = json!({"row": row, "base_url": self.base_url(), "api_key": key, "episode": name, "seed": seed});
+        let (outcome, left) = program.play(&format!("{line}\n"), self.entry.timeout());
+        idle().extend(left);
+        outcome
+    }
+
+    fn base_url(&self) -> String {
+        format!("http://{}/v1", self.address)
+    }
+
+    fn addresses(&self) -> [(&'static str, String); 2] {
+        [("OPENAI_BASE_URL", self.base_url()), ("ANTHROPIC_BASE_URL", format!("http://{}", self.address))]
     }
 }
 

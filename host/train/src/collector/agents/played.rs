@@ -1,7 +1,7 @@
 //! What an agent's episode was: its calls as a rollout, and what is logged of it.
 
-use super::program::Outcome;
-use super::report::Report;
+use super::program::{KEPT, Outcome};
+use super::report::{OWN, Report};
 use crate::config::printable;
 use crate::data::{Extras, Message, Tokenizer};
 use crate::dataset::Prompt;
@@ -17,6 +17,9 @@ const SHOWN: usize = 300;
 
 /// Longest output in the record of an episode, in bytes.
 const RECORDED: usize = 4096;
+
+/// Bytes of the longest character.
+const LONGEST_CHARACTER: usize = 4;
 
 /// An episode that has been played.
 #[derive(Default)]
@@ -61,7 +64,11 @@ impl Played {
     /// Reads what a program left.
     pub(super) fn new(record: Record, outcome: Outcome, seed: u64) -> Self {
         let Outcome { output, errors, failed } = outcome;
-        let (report, unreadable) = match Report::parse(&output) {
+        // A report may have begun before the part of the output that was kept.
+        let is_cut = output.len() + LONGEST_CHARACTER > KEPT && !output.trim_end().contains('\n');
+        let parsed =
+            if is_cut { Err(format!("the agent's last line is longer than {KEPT} bytes")) } else { Report::parse(&output) };
+        let (report, unreadable) = match parsed {
             Ok(report) => (report, None),
             Err(detail) => (Report::default(), Some(detail)),
         };
@@ -69,13 +76,13 @@ impl Played {
             let refused = record.refused.as_ref().map(|refused| format!("; a call was refused: {refused}")).unwrap_or_default();
             let last = if errors.trim().is_empty() { &output } else { &errors };
             let said = if last.trim().is_empty() { String::new() } else { format!(": {}", shortened(last)) };
-            format!("{reason}{refused}{said}")
+            format!("the agent {reason}{refused}{said}")
         });
         let silent = || {
-            record
-                .refused
-                .clone()
-                .map_or_else(|| "ended without a call".to_owned(), |refused| format!("no call was answered: {refused}"))
+            record.refused.clone().map_or_else(
+                || "the agent ended without a call".to_owned(),
+                |refused| format!("no call of the agent was answered: {refused}"),
+            )
         };
         let failed = of_program.or(unreadable).or_else(|| record.calls.is_empty().then(silent));
         let output = [output, errors].into_iter().filter(|text| !text.is_empty()).collect::<Vec<_>>().join("\n");
@@ -148,9 +155,9 @@ pub(super) fn figures(name: &str, played: &[Played]) -> Vec<Metric> {
     let n = played.len() as f64;
     let mean = |of: fn(&Played) -> usize| played.iter().map(|one| of(one) as f64).sum::<f64>() / n.max(1.0);
     let mut all = vec![
-        metric("calls", mean(|one| one.trajectory.calls()), n, Reduction::Mean),
-        metric("branches", mean(|one| one.trajectory.branches().0), n, Reduction::Mean),
-        metric("reread_tokens", mean(|one| one.trajectory.branches().1), n, Reduction::Mean),
+        metric(OWN[0], mean(|one| one.trajectory.calls()), n, Reduction::Mean),
+        metric(OWN[1], mean(|one| one.trajectory.branches().0), n, Reduction::Mean),
+        metric(OWN[2], mean(|one| one.trajectory.branches().1), n, Reduction::Mean),
     ];
     let own = played.iter().flat_map(|one| &one.report.metrics);
     all.extend(own.map(|(part, value)| metric(part, *value, 1.0, Reduction::Mean)));

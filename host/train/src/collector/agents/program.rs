@@ -5,13 +5,14 @@ use crate::config::AgentEntry;
 use crate::ops;
 use std::io::{Read, Write};
 use std::process::{Child, Command, Stdio};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 /// Bytes of standard output, and of standard error, that are kept: their ends.
-const KEPT: usize = 16 << 10;
+pub(super) const KEPT: usize = 16 << 10;
 
 /// Time for reading the rest of the output when the program has ended. What it started may hold its output open.
 const REST: Duration = Duration::from_millis(500);
@@ -29,80 +30,174 @@ pub(super) struct Outcome {
     pub failed: Option<String>,
 }
 
-/// Runs a program with these variables, and this text as its standard input. It has only PATH, these, and those that its entry passes on.
-pub(super) fn run(entry: &AgentEntry, variables: &[(&str, String)], input: String) -> Outcome {
+/// Starts a program with these variables. It has only PATH, these, and those that its entry passes on.
+///
+/// # Errors
+/// Says why it can't be started.
+pub(super) fn spawned(entry: &AgentEntry, variables: &[(&str, String)]) -> Result<Child, String> {
     let mut command = Command::new(&entry.command[0]);
     command.args(&entry.command[1..]).env_clear();
     let passed = entry.pass_env.iter().map(String::as_str).chain(["PATH"]);
     command.envs(passed.filter_map(|name| Some((name, std::env::var_os(name)?))));
     command.envs(variables.iter().map(|(name, value)| (name, value)));
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    ops::in_own_group(&mut command);
-    match command.spawn() {
+    // One that stays outlives the thread that starts it, and ends when nobody writes to it any more.
+    ops::in_own_group(&mut command, !entry.persistent);
+    command.spawn().map_err(|error| format!("{} can't be started: {error}", entry.command[0]))
+}
+
+impl Outcome {
+    /// Creates that of a program that said nothing.
+    pub(super) fn failed(reason: String) -> Self {
+        Self { output: String::new(), errors: String::new(), failed: Some(reason) }
+    }
+}
+
+/// Runs a program for an episode, with this text as its standard input.
+pub(super) fn run(entry: &AgentEntry, variables: &[(&str, String)], input: String) -> Outcome {
+    match spawned(entry, variables) {
         Ok(child) => followed(child, entry.timeout(), input),
-        Err(error) => {
-            let failed = Some(format!("{} can't be started: {error}", entry.command[0]));
-            Outcome { output: String::new(), errors: String::new(), failed }
-        }
+        Err(reason) => Outcome::failed(reason),
     }
 }
 
 /// Waits for a program's end, at most for so long.
 fn followed(mut child: Child, limit: Duration, input: String) -> Outcome {
     let begun = Instant::now();
-    if let Some(mut stdin) = child.stdin.take() {
-        // It may be longer than a pipe takes, and the program need not read it.
-        let writing = move || drop(stdin.write_all(input.as_bytes()));
-        thread::spawn(writing);
+    let streams = Streams::follow(&mut child, input);
+    let mut pause = Duration::from_millis(1);
+    let mut failed = streams.as_ref().err().cloned();
+    while failed.is_none() && !has_ended(&mut child) {
+        match limit.checked_sub(begun.elapsed()) {
+            Some(left) => thread::sleep(pause.min(left)),
+            None => failed = Some(format!("took longer than {} s (timeout_s)", limit.as_secs_f64())),
+        }
+        pause = (2 * pause).min(LOOKED);
     }
-    let (ended, rest) = channel();
-    let output = child.stdout.take().map(|stream| tail_of(stream, ended.clone()));
-    let errors = child.stderr.take().map(|stream| tail_of(stream, ended.clone()));
-    drop(ended);
-    let (mut pause, id) = (Duration::from_millis(1), child.id());
-    let failed = loop {
-        match child.try_wait() {
-            Ok(Some(status)) if status.success() => break None,
-            Ok(Some(status)) => break Some(format!("ended with {status}")),
-            Ok(None) if begun.elapsed() < limit => {
-                thread::sleep(pause.min(limit.saturating_sub(begun.elapsed())));
-                pause = (2 * pause).min(LOOKED);
-            }
-            Ok(None) => break Some(format!("took longer than {} s (timeout_s)", limit.as_secs_f64())),
-            Err(error) => break Some(format!("can't be waited for: {error}")),
-        }
+    // Before its status is taken, its id can't be another's.
+    ops::kill_group(child.id());
+    let failed = match child.wait() {
+        _ if failed.is_some() => failed,
+        Ok(status) => (!status.success()).then(|| format!("ended with {status}")),
+        Err(error) => Some(format!("can't be waited for: {error}")),
     };
-    ops::kill_group(id);
-    // Of a program that has ended already there is nothing to wait for.
-    let _ = child.wait();
-    let text = |tail: Option<Arc<Mutex<Tail>>>| tail.map(|tail| lock(&tail).text()).unwrap_or_default();
-    wait_for(&rest);
-    Outcome { output: text(output), errors: text(errors), failed }
+    let (output, errors) = streams.map(Streams::texts).unwrap_or_default();
+    Outcome { output, errors, failed }
 }
 
-fn lock(tail: &Mutex<Tail>) -> std::sync::MutexGuard<'_, Tail> {
-    tail.lock().unwrap_or_else(PoisonError::into_inner)
+#[cfg(unix)]
+fn has_ended(child: &mut Child) -> bool {
+    ops::has_ended(child)
 }
 
-/// Waits until both streams are read to their ends, if that is soon.
-fn wait_for(rest: &Receiver<()>) {
-    let until = Instant::now() + REST;
-    // Disconnected when both are.
-    while rest.recv_timeout(until.saturating_duration_since(Instant::now())).is_ok() {}
+#[cfg(not(unix))]
+fn has_ended(child: &mut Child) -> bool {
+    !matches!(child.try_wait(), Ok(None))
 }
 
-/// Reads a stream to its end, keeping the last of it.
-fn tail_of(mut stream: impl Read + Send + 'static, ended: Sender<()>) -> Arc<Mutex<Tail>> {
-    let tail = Arc::new(Mutex::new(Tail::new(KEPT)));
-    let kept = Arc::clone(&tail);
-    thread::spawn(move || {
-        let mut part = [0; 8192];
-        while let Ok(count @ 1..) = stream.read(&mut part) {
-            lock(&kept).push(&part[..count]);
+/// The output of a program, read by threads.
+struct Streams {
+    output: Reading,
+    errors: Reading,
+}
+
+impl Streams {
+    /// Writes a program's input and reads its output.
+    fn follow(child: &mut Child, input: String) -> Result<Self, String> {
+        if let Some(mut stdin) = child.stdin.take() {
+            // It may be longer than a pipe takes, and the program need not read it.
+            begin(move || drop(stdin.write_all(input.as_bytes())))?;
         }
-        drop(ended);
-    });
-    tail
+        let none = || "has no output".to_owned();
+        let output = Reading::begin(child.stdout.take().ok_or_else(none)?)?;
+        Ok(Self { output, errors: Reading::begin(child.stderr.take().ok_or_else(none)?)? })
+    }
+
+    /// Returns the ends of both, when the program has ended.
+    fn texts(self) -> (String, String) {
+        let until = Instant::now() + REST;
+        (self.output.text(until), self.errors.text(until))
+    }
+}
+
+/// A stream that a thread reads, which stops when this is dropped.
+pub(super) struct Reading {
+    tail: Arc<Mutex<Tail>>,
+    /// Disconnected at the end of the stream.
+    ended: Receiver<()>,
+    stop: Arc<AtomicBool>,
+}
+
+impl Reading {
+    /// Reads a stream to its end, keeping the last of it.
+    ///
+    /// # Errors
+    /// If no thread can be had.
+    pub(super) fn begin(mut stream: impl Pipe) -> Result<Self, String> {
+        let (tail, stop) = (Arc::new(Mutex::new(Tail::new(KEPT))), Arc::<AtomicBool>::default());
+        let (sender, ended) = channel::<()>();
+        let (kept, stopped) = (Arc::clone(&tail), Arc::clone(&stop));
+        begin(move || {
+            let _sender = sender;
+            let mut part = [0; 8192];
+            while !stopped.load(Ordering::Relaxed) {
+                match is_readable(&stream) {
+                    Ok(false) => continue,
+                    Ok(true) => {}
+                    Err(_) => return,
+                }
+                match stream.read(&mut part) {
+                    Ok(count @ 1..) => kept.lock().unwrap_or_else(PoisonError::into_inner).push(&part[..count]),
+                    Ok(0) | Err(_) => return,
+                }
+            }
+        })?;
+        Ok(Self { tail, ended, stop })
+    }
+
+    /// Returns what was read, at its end or at this time. What a program has started may hold its output open.
+    pub(super) fn text(&self, until: Instant) -> String {
+        let _ = self.ended.recv_timeout(until.saturating_duration_since(Instant::now()));
+        self.tail.lock().unwrap_or_else(PoisonError::into_inner).text()
+    }
+}
+
+impl Drop for Reading {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+    }
+}
+
+/// A stream of a program.
+#[cfg(unix)]
+pub(super) trait Pipe: Read + std::os::fd::AsRawFd + Send + 'static {}
+#[cfg(unix)]
+impl<T: Read + std::os::fd::AsRawFd + Send + 'static> Pipe for T {}
+
+/// A stream of a program.
+#[cfg(not(unix))]
+pub(super) trait Pipe: Read + Send + 'static {}
+#[cfg(not(unix))]
+impl<T: Read + Send + 'static> Pipe for T {}
+
+/// Waits a little for what can be read.
+#[cfg(unix)]
+fn is_readable(stream: &impl Pipe) -> std::io::Result<bool> {
+    ops::readable_within(stream, REST)
+}
+
+#[cfg(not(unix))]
+fn is_readable(_: &impl Pipe) -> std::io::Result<bool> {
+    Ok(true)
+}
+
+/// Runs work on a thread of its own.
+///
+/// # Errors
+/// If none can be had.
+pub(super) fn begin(work: impl FnOnce() + Send + 'static) -> Result<(), String> {
+    let begun = thread::Builder::new().name("agent".into()).spawn(work);
+    begun.map(drop).map_err(|error| format!("can't be followed: no thread can be had ({error})"))
 }
 
 #[cfg(all(test, unix))]

@@ -10,6 +10,9 @@ const SHOWN: usize = 200;
 /// Maximum number of metrics, and bytes of the name of one.
 const METRICS: (usize, usize) = (64, 64);
 
+/// Metrics of agents that a run computes.
+pub(super) const OWN: [&str; 3] = ["calls", "branches", "reread_tokens"];
+
 /// What an agent says of its episode.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Report {
@@ -28,7 +31,7 @@ impl Report {
         let Some(line) = output.lines().map(str::trim).rfind(|line| !line.is_empty()).filter(|line| line.starts_with('{')) else {
             return Ok(Self::default());
         };
-        let wrong = |detail: String| format!("its last line {detail}: {}", printable(line, SHOWN));
+        let wrong = |detail: String| format!("the agent's last line {detail}: {}", printable(line, SHOWN));
         let all = json::object(line).map_err(|e| wrong(format!("is no JSON ({e})")))?;
         Self::of(&all).map_err(wrong)
     }
@@ -38,7 +41,7 @@ impl Report {
         let reward = match all.get("reward") {
             None | Some(Value::Null) => None,
             Some(given) => {
-                let reward = given.as_f64().filter(is_score);
+                let reward = number(given).filter(is_score);
                 let detail = || format!("has a reward that is no number of at most {LARGEST_SCORE:e} either way");
                 Some(reward.ok_or_else(detail)? as f32)
             }
@@ -54,8 +57,10 @@ impl Report {
         let metric = |(name, value): (&String, &Value)| {
             let is_plain = |c: char| c.is_ascii_alphanumeric() || "_-./@".contains(c);
             let sound = !name.is_empty() && name.len() <= METRICS.1 && name.chars().all(is_plain);
-            let value = value.as_f64().or(value.as_bool().map(|value| f64::from(u8::from(value))));
-            match value.filter(|value| sound && value.is_finite()) {
+            if OWN.contains(&name.as_str()) {
+                return Err(format!("has the metric {name}, which the run has itself; give it another name"));
+            }
+            match number(value).filter(|value| sound && value.is_finite()) {
                 Some(value) => Ok((name.clone(), value)),
                 None => Err(format!(
                     "has the metric {}; a name has letters, digits, _, -, ., / and @, and a value is a number",
@@ -65,6 +70,11 @@ impl Report {
         };
         Ok(Self { reward, metrics: given.iter().map(metric).collect::<Result<_, _>>()? })
     }
+}
+
+/// Returns a number; a truth is 1 or 0.
+fn number(value: &Value) -> Option<f64> {
+    value.as_f64().or(value.as_bool().map(|value| f64::from(u8::from(value))))
 }
 
 #[cfg(test)]
@@ -77,6 +87,7 @@ mod tests {
         assert_eq!(said(""), Report::default());
         assert_eq!(said("thinking\n{\"reward\": 1}\nbye"), Report::default());
         assert_eq!(said("thinking\n{\"reward\": 0.5}\n\n").reward, Some(0.5));
+        assert_eq!(said("{\"reward\": true}").reward, Some(1.0));
         let both = said("{\"reward\": null, \"metrics\": {\"a/b\": 2, \"won\": true}}");
         assert_eq!((both.reward, both.metrics), (None, vec![("a/b".into(), 2.0), ("won".into(), 1.0)]));
     }
@@ -88,12 +99,13 @@ mod tests {
             ("{\"reward\": NaN}", "is no JSON"),
             ("{\"reward\": \"1\"}", "no number"),
             ("{\"reward\": 1", "is no JSON"),
+            ("{\"metrics\": {\"calls\": 1}}", "which the run has itself"),
             ("{\"metrics\": [1]}", "no object of numbers"),
             ("{\"metrics\": {\"a b\": 1}}", "the metric a b"),
             ("{\"metrics\": {\"a\": \"x\"}}", "a value is a number"),
         ] {
             let refused = Report::parse(line).unwrap_err();
-            assert!(refused.contains(part) && refused.contains("its last line"), "{line}: {refused}");
+            assert!(refused.contains(part) && refused.contains("the agent's last line"), "{line}: {refused}");
         }
     }
 }

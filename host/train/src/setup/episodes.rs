@@ -1,0 +1,55 @@
+//! Checks that episodes can be played: with an environment, or with an agent.
+
+use super::opened::Opened;
+use crate::config::{Config, PluginEntry};
+use crate::data::{Extras, Message};
+use crate::dataset::Prompts;
+use crate::model::Backend;
+use crate::{Error, Result};
+
+/// Refuses an environment if the chat template can't continue a turn.
+pub(super) fn check(config: &Config, opened: &Opened) -> Result<()> {
+    let Some(entry) = config.environment.first() else { return Ok(()) };
+    let message = |content: &str| Message { role: "user".into(), content: content.into(), ..Message::default() };
+    let tried = opened.tokenizer.following(&[message("a")], &[], &[message("b")], &Extras::default());
+    tried.map(drop).map_err(|e| Error::setting("environment", format!("{} can't be used: {e}", entry.name())))
+}
+
+/// Refuses an agent if the engine that answers it can't compute with the model.
+pub(super) fn check_agent(config: &Config, opened: &Opened, backend: &Backend) -> Result<()> {
+    if config.agent.is_empty() {
+        return Ok(());
+    }
+    if !opened.tokenizer.has_chat() {
+        tracing::warn!(
+            "the model has no chat template, so that its agent can ask /v1/completions only; chat_template_path names one"
+        );
+    }
+    let architecture = opened.source.architecture();
+    if !backend.device().is_cpu() {
+        return Err(Error::setting("agent", "needs the CPU: set device = \"cpu\"; on a GPU, episodes need an environment"));
+    }
+    if architecture.recurrence.is_some() {
+        let model = architecture.family.described().model_type;
+        let detail = format!(
+            "can't be answered by a model of type {model}, whose layers carry a state that can't be cut to the prefix that calls share; \
+             use an environment"
+        );
+        return Err(Error::setting("agent", detail));
+    }
+    Ok(())
+}
+
+/// Refuses rows that don't say which of several environments they belong to.
+pub(super) fn check_rows<'a>(config: &Config, datasets: impl Iterator<Item = &'a Prompts>) -> Result<()> {
+    if config.environment.len() < 2 {
+        return Ok(());
+    }
+    for prompts in datasets {
+        let Some(prompt) = prompts.all()?.iter().find(|prompt| prompt.acts_in(&config.environment).is_none()) else { continue };
+        let (names, row) = (config.environment.iter().map(PluginEntry::name).collect::<Vec<_>>().join(", "), prompt.row);
+        let detail = format!("row {row}: its column \"environment\" must be one of {names}, as the run has several");
+        return Err(Error::setting("dataset", detail));
+    }
+    Ok(())
+}
