@@ -5,7 +5,6 @@ use super::output;
 use crate::config::{self, Overrides, RolloutDtype};
 use crate::data::{Tokenizer, Wording};
 use crate::model::{Frozen, Held, ModelFolder, NewHead, builtin};
-use crate::ops::available_memory;
 use crate::ops::quantized::Scheme;
 use crate::run::CheckpointFiles;
 use crate::train;
@@ -24,9 +23,6 @@ const NOTICED: Duration = Duration::from_millis(50);
 
 /// Name of the built-in model.
 const BUILT_IN: &str = "rlhost";
-
-/// Memory for keys and values if it is not known how much there is, in bytes.
-const DEFAULT_CACHE: u64 = 4 << 30;
 
 /// Arguments of `serve`.
 #[derive(clap::Args)]
@@ -184,7 +180,7 @@ impl Args {
         );
         ensure!(max_num_seqs > 0, "--max-num-seqs must be at least 1");
         ensure!(max_waiting > 0, "--max-waiting must be at least 1");
-        let bytes = kv_cache_memory_bytes.unwrap_or_else(|| available_memory().map_or(DEFAULT_CACHE, |bytes| bytes / 4));
+        let bytes = kv_cache_memory_bytes.unwrap_or_else(Options::default_cache_bytes);
         let cache_bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
         Ok(Options { max_model_len, max_num_seqs, max_waiting, cache_bytes })
     }

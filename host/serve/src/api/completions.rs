@@ -177,15 +177,15 @@ impl App {
     /// Starts completions.
     pub(super) fn start(&self, mut requests: Vec<crate::engine::Request>, sampling: &SamplingFields) -> Result<Vec<Choice>> {
         let (session, count) = (self.session.as_ref(), requests.len());
-        let recorders = session.map(|session| session.begin(&mut requests)).transpose()?.into_iter().flatten().map(Some);
-        let recorders = recorders.chain(std::iter::repeat_with(|| None)).take(count).collect::<Vec<_>>();
+        let recorders = session.map(|session| session.begin(&mut requests)).transpose()?;
         let text =
             |request: &crate::engine::Request| TextStream::new(self.tokenizer.clone(), sampling.rules(request), &request.tokens);
         let texts: Vec<TextStream> = requests.iter().map(text).collect();
         let submitted = self.generator().and_then(|engine| Ok(engine.submit(requests)?));
         let streams = submitted.inspect_err(|_| session.into_iter().for_each(|session| session.give_back(count)))?;
-        let parts = streams.into_iter().zip(texts).zip(recorders).enumerate();
-        Ok(parts.map(|(i, ((stream, text), recorder))| Choice::new(i, stream, text).recorded_by(recorder)).collect())
+        let mut recorders = recorders.into_iter().flatten();
+        let choice = |(i, (stream, text))| Choice::new(i, stream, text).recorded_by(recorders.next());
+        Ok(streams.into_iter().zip(texts).enumerate().map(choice).collect())
     }
 
     /// Starts the only completion of a request.

@@ -5,11 +5,15 @@ use super::counters::Counters;
 use super::pause::PauseMode;
 use super::request::{Event, Request};
 use crate::model::Decoding;
+use crate::ops::available_memory;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::task::{Context, Poll};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 use tokio::sync::oneshot::Sender;
+
+/// Memory for keys and values if it is not known how much there is, in bytes.
+const DEFAULT_CACHE: u64 = 4 << 30;
 
 /// Limits of an engine.
 #[derive(Clone, Copy, Debug)]
@@ -22,6 +26,13 @@ pub struct Options {
     pub max_waiting: usize,
     /// Memory for keys and values, of sequences and of the prefix cache together, in bytes.
     pub cache_bytes: usize,
+}
+
+impl Options {
+    /// Returns the memory for keys and values where nobody says how much it may be: a quarter of what is available.
+    pub fn default_cache_bytes() -> u64 {
+        available_memory().map_or(DEFAULT_CACHE, |bytes| bytes / 4)
+    }
 }
 
 /// What the engine's thread is told.

@@ -15,13 +15,12 @@ use super::turns::Turns;
 use crate::config::AgentEntry;
 use crate::dataset::Prompt;
 use crate::model::PromptPass;
-use crate::ops::available_memory;
 use crate::ops::sampler::stream;
 use crate::phase::Phase;
 use crate::plan::RolloutPlan;
 use crate::{Error, Result};
 use persistent::Persistent;
-use played::{Met, Played, figures};
+use played::{Played, Warned, figures};
 use program::Outcome;
 use rand::rngs::SysRng;
 use rand::{RngExt, TryRng};
@@ -41,9 +40,6 @@ const SEEDS: [u64; 2] = [0x0061_6765_6e74, 0x6361_6c6c_7300];
 /// Bits of the seed of an agent: JSON's numbers are exact up to there, in JavaScript as well.
 const SEED_BITS: u32 = 53;
 
-/// Memory for keys and values if it is not known how much there is, in bytes.
-const DEFAULT_CACHE: u64 = 4 << 30;
-
 /// Where agents listen for nobody but this machine.
 const HOST: &str = "127.0.0.1";
 
@@ -52,8 +48,7 @@ pub(super) struct Agents {
     turns: Rc<Turns>,
     plan: Rc<RolloutPlan>,
     entry: AgentEntry,
-    /// What was warned of already.
-    met: Met,
+    warned: Warned,
     /// The port that agents were given; 0 before the first generation.
     port: u16,
     /// Programs that wait for an episode.
@@ -76,7 +71,7 @@ struct Table<'a> {
 impl Agents {
     /// Creates a source that plays with these settings.
     pub(super) fn new(turns: Rc<Turns>, plan: Rc<RolloutPlan>, entry: AgentEntry) -> Self {
-        Self { turns, plan, entry, met: Met::default(), port: 0, idle: Mutex::default() }
+        Self { turns, plan, entry, warned: Warned::default(), port: 0, idle: Mutex::default() }
     }
 
     /// Starts to answer with the policy's weights.
@@ -84,13 +79,12 @@ impl Agents {
         let failed = |error: std::io::Error| Error::setting("agent", format!("can't be answered: {error}"));
         let model = self.turns.decoding(policy.policy, phase)?;
         let context = model.architecture().max_positions;
-        let bytes = available_memory().map_or(DEFAULT_CACHE, |bytes| bytes / 4);
         let options = Options {
             max_model_len: context,
             max_num_seqs: self.plan.max_num_seqs,
             // Each episode may have as many requests under way as it has calls.
             max_waiting: self.entry.max_concurrent.saturating_mul(self.plan.max_turns).saturating_mul(2),
-            cache_bytes: usize::try_from(bytes).unwrap_or(usize::MAX),
+            cache_bytes: usize::try_from(Options::default_cache_bytes()).unwrap_or(usize::MAX),
         };
         let engine = Engine::start(model, policy.version, options).map_err(failed)?;
         let (names, version) = (vec!["policy".to_owned()], env!("CARGO_PKG_VERSION").to_owned());
@@ -132,7 +126,7 @@ impl RolloutSource for Agents {
         let filler = self.turns.ends().first().copied().unwrap_or(0);
         for (number, mut played) in played.into_iter().enumerate() {
             let (prompt, sample) = (number / request.samples, number % request.samples);
-            self.met.warn_of(&mut played);
+            self.warned.warn_of(&mut played);
             let (mut rollout, episode) = played.into_parts(self.turns.tokenizer(), &request.prompts[prompt], filler);
             (rollout.prompt, rollout.sample, rollout.policy_version) = (prompt, sample, policy.version);
             batch.rollouts.push(rollout);
@@ -189,7 +183,7 @@ impl Table<'_> {
             _ => format!("train-{generation}-{row}-{sample}"),
         };
         let episode = Episode { key: &key, name, seed, row: row_of(prompt) };
-        let outcome = if self.entry.persistent { self.played_by_one_that_stays(&episode) } else { self.played_once(episode) };
+        let outcome = if self.entry.persistent { self.play_persistent(&episode) } else { self.play_once(episode) };
         Played::new(self.sessions.close(&key), outcome, seed)
     }
 }
@@ -203,7 +197,7 @@ struct Episode<'a> {
 }
 
 impl Table<'_> {
-    fn played_once(&self, episode: Episode<'_>) -> Outcome {
+    fn play_once(&self, episode: Episode<'_>) -> Outcome {
         let Episode { key, name, seed, row } = episode;
         let own = [
             ("OPENAI_API_KEY", key.to_owned()),
@@ -216,7 +210,7 @@ impl Table<'_> {
     }
 
     /// Has a program play that waits, or else a new one.
-    fn played_by_one_that_stays(&self, episode: &Episode<'_>) -> Outcome {
+    fn play_persistent(&self, episode: &Episode<'_>) -> Outcome {
         let idle = || self.idle.lock().unwrap_or_else(PoisonError::into_inner);
         let waiting = idle().pop();
         let started = waiting.map_or_else(|| Persistent::start(self.entry, &self.addresses()), Ok);

@@ -36,12 +36,12 @@ pub(super) struct Played {
 
 /// What has been warned of in a run: once is enough.
 #[derive(Default)]
-pub(super) struct Met {
+pub(super) struct Warned {
     sampling: bool,
     rewritten: bool,
 }
 
-impl Met {
+impl Warned {
     /// Warns of what an agent does that its author may want to know.
     pub(super) fn warn_of(&mut self, played: &mut Played) {
         if played.record.asked_otherwise && !std::mem::replace(&mut self.sampling, true) {
@@ -94,7 +94,7 @@ impl Played {
     /// Returns its rollout and episode; `filler` is the token of one without calls.
     pub(super) fn into_parts(self, tokenizer: &Tokenizer, prompt: &Prompt, filler: u32) -> (Rollout, Episode) {
         let Self { record, report, seed, output, failed, trajectory } = self;
-        let (mut rollout, mut episode) = nothing(prompt, filler);
+        let (mut rollout, mut episode) = placeholder(prompt, filler);
         if let (Some(first), Some(last)) = (record.calls.first(), record.calls.last()) {
             let (opening, tree) = trajectory.into_rollout();
             rollout = Rollout { opening: (opening != prompt.tokens).then_some(opening), ..tree };
@@ -115,7 +115,7 @@ impl Played {
 }
 
 /// Returns the rollout and the episode of a row for which nothing was sampled, after a placeholder that is not trained on.
-fn nothing(prompt: &Prompt, filler: u32) -> (Rollout, Episode) {
+fn placeholder(prompt: &Prompt, filler: u32) -> (Rollout, Episode) {
     let rollout = Rollout { tokens: vec![filler], logp: vec![0.0], replies: vec![(0, 1)], ..Rollout::default() };
     (rollout, Episode { prompt: prompt.text.clone(), messages: "[]".into(), ..Episode::default() })
 }
