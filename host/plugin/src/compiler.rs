@@ -110,7 +110,11 @@ impl CompileOrder {
     /// Compiles the plugin on standard input. The caller has set the limits.
     #[must_use]
     pub fn carry_out(&self) -> ExitCode {
-        ended(files::all(io::stdin().lock(), LARGEST).map_err(|e| Refusal::Damaged(e.to_string())).and_then(|bytes| {
+        let unread = |e: io::Error| match e.kind() {
+            io::ErrorKind::OutOfMemory => Refusal::TooMuch(e.to_string()),
+            _ => Refusal::Damaged(e.to_string()),
+        };
+        ended(files::all(io::stdin().lock(), LARGEST).map_err(unread).and_then(|bytes| {
             let code = compiled(&bytes, self.effort, self.each)?;
             let mut out = io::stdout().lock();
             let written = out.write_all(code.as_bytes()).and_then(|()| out.flush());
@@ -147,7 +151,7 @@ pub(super) fn counted(bytes: &[u8], each: u64) -> Result<(Cow<'_, [u8]>, u64), R
 fn compiled(bytes: &[u8], effort: Effort, each: u64) -> Result<Code, Refusal> {
     let engine = wasmtime::Engine::new(&configuration(effort)).map_err(|e| Refusal::TooMuch(format!("{e:#}")))?;
     let (component, fixed) = counted(bytes, each)?;
-    let code = engine.precompile_component(&component).map_err(|e| match e.is::<wasmtime::OutOfMemory>() {
+    let code = engine.precompile_component(&component).map_err(|e| match e.root_cause().is::<wasmtime::OutOfMemory>() {
         true => Refusal::TooMuch(e.to_string()),
         false => Refusal::Damaged(e.root_cause().to_string()),
     })?;

@@ -212,11 +212,14 @@ fn what_can_t_be_compiled_in_time_and_memory_is_one_line() {
     let place = Place::new();
     let short = ["--set", "plugin.made.limits.compile_timeout_s=1"];
     let small_memory = ["--set", "plugin.made.limits.compile_memory_mb=64"];
+    // Not even enough to read it.
+    let least_memory = ["--set", "plugin.made.limits.compile_memory_mb=1"];
     for (what, bytes, more, expected) in [
         ("instances that multiply", multiplied(), &[][..], "instances, including nested ones; at most 10000"),
         ("types in types", deep(), &[], "nested too deeply"),
         ("a compiler's hours", long(), &short, "(limits.compile_timeout_s)"),
         ("a compiler's memory", long(), &small_memory, "64 MiB of memory (limits.compile_memory_mb)"),
+        ("a reader's memory", long(), &least_memory, "1 MiB of memory (limits.compile_memory_mb)"),
     ] {
         place.write("made.wasm", bytes);
         let begun = Instant::now();
