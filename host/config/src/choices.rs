@@ -23,6 +23,16 @@ pub enum OldLogp {
     Recompute,
 }
 
+/// How inference servers get the policy's weights.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum RolloutSync {
+    /// As an adapter on the model that they serve.
+    Lora,
+    /// As all weights, in a folder that they read.
+    Disk,
+}
+
 /// The precision of the weights that completions are generated with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]

@@ -24,6 +24,8 @@ pub enum Treatment {
     RewardFuncs,
     /// Its value is a reward model.
     RewardModel,
+    /// It is a part of a rollout server's URL, or says that there is a server.
+    Server,
     /// It is accepted only with one of these values, or with one that turns it off.
     Only(&'static [&'static str]),
 }
@@ -42,7 +44,7 @@ pub struct Foreign {
 /// Values that turn an option off, as command lines and TRL's files spell them.
 const OFF: [&str; 6] = ["false", "no", "none", "null", "0", ""];
 
-use Treatment::{AppendedTo, Members, NotNeeded, Only, RewardFuncs, RewardModel, RewardWeights, Sets, Switches};
+use Treatment::{AppendedTo, Members, NotNeeded, Only, RewardFuncs, RewardModel, RewardWeights, Server, Sets, Switches};
 
 const NONE: Treatment = Only(&[]);
 
@@ -190,19 +192,14 @@ const OPTIONS: &[(Treatment, &str, &[&str])] = &[
     (NONE, "use --max-steps or --num-train-epochs, from which TRL computes it", &["num_total_batches"]),
     (
         NotNeeded,
-        "generation is built in: it shares the policy's weights and needs no server",
+        "generation is built in: it shares the policy's weights; --rollout-server names servers to generate with instead",
         &[
             "use_vllm",
-            "vllm_mode",
             "vllm_model_impl",
             "vllm_enable_sleep_mode",
             "vllm_gpu_memory_utilization",
             "vllm_group_port",
             "vllm_max_model_length",
-            "vllm_server_base_url",
-            "vllm_server_host",
-            "vllm_server_port",
-            "vllm_server_timeout",
             "vllm_tensor_parallel_size",
             "use_transformers_paged",
             "use_transformers_continuous_batching",
@@ -210,6 +207,11 @@ const OPTIONS: &[(Treatment, &str, &[&str])] = &[
             "cache_implementation",
             "use_cache",
         ],
+    ),
+    (
+        Server,
+        "with vllm_mode server, it sets --rollout-server; colocate needs no server, since generation is built in",
+        &["vllm_mode", "vllm_server_host", "vllm_server_port"],
     ),
     (
         NotNeeded,
@@ -382,6 +384,7 @@ impl Foreign {
             AppendedTo(..) | RewardWeights => Ok(()),
             Sets(_) if value.is_str() => Ok(()),
             Sets(key) => Err(format!("is {value}; it must be text, as of {key}")),
+            Server => super::servers::check_part(self.name, &text),
             RewardModel if is_off || value.is_str() => Ok(()),
             RewardModel => Err(format!("is {value}; it must be the path or the name of a model")),
             Members(known) => check_members(known, value),
@@ -447,6 +450,9 @@ impl Foreign {
         if let (Members(known), Some(members)) = (self.treatment, value.as_table()) {
             let key = |name: &str| known.iter().find(|(theirs, _)| *theirs == name).map(|(_, ours)| (*ours).to_owned());
             table.extend(members.iter().filter_map(|(name, value)| Some((key(name)?, value.clone()))));
+        }
+        if self.treatment == Server {
+            super::servers::put_part(self.name, value, table);
         }
         if let Sets(key) = self.treatment {
             table.insert(key.to_owned(), value.clone());

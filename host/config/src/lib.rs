@@ -39,6 +39,7 @@ mod reach;
 mod rewards;
 mod schedule;
 mod script_path;
+mod servers;
 mod set;
 mod shown;
 mod tables;
@@ -53,7 +54,8 @@ pub use agents::AgentEntry;
 pub use batches::Batches;
 pub use changes::{changes, same};
 pub use choices::{
-    LearnFrom, LogCompletions, ModelDtype, OldLogp, OnSaveError, PackingStrategy, ReduceDtype, ReportTo, RolloutDtype, Strategy,
+    LearnFrom, LogCompletions, ModelDtype, OldLogp, OnSaveError, PackingStrategy, ReduceDtype, ReportTo, RolloutDtype,
+    RolloutSync, Strategy,
 };
 pub use clock::{local_now, now};
 pub use device::Device;

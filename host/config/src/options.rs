@@ -2,7 +2,7 @@
 
 use super::{
     AgentEntry, Device, LearnFrom, Limits, LogCompletions, LrSchedule, ModelDtype, OldLogp, OnSaveError, Optim, PackingStrategy,
-    Period, PluginEntry, ReduceDtype, ReportTo, RolloutDtype, Strategy,
+    Period, PluginEntry, ReduceDtype, ReportTo, RolloutDtype, RolloutSync, Strategy,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -160,6 +160,20 @@ pub struct Config {
     /// Maximum number of sequences generated at once [default: 256]
     #[schemars(extend("on_resume" = "free"))]
     pub max_num_seqs: usize,
+    /// Inference server that generates completions: the base URL of vLLM or of rlhost serve; several as a list, or the flag repeated
+    /// [default: none; the run generates them itself]
+    #[schemars(extend("on_resume" = "free", "aliases" = ["vllm_server_base_url"], "reach" = "granted"))]
+    pub rollout_server: Vec<String>,
+    /// How rollout servers get the policy's weights: its adapter (lora) or all weights (disk), both as files [default: lora if an
+    /// adapter is trained, or else disk]
+    #[schemars(extend("on_resume" = "free"))]
+    pub rollout_sync: Option<RolloutSync>,
+    /// Folder for these files, which the servers see under the same path [default: rollout_sync in the run's folder]
+    #[schemars(extend("on_resume" = "free", "reach" = "granted"))]
+    pub rollout_sync_dir: Option<String>,
+    /// Seconds that a rollout server has to answer a request, and that the run waits for a server if there is none [default: 600]
+    #[schemars(extend("on_resume" = "free", "aliases" = ["vllm_server_timeout"]))]
+    pub rollout_timeout_s: f64,
 
     /// Train only on prompts whose completions' rewards differ, and generate for more prompts until there are enough (dynamic
     /// sampling, DAPO, arXiv 2503.14476) [default: false]

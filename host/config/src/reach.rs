@@ -19,6 +19,8 @@ enum Kind {
     Limit,
     /// A port that is listened on.
     Port,
+    /// Inference servers that are asked for completions, and the folder through which they get weights.
+    Servers,
     /// A program that is started, and the variables that it gets.
     Program,
 }
@@ -151,6 +153,11 @@ impl Config {
             let programs = self.agent.iter().map(part).collect();
             all.push(Grant { kind: Kind::Program, parts: vec![("agent".to_owned(), programs)] });
         }
+        if !self.rollout_server.is_empty() {
+            let mut parts = vec![("rollout_server".to_owned(), json(&self.rollout_server))];
+            parts.extend(self.rollout_sync_dir.iter().map(|folder| ("rollout_sync_dir".to_owned(), json(folder))));
+            all.push(Grant { kind: Kind::Servers, parts });
+        }
         if let Some(port) = self.metrics_port {
             let mut parts = vec![("metrics_port".to_owned(), json(&port))];
             if self.metrics_address != Self::default().metrics_address {
@@ -174,7 +181,7 @@ mod tests {
     const COMPUTES: &str = "dataset_train_split dataset_test_split columns system_prompt prompt_template strict_data eos_token pad_token strftime_now learn_from \
         seed data_seed device bf16 dtype load_in_8bit load_in_4bit num_threads dist_timeout_s reduce_dtype overlap_comm \
         num_generations max_prompt_length max_completion_length temperature top_p top_k min_p repetition_penalty \
-        score_sampling_support old_logp rollout_dtype stop max_num_seqs filter_groups filter_groups_metric max_num_gen_batches \
+        score_sampling_support old_logp rollout_dtype stop max_num_seqs rollout_sync rollout_timeout_s filter_groups filter_groups_metric max_num_gen_batches \
         skip_groups skip_groups_after sync_ref_model ref_model_mixup_alpha ref_model_sync_steps precompute_ref_log_probs max_length \
         completion_only_loss assistant_only_loss packing packing_strategy eval_packing per_device_train_batch_size \
         per_device_eval_batch_size gradient_accumulation_steps steps_per_generation generation_batch_size num_iterations \
@@ -230,6 +237,8 @@ mod tests {
             plugin: vec![entry.clone()],
             environment: vec![entry],
             agent: vec![serde_json::from_value(json!({"command": ["python", "agent.py"]})).unwrap()],
+            rollout_server: vec!["http://node1:8000".into()],
+            rollout_sync_dir: Some("/shared".into()),
             ..Config::default()
         };
         let grants = config.grants();

@@ -142,6 +142,7 @@ impl Config {
         if self.num_threads.is_some_and(|threads| threads == 0 || threads > MOST_THREADS) {
             return Err(("num_threads", format!("must be between 1 and {MOST_THREADS}")));
         }
+        self.check_servers()?;
         if self.dist_timeout_s.is_nan() || self.dist_timeout_s <= 0.0 {
             return Err(("dist_timeout_s", format!("is {}; it must be greater than 0", shortest(self.dist_timeout_s))));
         }

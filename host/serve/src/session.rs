@@ -6,7 +6,7 @@
 use crate::api::ApiError;
 use crate::config::printable;
 use crate::data::{Extras, Message, Tokenizer};
-use crate::engine::{Request, Token};
+use crate::engine::{RandomStream, Request, Token};
 use crate::ops::sampler::Sampling;
 use rlhost_models::rollout::Call;
 use serde_json::Value;
@@ -207,7 +207,7 @@ impl Session {
         (request.sampling, request.scoring.logp_temperature) = (rules.sampling, Some(rules.logp_temperature));
         let number = state.begun;
         state.begun += 1;
-        (request.seed, request.sample) = (self.seed, number);
+        request.random = RandomStream { sample: number, ..RandomStream::of_seed(self.seed) };
         let place = state.asked.iter().rposition(|(tokens, _)| tokens[..] == request.tokens[..]);
         let conversation = place.map(|place| Arc::clone(&state.asked[place].1));
         Recorder { session: Arc::clone(self), number, prompt: Arc::clone(&request.tokens), conversation }

@@ -97,6 +97,9 @@ pub enum Error {
         /// Generations in a row without a score.
         generations: u64,
     },
+    /// Inference servers that were to generate completions can't be used.
+    #[error("{0}")]
+    RolloutServers(String),
     /// Too few groups of completions have rewards that differ.
     #[error(
         "filter_groups: in {} (max_num_gen_batches) only {found} of the {wanted} prompts that a step needs have completions \
@@ -219,6 +222,7 @@ impl Error {
             Self::Op(_)
             | Self::Unscored { .. }
             | Self::NoSpread { .. }
+            | Self::RolloutServers(_)
             | Self::WeightsDiffer { .. }
             | Self::Encoding { .. }
             | Self::Bug(_) => false,

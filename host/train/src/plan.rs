@@ -6,9 +6,11 @@ use super::flow::{Flow, MetricsPlan};
 use super::pass_metrics::PassMetrics;
 use super::periods::Periods;
 use super::phase::Phase;
-use crate::config::{AgentEntry, Batches, Config, LrShape, OldLogp, OnPlateau, ReduceDtype, RolloutDtype};
+use crate::config::{AgentEntry, Batches, Config, LrShape, OldLogp, OnPlateau, ReduceDtype, RolloutDtype, RolloutSync};
 use crate::rollout::Sampling;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use std::time::Duration;
 
 /// All sections of a run's plan.
 #[derive(Clone)]
@@ -234,6 +236,8 @@ pub(super) struct RolloutPlan {
     pub stop: Vec<String>,
     /// Whether completions are episodes in an environment.
     pub has_environment: bool,
+    /// The servers that write completions, if this process does not.
+    pub servers: Option<ServerPlan>,
     /// The agent whose episodes completions are, if there is one.
     pub agent: Option<AgentEntry>,
     /// Limits of episodes.
@@ -242,6 +246,31 @@ pub(super) struct RolloutPlan {
     pub seed: u64,
     /// Whether log-probabilities of later updates are computed by a training pass rather than taken from sampling.
     pub recomputes_old_logp: bool,
+}
+
+/// The inference servers that write completions.
+#[derive(Clone, Debug)]
+pub(super) struct ServerPlan {
+    /// Their base URLs.
+    pub urls: Vec<String>,
+    /// How they get weights, if that was said.
+    pub sync: Option<RolloutSync>,
+    /// The folder through which they get them.
+    pub folder: PathBuf,
+    /// Time for an answer, and for which the run waits for a server.
+    pub timeout: Duration,
+}
+
+impl ServerPlan {
+    fn new(config: &Config) -> Option<Self> {
+        let of_run = || Path::new(config.output_dir.as_deref().unwrap_or(".")).join("rollout_sync");
+        (!config.rollout_server.is_empty()).then(|| Self {
+            urls: config.rollout_server.clone(),
+            sync: config.rollout_sync,
+            folder: config.rollout_sync_dir.as_ref().map_or_else(of_run, PathBuf::from),
+            timeout: config.rollout_timeout(),
+        })
+    }
 }
 
 /// How tokens are sampled.
@@ -290,6 +319,7 @@ impl RolloutPlan {
             max_num_seqs: config.max_num_seqs,
             stop: config.stop.clone(),
             has_environment: !config.environment.is_empty(),
+            servers: ServerPlan::new(config),
             agent: config.agent.first().cloned(),
             max_turns: config.max_turns,
             max_episode_tokens: config.max_episode_tokens.unwrap_or(usize::MAX),

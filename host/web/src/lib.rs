@@ -1,6 +1,8 @@
-//! Requests: the agent that makes them all ([`net`]), and models and datasets from the hub ([`hub`]).
+//! Requests: the agent that makes them all ([`net`]), models and datasets from the hub ([`hub`]), and completions from inference
+//! servers ([`inference`]).
 
 pub mod hub;
+pub mod inference;
 pub mod net;
 
 use rlhost_config as config;

@@ -77,7 +77,7 @@ impl Chat {
         request.scoring.alternatives = alternatives.max(prompt_logprobs);
         request.scoring.scores_prompt = prompt_logprobs.is_some();
         (request.salt, request.adapter) = (salt, app.adapter(&model)?);
-        let requests = (0..sampling.n as u64).map(|sample| Request { sample, ..request.clone() }).collect();
+        let requests = sampling.random.samples(sampling.n).map(|random| Request { random, ..request.clone() }).collect();
         let form = Form {
             id: format!("chatcmpl-{:016x}", random()),
             model,

@@ -73,7 +73,8 @@ impl Completions {
             request.scoring.alternatives = logprobs.max(prompt_logprobs);
             request.scoring.scores_prompt = prompt_logprobs.is_some() || echo && logprobs.is_some();
             (request.salt, request.adapter) = (salt, app.adapter(&model)?);
-            requests.extend((0..sampling.n as u64).map(|sample| crate::engine::Request { sample, ..request.clone() }));
+            let one = |random| crate::engine::Request { random, ..request.clone() };
+            requests.extend(sampling.random.samples(sampling.n).map(one));
         }
         let (id, created) = (format!("cmpl-{:016x}", random()), unix_time());
         let (logprobs, prompt_logprobs) = (logprobs.is_some(), prompt_logprobs.is_some());

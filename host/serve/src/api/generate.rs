@@ -46,7 +46,7 @@ impl Generate {
         (request.scoring.alternatives, request.salt) = (logprobs.max(prompt_logprobs), salt);
         request.adapter = app.adapter(&model)?;
         request.scoring.scores_prompt = prompt_logprobs.is_some();
-        let requests = (0..sampling.n as u64).map(|sample| Request { sample, ..request.clone() }).collect();
+        let requests = sampling.random.samples(sampling.n).map(|random| Request { random, ..request.clone() }).collect();
         let id = id.unwrap_or_else(|| format!("gen-{:016x}", random()));
         Ok(Self { id, sampling, requests, logprobs: logprobs.is_some(), prompt_logprobs: prompt_logprobs.is_some() })
     }

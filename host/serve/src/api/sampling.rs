@@ -3,7 +3,7 @@
 use super::error::{ApiError, Result};
 use super::fields::{Fields, ids};
 use crate::data::{StopStrings, Tokenizer};
-use crate::engine::{Request, Scoring, Stop};
+use crate::engine::{RandomStream, Request, Scoring, Stop};
 use crate::ops::sampler::Sampling;
 use crate::text::Rules;
 use serde_json::{Value, json};
@@ -35,7 +35,8 @@ const NEUTRAL: [&str; 8] = [
 #[derive(Clone, Debug)]
 pub(super) struct SamplingFields {
     pub sampling: Sampling,
-    pub seed: u64,
+    /// The random numbers of the first completion.
+    pub random: RandomStream,
     pub logit_bias: Arc<[(u32, f32)]>,
     pub max_tokens: Option<usize>,
     /// Number of completions of each prompt.
@@ -46,6 +47,8 @@ pub(super) struct SamplingFields {
     pub ignores_end: bool,
     pub includes_stop: bool,
     pub skips_special: bool,
+    /// Divisor of the logits whose log-probabilities are reported; none for those of the sampling distribution.
+    pub logp_temperature: Option<f32>,
 }
 
 /// Returns a number that differs each time.
@@ -60,7 +63,6 @@ impl SamplingFields {
     /// If one is out of its range, or would change the answer in a way that is not supported.
     pub(super) fn take(fields: &mut Fields) -> Result<Self> {
         let sampling = sampling(fields)?;
-        let seed = fields.integer("seed", i64::MIN..=i64::MAX)?.map_or_else(random, |seed| seed as u64);
         let limits = [fields.count("max_tokens", 1 << 30)?, fields.count("max_completion_tokens", 1 << 30)?];
         if let [Some(a), Some(b)] = limits
             && a != b
@@ -71,7 +73,7 @@ impl SamplingFields {
         fields.only("best_of", &[json!(n)])?;
         let taken = Self {
             sampling,
-            seed,
+            random: random_stream(fields)?,
             logit_bias: logit_bias(fields)?,
             max_tokens: limits[1].or(limits[0]),
             n: n as usize,
@@ -80,6 +82,7 @@ impl SamplingFields {
             ignores_end: fields.flag("ignore_eos")?,
             includes_stop: fields.flag("include_stop_str_in_output")?,
             skips_special: fields.flag_or("skip_special_tokens", true)?,
+            logp_temperature: fields.number("logp_temperature", SENSIBLE.0..=SENSIBLE.1)?.map(|temperature| temperature as f32),
         };
         for name in ["frequency_penalty", "presence_penalty", "min_tokens", "length_penalty_alpha"] {
             fields.only(name, &[json!(0)])?;
@@ -105,11 +108,10 @@ impl SamplingFields {
             sampling: self.sampling,
             logit_bias: Arc::clone(&self.logit_bias),
             max_tokens,
-            seed: self.seed,
-            sample: 0,
+            random: self.random,
             ends: all.into(),
             stop: self.stop(tokenizer),
-            scoring: Scoring::default(),
+            scoring: Scoring { logp_temperature: self.logp_temperature, ..Scoring::default() },
             salt: 0,
             adapter: None,
         }
@@ -124,6 +126,22 @@ impl SamplingFields {
     pub(super) fn rules(&self, request: &Request) -> Rules {
         let (stops, includes_stop) = (self.stops.clone(), self.includes_stop);
         Rules { stops, includes_stop, special: !self.skips_special, silent: request.ends.to_vec() }
+    }
+}
+
+/// Takes the random numbers: a seed's, or those that a run's own decoder has for a completion.
+fn random_stream(fields: &mut Fields) -> Result<RandomStream> {
+    let seed = fields.integer("seed", i64::MIN..=i64::MAX)?;
+    let Some(given) = fields.take("random_stream") else {
+        return Ok(RandomStream::of_seed(seed.map_or_else(random, |seed| seed as u64)));
+    };
+    if seed.is_some() {
+        return Err(ApiError::field("random_stream", "contains the seed; leave seed out"));
+    }
+    let numbers: Option<Vec<u64>> = given.as_array().and_then(|all| all.iter().map(Value::as_u64).collect());
+    match numbers.as_deref() {
+        Some(&[seed, generation, row, sample]) => Ok(RandomStream { seed, generation, row, sample }),
+        _ => Err(ApiError::field("random_stream", "must be four numbers: seed, generation, row and sample")),
     }
 }
 

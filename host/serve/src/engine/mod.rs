@@ -26,7 +26,7 @@ pub use counters::{Counters, Stage};
 use jobs::{Command, Job, Shared};
 pub use jobs::{Options, Stream};
 pub use pause::PauseMode;
-pub use request::{Event, Finish, Refusal, Request, Scoring, Stop, Token};
+pub use request::{Event, Finish, RandomStream, Refusal, Request, Scoring, Stop, Token};
 
 use crate::model::Decoding;
 use std::sync::atomic::{AtomicBool, Ordering};

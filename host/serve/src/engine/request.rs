@@ -20,10 +20,8 @@ pub struct Request {
     pub logit_bias: Arc<[(u32, f32)]>,
     /// Maximum number of sampled tokens; with 0, the prompt is only read.
     pub max_tokens: usize,
-    /// Seed of its random numbers.
-    pub seed: u64,
-    /// Its index among the completions with this seed, which have different random numbers.
-    pub sample: u64,
+    /// Its random numbers.
+    pub random: RandomStream,
     /// Tokens that end it.
     pub ends: Arc<[u32]>,
     /// Texts that end it.
@@ -34,6 +32,31 @@ pub struct Request {
     pub salt: u64,
     /// The adapter that computes it; none for the engine's own weights.
     pub adapter: Option<Arc<Adapter>>,
+}
+
+/// Which random numbers a completion has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RandomStream {
+    /// The seed.
+    pub seed: u64,
+    /// A run's generation; 0 for other clients.
+    pub generation: u64,
+    /// The row of a run's dataset; 0 for other clients.
+    pub row: u64,
+    /// Index among the completions that have the rest in common, whose numbers differ.
+    pub sample: u64,
+}
+
+impl RandomStream {
+    /// Returns the numbers of a seed's first completion.
+    pub fn of_seed(seed: u64) -> Self {
+        Self { seed, ..Self::default() }
+    }
+
+    /// Returns the numbers of so many completions, this one being the first.
+    pub fn samples(self, count: usize) -> impl Iterator<Item = Self> {
+        (0..count as u64).map(move |sample| Self { sample: self.sample.wrapping_add(sample), ..self })
+    }
 }
 
 /// What is reported of a request's tokens.

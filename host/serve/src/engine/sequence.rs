@@ -2,7 +2,7 @@
 
 use super::jobs::Job;
 use super::prefixes;
-use super::request::{Event, Finish, Request, Token};
+use super::request::{Event, Finish, RandomStream, Request, Token};
 use crate::model::Cache;
 use crate::ops::logprob::log_sum_exp;
 use crate::ops::sampler::stream;
@@ -42,7 +42,8 @@ impl Sequence {
     /// Starts a request whose first tokens are in the cache.
     pub(super) fn new(job: Job, cache: Cache) -> Self {
         let Job { request, events } = job;
-        let rng = stream(request.seed, 0, 0, request.sample);
+        let RandomStream { seed, generation, row, sample } = request.random;
+        let rng = stream(seed, generation, row, sample);
         let (tokens, cached) = (request.tokens.to_vec(), cache.len());
         Self { request, events, tokens, cache, rng, scored: Vec::new(), cached, begun: false, stale: false, ended: None }
     }

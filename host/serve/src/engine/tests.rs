@@ -42,8 +42,7 @@ fn request(tokens: &[u32], sampling: Sampling, max_tokens: usize) -> Request {
         sampling,
         logit_bias: Arc::new([]),
         max_tokens,
-        seed: 7,
-        sample: 0,
+        random: RandomStream::of_seed(7),
         ends: Arc::new([]),
         stop: None,
         scoring: Scoring::default(),
@@ -133,7 +132,10 @@ fn a_seed_gives_the_same_bits_alone_in_a_crowd_and_from_the_cache() {
 fn completions_of_one_prompt_read_it_once_and_differ_by_their_sample() {
     let engine = Engine::start(frozen().decoding().unwrap(), 0, OPTIONS).unwrap();
     let tokens = prompt(3, 200);
-    let sampled = |sample: u64| Request { sample, ..request(&tokens, Sampling::default(), 12) };
+    let sampled = |sample: u64| Request {
+        random: RandomStream { sample, ..RandomStream::of_seed(7) },
+        ..request(&tokens, Sampling::default(), 12)
+    };
     let streams = engine.submit((0..4).map(sampled).collect()).unwrap();
     let all: Vec<_> = streams.into_iter().map(finished).collect();
     assert_eq!(all.iter().map(|(_, cached)| *cached).collect::<Vec<_>>(), [0, 199, 199, 199]);

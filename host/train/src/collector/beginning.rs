@@ -3,26 +3,41 @@
 use super::sequences::sequences_of;
 use super::{Collector, Counters, Data, Turns, source_of};
 use crate::dist::World;
-use crate::model::Frozen;
+use crate::model::{Frozen, ModelFolder};
 use crate::plan::Plan;
 use std::collections::VecDeque;
 use std::rc::Rc;
 
 impl Collector {
-    /// Creates a collector at the beginning of the data, with a reference model if there is one; `longest` is the length of the longest
-    /// sequence of given completions.
+    /// Creates a collector at the beginning of the data, with a reference model if there is one, for a run that started with `model`;
+    /// `longest` is the length of the longest sequence of given completions.
     pub(crate) fn new(
         world: Rc<World>,
         plan: &Plan,
         data: Data,
         turns: Turns,
+        model: &ModelFolder,
         reference: Option<Frozen>,
         longest: usize,
     ) -> Self {
-        let (pending, counters, turns) = (VecDeque::new(), Counters::default(), Rc::new(turns));
-        let source = source_of(&plan.rollout, &turns);
+        let (pending, counters, turns, model) = (VecDeque::new(), Counters::default(), Rc::new(turns), model.clone());
+        let source = source_of(&plan.rollout, &turns, &model);
         let (batching, rollout, reference_plan) = (plan.batching.clone(), plan.rollout.clone(), plan.reference);
         let sequences = sequences_of(&batching);
-        Self { world, sequences, batching, rollout, reference_plan, data, turns, source, reference, longest, pending, counters }
+        Self {
+            world,
+            sequences,
+            batching,
+            rollout,
+            reference_plan,
+            data,
+            turns,
+            model,
+            source,
+            reference,
+            longest,
+            pending,
+            counters,
+        }
     }
 }

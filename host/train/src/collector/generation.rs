@@ -244,6 +244,10 @@ impl Collector {
                 lengths.push(rollout.tokens.len());
             }
         }
+        let generated = rollouts.iter().map(|r| r.sampled() as u64).sum();
+        if self.rollout.servers.is_some() {
+            return Work { generated, ..Work::default() };
+        }
         let policy = with.learner.policy();
         let (model, a, most) = (policy.computing(), policy.architecture(), self.rollout.max_num_seqs);
         let bits = match (self.rollout.dtype, policy.computes_in()) {
@@ -253,7 +257,6 @@ impl Collector {
             _ => 32,
         };
         let (generation, caches) = (model.generated(a, &asked, most, bits), model.most_cached(a, &asked, most, bits) as usize);
-        let generated = rollouts.iter().map(|r| r.sampled() as u64).sum();
         Work { generated, generation, caches, ..Work::default() }
     }
 }

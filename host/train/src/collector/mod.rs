@@ -13,6 +13,7 @@ mod reference;
 mod rehearsing;
 mod samples;
 mod sequences;
+pub(super) mod servers;
 mod skipping;
 mod source;
 mod totals;
@@ -37,12 +38,13 @@ use super::plugins::Plugins;
 use crate::data::{Cursor, shuffle};
 use crate::dist::World;
 use crate::metrics::{Metric, Reduction};
-use crate::model::{Frozen, Policy, PromptPass};
+use crate::model::{Frozen, ModelFolder, Policy, PromptPass};
 use crate::ops::dropout::mixed_bits;
 use crate::plugin::columns::TURN_REWARD;
 use crate::run::Event;
 use agents::Agents;
 use local::{Decoder, Episodes};
+use servers::Servers;
 use source::RolloutSource;
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -89,6 +91,8 @@ pub(super) struct Collector {
     reference_plan: ReferencePlan,
     data: Data,
     turns: Rc<Turns>,
+    /// The model that the run started with.
+    model: ModelFolder,
     source: Box<dyn RolloutSource>,
     reference: Option<Frozen>,
     /// The longest sequence of given completions.
@@ -131,19 +135,21 @@ trait Sequences {
     fn record(&self, collector: &mut Collector, experience: &Experience, with: &mut With<'_>) -> Result<Figures>;
 }
 
-/// Returns what writes the completions of a run with this plan.
-fn source_of(plan: &Rc<RolloutPlan>, turns: &Rc<Turns>) -> Box<dyn RolloutSource> {
-    match &plan.agent {
-        Some(agent) => Box::new(Agents::new(turns.clone(), plan.clone(), agent.clone())),
-        None if plan.has_environment => Box::new(Episodes::new(turns.clone())),
-        None => Box::new(Decoder::new(turns.clone())),
+/// Returns what writes the completions of a run with this plan, which started with this model.
+fn source_of(plan: &Rc<RolloutPlan>, turns: &Rc<Turns>, model: &ModelFolder) -> Box<dyn RolloutSource> {
+    match (&plan.agent, &plan.servers) {
+        (Some(agent), _) => Box::new(Agents::new(turns.clone(), plan.clone(), agent.clone())),
+        (None, Some(servers)) => Box::new(Servers::new(turns.clone(), plan.clone(), servers.clone(), model.clone())),
+        (None, None) if plan.has_environment => Box::new(Episodes::new(turns.clone())),
+        (None, None) => Box::new(Decoder::new(turns.clone())),
     }
 }
 
 impl Collector {
     /// Returns the bytes of weights that a generation in training copies; 0 if the policy writes no completions.
     pub(super) fn copied_bytes(&self, policy: &Policy) -> Result<usize> {
-        let decoding = self.batching.groups.map(|_| self.turns.decoding(policy, Phase::Train)).transpose()?;
+        let generates = self.batching.groups.is_some() && self.rollout.servers.is_none();
+        let decoding = generates.then(|| self.turns.decoding(policy, Phase::Train)).transpose()?;
         Ok(decoding.map_or(0, |decoding| decoding.copied_bytes()))
     }
 

@@ -12,9 +12,11 @@ impl Collector {
         batching.groups.iter_mut().for_each(|groups| groups.train = groups.train.min(samples));
         let mut rollout = (*self.rollout).clone();
         rollout.max_completion_length = rollout.max_completion_length.min(tokens);
+        // A look at a run changes nothing elsewhere.
+        rollout.servers = None;
         (self.batching, self.rollout) = (Rc::new(batching), Rc::new(rollout));
         self.turns = Rc::new(self.turns.with_plan(self.rollout.clone()));
-        self.source = source_of(&self.rollout, &self.turns);
+        self.source = source_of(&self.rollout, &self.turns, &self.model);
     }
 
     /// Returns the tokens of a text as a completion.

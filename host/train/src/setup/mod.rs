@@ -17,6 +17,7 @@ mod reference;
 mod room;
 mod schedule;
 mod scripts;
+mod servers;
 mod value_model;
 mod values;
 
@@ -91,7 +92,7 @@ impl Purpose {
 /// # Errors
 /// As [`set_up`].
 pub fn set_up_for(config: Config, beginning: &Beginning, world: Rc<World>, purpose: Purpose) -> Result<Trainer> {
-    let trains = purpose != Purpose::Evaluation;
+    let (trains, purpose_connects) = (purpose != Purpose::Evaluation, purpose == Purpose::Training);
     let instead = purpose.folder();
     world.set_patience(config.dist_timeout_s);
     let names_folder = instead.is_none() && config.output_dir.is_none() && !matches!(beginning, Beginning::Resume { .. });
@@ -104,6 +105,9 @@ pub fn set_up_for(config: Config, beginning: &Beginning, world: Rc<World>, purpo
     episodes::check_rows(&config, std::iter::once(data.prompts()).chain(&evaluated))?;
     episodes::check(&config, &opened)?;
     episodes::check_agent(&config, &opened, &backend)?;
+    if purpose_connects {
+        servers::check(&config, &opened, &world)?;
+    }
     let of_model = only_here(&plugins, &opened).filter(|_| trains);
     warnings.extend(others.into_iter().chain(of_model).chain(too_long(&batching, &data, &opened)));
     world.meet_on(backend.device())?;
@@ -138,7 +142,7 @@ pub fn set_up_for(config: Config, beginning: &Beginning, world: Rc<World>, purpo
     let (journal, source, turns) = run.begin((folder, goes_on), &plugins, &plan, opened, changed, warnings)?;
 
     let Run { settings, world, .. } = run;
-    let collector = Collector::new(world.clone(), &plan, data, turns, reference, longest);
+    let collector = Collector::new(world.clone(), &plan, data, turns, &source, reference, longest);
     let (plugins, engine) = plugins.in_place(&settings, world.clone(), trial)?;
     let (state, clock) = (State { inputs, ..State::default() }, Clock::default());
     let mut trainer = Trainer { settings, plan, world, plugins, collector, learner, journal, evaluation, source, state, clock };
@@ -202,7 +206,7 @@ fn resolve_training(
     config.value_model = name;
     if plugins.flow.learns_samples() {
         // Over HTTP, which tokens could be sampled is not recorded.
-        config.score_sampling_support.get_or_insert(config.agent.is_empty());
+        config.score_sampling_support.get_or_insert(config.agent.is_empty() && config.rollout_server.is_empty());
         config.old_logp = Some(old_logp(config, backend));
     }
     config.router_aux_loss_coef = aux_loss_coef(config, &hints.defaults, &opened.source);

@@ -214,7 +214,7 @@ fn rounds(config: &Config) -> bool {
 
 /// Returns the log-probabilities that later updates compare generated completions with.
 pub(super) fn old_logp(config: &Config, backend: &Backend) -> OldLogp {
-    let differs = backend.is_bf16() || rounds(config);
+    let differs = backend.is_bf16() || rounds(config) || !config.rollout_server.is_empty();
     let old_logp = config.old_logp.unwrap_or(if differs { OldLogp::Recompute } else { OldLogp::Sampling });
     // Chosen, or left from a start in f32.
     if differs && old_logp == OldLogp::Sampling {

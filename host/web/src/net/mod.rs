@@ -39,6 +39,11 @@ impl Guard {
         Self { own: None, granted, public: false }
     }
 
+    /// Allows the server that the user configured, and no other.
+    pub fn of_own(own: &Address) -> Self {
+        Self { own: Some(own.server()), granted: Vec::new(), public: false }
+    }
+
     /// Allows a server, those that the user granted for what it redirects to, and public ones over https.
     pub fn of_server(own: &Address, granted: Vec<Host>) -> Self {
         Self { own: Some(own.server()), granted, public: true }

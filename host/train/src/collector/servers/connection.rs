@@ -1,0 +1,198 @@
+//! One server: brings it to a version of the policy, proves that it computes with it, and asks it for completions.
+
+use super::published::Published;
+use crate::config::RolloutSync;
+use rlhost_web::inference::{Client, Completion, CompletionRequest, Failure, Kind, Patience, PauseMode, Server};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+use thiserror::Error;
+
+/// Mean difference of log-probabilities above which a server has another model.
+const OTHER_MODEL: f64 = 0.25;
+
+/// How much larger a difference may be than the one that was measured at first, and at least, both for one precision.
+const NOISE: (f64, f64) = (8.0, 1e-4);
+
+/// Why a server can't be used.
+#[derive(Clone, Debug, Error)]
+pub(super) enum Trouble {
+    #[error(transparent)]
+    Failed(#[from] Failure),
+    #[error(
+        "it computes with other weights than it was sent: the log-probabilities of a text differ from the policy's by {found:.2e} on \
+         average, and by at most {allowed:.2e} in its precision"
+    )]
+    OtherWeights { found: f64, allowed: f64 },
+    #[error(
+        "it serves another model: the log-probabilities of a text differ from the policy's by {found:.2} on average; start it anew with \
+         the model that the run starts with (it keeps the weights of a run that has sent it all of them)"
+    )]
+    OtherModel { found: f64 },
+    #[error("its tokens were written with weights of version {found:?}, and the policy's are {expected:?}")]
+    OtherVersion { found: String, expected: String },
+}
+
+impl Trouble {
+    /// Returns whether waiting can't help.
+    pub(super) fn is_lasting(&self) -> bool {
+        match self {
+            Self::OtherModel { .. } => true,
+            Self::Failed(failure) => failure.is_of_the_request(),
+            Self::OtherWeights { .. } | Self::OtherVersion { .. } => false,
+        }
+    }
+}
+
+/// A server that computes with a version of the policy.
+#[derive(Clone, Debug)]
+pub(super) struct Serving {
+    server: Server,
+    /// Name of the weights in requests.
+    model: String,
+    /// The server's own name for the version, which each token must have.
+    label: Option<String>,
+    /// The version of the policy.
+    pub version: u64,
+    /// Mean difference of log-probabilities from the policy's.
+    pub difference: f64,
+}
+
+/// A server and how it was reached.
+pub(super) struct Connection {
+    client: Client,
+    /// Time for an answer.
+    patience: Duration,
+    /// The bits of the first difference that was measured; 0 before.
+    noise: AtomicU64,
+}
+
+impl Connection {
+    pub(super) fn new(client: Client, patience: Duration) -> Self {
+        Self { client, patience, noise: AtomicU64::new(0) }
+    }
+
+    /// Returns its scheme, name and port.
+    pub(super) fn name(&self) -> &str {
+        self.client.server()
+    }
+
+    /// Returns whether it answers at all.
+    pub(super) fn is_alive(&self) -> bool {
+        self.client.is_alive()
+    }
+
+    /// Has the server load a version, whatever it has, and proves that it computes with it. `before` is what it served so far.
+    pub(super) fn bring_up(&self, published: &Published, before: Option<&Serving>) -> Result<Serving, Trouble> {
+        let server = self.client.describe()?;
+        let (model, label) = match published.sync {
+            RolloutSync::Lora => self.load_adapter(&server, published, before)?,
+            RolloutSync::Disk => self.reload(&server, published)?,
+        };
+        let serving = Serving { server, model, label, version: published.version, difference: 0.0 };
+        match self.prove(&serving, published) {
+            Ok(difference) => Ok(Serving { difference, ..serving }),
+            Err(trouble) => {
+                self.forget(&serving);
+                Err(trouble)
+            }
+        }
+    }
+
+    /// Returns how far a server's log-probabilities are from the trainer's, if no further than its precision explains.
+    fn prove(&self, serving: &Serving, published: &Published) -> Result<f64, Trouble> {
+        let scored = self.client.score(&serving.model, &published.probe.tokens, &published.name, self.patience());
+        let difference = published.probe.difference(&scored?);
+        let noise = f64::from_bits(self.noise.load(Ordering::Relaxed));
+        let allowed = (NOISE.0 * noise).max(NOISE.1);
+        if !(difference <= OTHER_MODEL) {
+            return Err(Trouble::OtherModel { found: difference });
+        }
+        if noise == 0.0 {
+            // Not zero, which says that nothing was measured.
+            self.noise.store(difference.max(f64::MIN_POSITIVE).to_bits(), Ordering::Relaxed);
+        } else if difference > allowed {
+            return Err(Trouble::OtherWeights { found: difference, allowed });
+        }
+        Ok(difference)
+    }
+
+    fn load_adapter(
+        &self,
+        server: &Server,
+        published: &Published,
+        before: Option<&Serving>,
+    ) -> Result<(String, Option<String>), Failure> {
+        // It may have been loaded before the server was lost.
+        let _ = self.client.unload_adapter(&published.name);
+        self.client.load_adapter(&published.name, &published.folder, self.patience())?;
+        if let Some(before) = before.filter(|before| before.model != published.name) {
+            // A server that has started again does not know it.
+            let _ = self.client.unload_adapter(&before.model);
+        }
+        let label = match server.kind {
+            // A name that is never used again is as good as a version.
+            Kind::Vllm => None,
+            Kind::Rlhost => self.client.weight_info()?.adapters.remove(&published.name),
+        };
+        Ok((published.name.clone(), label))
+    }
+
+    fn reload(&self, server: &Server, published: &Published) -> Result<(String, Option<String>), Failure> {
+        self.client.pause(PauseMode::Wait, self.patience())?;
+        let loaded = self.client.reload(&published.folder, self.patience()).and_then(|()| self.client.reset_prefix_cache());
+        let loaded = loaded.and_then(|()| match server.kind {
+            Kind::Vllm => self.client.set_weight_version(&published.name),
+            Kind::Rlhost => Ok(()),
+        });
+        // Others may use the server, too.
+        self.client.resume()?;
+        loaded?;
+        Ok((server.model.clone(), Some(self.client.weight_info()?.model)))
+    }
+
+    /// Asks for completions, all of whose tokens were written with this version.
+    pub(super) fn complete(&self, serving: &Serving, request: &CompletionRequest) -> Result<Vec<Completion>, Trouble> {
+        let room = serving.server.max_model_len.map_or(usize::MAX, |most| most.saturating_sub(request.prompt.len()));
+        let request = CompletionRequest {
+            model: serving.model.clone(),
+            max_tokens: request.max_tokens.min(room.max(1)),
+            salt: format!("{} {:?}", serving.model, serving.label),
+            ..request.clone()
+        };
+        let completions = self.client.complete(&request, serving.server.kind, self.patience())?;
+        let Some(expected) = &serving.label else { return Ok(completions) };
+        let wrong = |found: &str| Err(Trouble::OtherVersion { found: found.to_owned(), expected: expected.clone() });
+        for completion in &completions {
+            let (mut at, spans) = (0, &completion.versions);
+            for span in spans {
+                if span.version != *expected || span.start != at {
+                    return wrong(&span.version);
+                }
+                at = span.end;
+            }
+            if !spans.is_empty() && at != completion.tokens.len() {
+                return wrong("nothing");
+            }
+        }
+        if completions.iter().any(|completion| completion.versions.is_empty()) {
+            // It does not say which weights wrote a token, but whether others came since.
+            let now = self.client.weight_info()?.model;
+            if now != *expected {
+                return wrong(&now);
+            }
+        }
+        Ok(completions)
+    }
+
+    /// Removes what was loaded under a name of the run.
+    pub(super) fn forget(&self, serving: &Serving) {
+        if serving.model != serving.server.model {
+            // A server that is gone has none.
+            let _ = self.client.unload_adapter(&serving.model);
+        }
+    }
+
+    fn patience(&self) -> Patience {
+        Patience::For(self.patience)
+    }
+}

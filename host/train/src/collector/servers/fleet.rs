@@ -1,0 +1,494 @@
+//! The servers of a run: a thread that gives them weights and work. Requests of a server that fails go to others; a server that comes
+//! back gets the current weights first. Nothing waits for ever: each request has a time limit, servers that compute are asked for signs
+//! of life, and without any server, what waits fails.
+
+use super::connection::{Connection, Serving, Trouble};
+use super::published::Published;
+use rlhost_web::inference::{Completion, CompletionRequest};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+/// Interval of looking at the servers.
+const TICK: Duration = Duration::from_millis(200);
+
+/// Interval of asking a server that computes for a sign of life.
+const CHECK: Duration = Duration::from_secs(2);
+
+/// The longest interval of trying a server that is lost.
+const LONGEST_RETRY: Duration = Duration::from_secs(30);
+
+/// Requests under way at one server, at most.
+const MOST_REQUESTS: usize = 64;
+
+/// A request for completions.
+#[derive(Clone, Debug)]
+pub(super) struct Job {
+    /// The request, without the names of weights.
+    pub request: CompletionRequest,
+    /// Its place among the jobs that were submitted together.
+    pub place: usize,
+}
+
+/// What became of a job.
+#[derive(Debug)]
+pub(super) struct Done {
+    pub place: usize,
+    pub completions: Vec<Completion>,
+    /// The version of the policy that wrote them.
+    pub version: u64,
+}
+
+/// What became of the jobs that were submitted together.
+#[derive(Debug, Default)]
+pub(super) struct Batch {
+    pub done: Vec<Done>,
+    /// Number of times that a job was given to another server.
+    pub retried: u64,
+    /// Number of servers that could be used at the end.
+    pub servers: usize,
+    /// The largest difference of a server's log-probabilities from the policy's.
+    pub difference: f64,
+}
+
+/// Jobs that were submitted together, or why they can't be done.
+pub(super) type Outcome = Result<Batch, String>;
+
+enum Message {
+    Publish(Arc<Published>),
+    Submit(Vec<Job>, Sender<Outcome>),
+    Updated { server: usize, result: Result<Serving, Trouble> },
+    Answered { server: usize, life: u64, job: u64, version: u64, result: Result<Vec<Completion>, Trouble> },
+    Checked { server: usize, life: u64, is_alive: bool },
+    Stop,
+}
+
+/// A running thread with its servers. Dropping it ends it.
+pub(super) struct Fleet {
+    sender: Sender<Message>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Fleet {
+    /// Starts to serve a run. What waits fails when there has been no server for `patience`; at most `sequences` are computed at one
+    /// server at a time, if it is asked for so many in one request at all.
+    pub(super) fn start(connections: Vec<Connection>, patience: Duration, sequences: usize) -> std::io::Result<Self> {
+        let (sender, receiver) = channel();
+        let own = sender.clone();
+        let now = Instant::now();
+        let member = |connection| Member::new(Arc::new(connection), now);
+        let members = connections.into_iter().map(member).collect();
+        let dispatcher = Dispatcher {
+            members,
+            published: None,
+            queue: VecDeque::new(),
+            pending: BTreeMap::new(),
+            tickets: BTreeMap::new(),
+            next: 0,
+            sender: own,
+            patience,
+            sequences,
+        };
+        let thread = thread::Builder::new().name("rollouts".into()).spawn(move || dispatcher.run(&receiver))?;
+        Ok(Self { sender, thread: Some(thread) })
+    }
+
+    /// Has all servers compute with these weights from now on.
+    pub(super) fn publish(&self, published: Arc<Published>) {
+        // A thread that has ended answers nothing, which the next submission finds.
+        let _ = self.sender.send(Message::Publish(published));
+    }
+
+    /// Submits jobs. What becomes of them can be received once.
+    pub(super) fn submit(&self, jobs: Vec<Job>) -> Receiver<Outcome> {
+        let (sender, receiver) = channel();
+        let _ = self.sender.send(Message::Submit(jobs, sender));
+        receiver
+    }
+}
+
+impl Drop for Fleet {
+    fn drop(&mut self) {
+        let _ = self.sender.send(Message::Stop);
+        if let Some(thread) = self.thread.take() {
+            // A panic has been printed.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Whether a server can be used.
+enum State {
+    Ready(Arc<Serving>),
+    /// Since when it can't, why, and when it is tried again.
+    Down {
+        since: Instant,
+        reason: Option<Trouble>,
+        retry_at: Instant,
+        attempts: u32,
+    },
+}
+
+struct Member {
+    connection: Arc<Connection>,
+    state: State,
+    /// What it served last.
+    served: Option<Arc<Serving>>,
+    /// Whether a thread brings it to a version.
+    is_updating: bool,
+    /// Sequences under way, and requests.
+    under_way: (usize, usize),
+    /// Counts the times that it was lost: what was asked before is no longer waited for.
+    life: u64,
+    checked_at: Instant,
+    is_checking: bool,
+}
+
+impl Member {
+    fn new(connection: Arc<Connection>, now: Instant) -> Self {
+        let state = State::Down { since: now, reason: None, retry_at: now, attempts: 0 };
+        Self {
+            connection,
+            state,
+            served: None,
+            is_updating: false,
+            under_way: (0, 0),
+            life: 0,
+            checked_at: now,
+            is_checking: false,
+        }
+    }
+
+    /// Returns whether it has never served the run, and waiting can't change that.
+    fn is_unfit(&self) -> bool {
+        let lasting = matches!(&self.state, State::Down { reason: Some(reason), .. } if reason.is_lasting());
+        lasting && self.served.is_none()
+    }
+
+    /// Returns what it serves, if it can take a job with this version now.
+    fn ready(&self, version: u64) -> Option<&Arc<Serving>> {
+        match &self.state {
+            State::Ready(serving) if !self.is_updating && serving.version == version => Some(serving),
+            _ => None,
+        }
+    }
+}
+
+/// A job that is not done.
+struct Pending {
+    job: Job,
+    ticket: u64,
+    /// The servers that compute it.
+    at: Vec<usize>,
+}
+
+/// Jobs that were submitted together.
+struct Ticket {
+    reply: Sender<Outcome>,
+    left: usize,
+    batch: Batch,
+}
+
+struct Dispatcher {
+    members: Vec<Member>,
+    published: Option<Arc<Published>>,
+    queue: VecDeque<u64>,
+    pending: BTreeMap<u64, Pending>,
+    tickets: BTreeMap<u64, Ticket>,
+    /// The next number of a job or ticket.
+    next: u64,
+    sender: Sender<Message>,
+    patience: Duration,
+    sequences: usize,
+}
+
+impl Dispatcher {
+    fn run(mut self, receiver: &Receiver<Message>) {
+        loop {
+            match receiver.recv_timeout(TICK) {
+                Ok(Message::Stop) | Err(RecvTimeoutError::Disconnected) => break,
+                Ok(message) => self.handle(message),
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+            self.update_members();
+            self.check_members();
+            self.assign();
+            self.give_up();
+        }
+        for member in &self.members {
+            if let State::Ready(serving) = &member.state {
+                member.connection.forget(serving);
+            }
+        }
+    }
+
+    fn handle(&mut self, message: Message) {
+        match message {
+            Message::Publish(published) => self.published = Some(published),
+            Message::Submit(jobs, reply) => self.submit(jobs, reply),
+            Message::Updated { server, result } => self.updated(server, result),
+            Message::Answered { server, life, job, version, result } => self.answered(server, life, job, version, result),
+            Message::Checked { server, life, is_alive } => {
+                let member = &mut self.members[server];
+                (member.is_checking, member.checked_at) = (false, Instant::now());
+                if !is_alive && member.life == life && matches!(member.state, State::Ready(_)) {
+                    self.lost(server, None);
+                }
+            }
+            Message::Stop => {}
+        }
+    }
+
+    fn number(&mut self) -> u64 {
+        self.next += 1;
+        self.next
+    }
+
+    fn submit(&mut self, jobs: Vec<Job>, reply: Sender<Outcome>) {
+        let number = self.number();
+        self.tickets.insert(number, Ticket { reply, left: jobs.len(), batch: Batch::default() });
+        for job in jobs {
+            let id = self.number();
+            self.pending.insert(id, Pending { job, ticket: number, at: Vec::new() });
+            self.queue.push_back(id);
+        }
+        self.end_if_done(number);
+    }
+
+    /// Starts to bring servers to the newest version: those that have another, and lost ones that are due.
+    fn update_members(&mut self) {
+        let Some(published) = self.published.clone() else { return };
+        let now = Instant::now();
+        for (server, member) in self.members.iter_mut().enumerate() {
+            let is_due = match &member.state {
+                State::Ready(serving) => serving.version != published.version,
+                State::Down { retry_at, .. } => *retry_at <= now,
+            };
+            if member.is_updating || !is_due {
+                continue;
+            }
+            let (connection, published, before) = (Arc::clone(&member.connection), Arc::clone(&published), member.served.clone());
+            let sender = self.sender.clone();
+            let update = move || {
+                let result = connection.bring_up(&published, before.as_deref());
+                let _ = sender.send(Message::Updated { server, result });
+            };
+            // Where no more threads are to be had, it is tried again.
+            member.is_updating = thread::Builder::new().name("weights".into()).spawn(update).is_ok();
+        }
+    }
+
+    fn updated(&mut self, server: usize, result: Result<Serving, Trouble>) {
+        let member = &mut self.members[server];
+        member.is_updating = false;
+        match result {
+            Ok(serving) => {
+                if let State::Down { reason: Some(_), .. } = member.state {
+                    tracing::info!("{} is back, with the policy's weights", member.connection.name());
+                }
+                let serving = Arc::new(serving);
+                member.served = Some(Arc::clone(&serving));
+                member.state = State::Ready(serving);
+                member.checked_at = Instant::now();
+            }
+            Err(trouble) => self.lost(server, Some(trouble)),
+        }
+    }
+
+    /// Takes a server's work away from it, and tries it again later.
+    fn lost(&mut self, server: usize, reason: Option<Trouble>) {
+        let now = Instant::now();
+        let member = &mut self.members[server];
+        let (since, attempts, is_new) = match &member.state {
+            State::Ready(_) => (now, 0, true),
+            State::Down { since, attempts, reason, .. } => (*since, *attempts, reason.is_none()),
+        };
+        let name = member.connection.name();
+        if is_new {
+            let why = reason.as_ref().map_or_else(|| format!("{name} does not answer"), |reason| described(name, reason));
+            tracing::warn!("rollout server {why}; its requests go to others, and it is tried again");
+        }
+        // Weights that are not those that it was sent may have been replaced by somebody; they are sent again at once, once.
+        let wait = Duration::from_millis(500) * 2u32.saturating_pow(attempts);
+        member.state = State::Down { since, reason, retry_at: now + wait.min(LONGEST_RETRY), attempts: attempts + 1 };
+        (member.under_way, member.life) = ((0, 0), member.life + 1);
+        let back: Vec<u64> = self.pending.iter_mut().filter_map(|(id, pending)| pending.leaves(server).then_some(*id)).collect();
+        for id in back.into_iter().rev() {
+            self.requeue(id);
+        }
+    }
+
+    /// Puts a job that no server computes back to the front of the queue.
+    fn requeue(&mut self, id: u64) {
+        let Some(pending) = self.pending.get(&id).filter(|pending| pending.at.is_empty()) else { return };
+        if let Some(ticket) = self.tickets.get_mut(&pending.ticket) {
+            ticket.batch.retried += 1;
+        }
+        self.queue.push_front(id);
+    }
+
+    /// Asks servers that compute for a sign of life.
+    fn check_members(&mut self) {
+        for (server, member) in self.members.iter_mut().enumerate() {
+            let is_due = member.under_way.1 > 0 && !member.is_checking && member.checked_at.elapsed() >= CHECK;
+            if !is_due || !matches!(member.state, State::Ready(_)) {
+                continue;
+            }
+            let (connection, sender, life) = (Arc::clone(&member.connection), self.sender.clone(), member.life);
+            let check = move || {
+                let _ = sender.send(Message::Checked { server, life, is_alive: connection.is_alive() });
+            };
+            member.is_checking = thread::Builder::new().name("health".into()).spawn(check).is_ok();
+        }
+    }
+
+    /// Gives waiting jobs to the servers with the least to do.
+    fn assign(&mut self) {
+        let Some(version) = self.published.as_ref().map(|published| published.version) else { return };
+        while let Some(&id) = self.queue.front() {
+            let Some(pending) = self.pending.get_mut(&id) else {
+                self.queue.pop_front();
+                continue;
+            };
+            let samples = pending.job.request.samples;
+            let has_room = |member: &Member| {
+                let (sequences, requests) = member.under_way;
+                requests == 0 || sequences + samples <= self.sequences && requests < MOST_REQUESTS
+            };
+            let free = self.members.iter().enumerate().filter(|(_, member)| member.ready(version).is_some() && has_room(member));
+            let Some((server, _)) = free.min_by_key(|(_, member)| member.under_way.0) else { return };
+            let member = &mut self.members[server];
+            let Some(serving) = member.ready(version).cloned() else { return };
+            let (connection, request) = (Arc::clone(&member.connection), pending.job.request.clone());
+            let (sender, life) = (self.sender.clone(), member.life);
+            let ask = move || {
+                let (result, version) = (connection.complete(&serving, &request), serving.version);
+                let _ = sender.send(Message::Answered { server, life, job: id, version, result });
+            };
+            if thread::Builder::new().name("rollout".into()).spawn(ask).is_err() {
+                // When others have ended, there is room for it.
+                return;
+            }
+            if member.under_way.1 == 0 {
+                member.checked_at = Instant::now();
+            }
+            member.under_way = (member.under_way.0 + samples, member.under_way.1 + 1);
+            pending.at.push(server);
+            self.queue.pop_front();
+        }
+    }
+
+    fn answered(&mut self, server: usize, life: u64, job: u64, version: u64, result: Result<Vec<Completion>, Trouble>) {
+        let member = &mut self.members[server];
+        let is_current = member.life == life;
+        let Some(pending) = self.pending.get_mut(&job) else {
+            // Another server was faster, or its ticket has failed.
+            if is_current {
+                member.under_way.1 = member.under_way.1.saturating_sub(1);
+            }
+            return;
+        };
+        if is_current {
+            let (sequences, requests) = member.under_way;
+            let samples = pending.job.request.samples;
+            member.under_way = (sequences.saturating_sub(samples), requests.saturating_sub(1));
+            pending.leaves(server);
+        }
+        match result {
+            Ok(completions) => self.done(job, completions, version),
+            Err(Trouble::Failed(failure)) if failure.is_of_the_request() => {
+                let ticket = pending.ticket;
+                self.fail(ticket, &format!("rollout server {failure}"));
+            }
+            Err(trouble) => {
+                if is_current {
+                    self.lost(server, Some(trouble));
+                }
+                self.requeue(job);
+            }
+        }
+    }
+
+    fn done(&mut self, job: u64, completions: Vec<Completion>, version: u64) {
+        let Some(pending) = self.pending.remove(&job) else { return };
+        // Others that still compute it do so for nothing, but take no further room.
+        for server in pending.at {
+            let (sequences, _) = &mut self.members[server].under_way;
+            *sequences = sequences.saturating_sub(pending.job.request.samples);
+        }
+        if let Some(ticket) = self.tickets.get_mut(&pending.ticket) {
+            ticket.left -= 1;
+            ticket.batch.done.push(Done { place: pending.job.place, completions, version });
+        }
+        self.end_if_done(pending.ticket);
+    }
+
+    fn end_if_done(&mut self, number: u64) {
+        if self.tickets.get(&number).is_none_or(|ticket| ticket.left > 0) {
+            return;
+        }
+        let Some(Ticket { reply, mut batch, .. }) = self.tickets.remove(&number) else { return };
+        let ready = self.members.iter().filter_map(|member| match &member.state {
+            State::Ready(serving) => Some(serving.difference),
+            State::Down { .. } => None,
+        });
+        (batch.servers, batch.difference) = ready.fold((0, 0.0), |(count, most), one| (count + 1, f64::max(most, one)));
+        batch.done.sort_by_key(|done| done.place);
+        // Who has submitted it may be gone.
+        let _ = reply.send(Ok(batch));
+    }
+
+    /// Ends what waits if there has been no server for too long.
+    fn give_up(&mut self) {
+        if self.tickets.is_empty() || self.published.is_none() {
+            return;
+        }
+        let mut reasons = Vec::new();
+        for member in &self.members {
+            match &member.state {
+                State::Down { since, reason, .. } if since.elapsed() > self.patience || member.is_unfit() => {
+                    let name = member.connection.name();
+                    reasons.push(
+                        reason.as_ref().map_or_else(|| format!("{name} does not answer"), |reason| described(name, reason)),
+                    );
+                }
+                _ => return,
+            }
+        }
+        let waited = match self.members.iter().all(Member::is_unfit) {
+            true => String::new(),
+            false => format!(" for {} s (rollout_timeout_s)", self.patience.as_secs_f64()),
+        };
+        let why = format!("no rollout server can be used{waited}: {}", reasons.join("; "));
+        let tickets: Vec<u64> = self.tickets.keys().copied().collect();
+        tickets.into_iter().for_each(|ticket| self.fail(ticket, &why));
+    }
+
+    /// Ends the jobs that were submitted together, with a reason.
+    fn fail(&mut self, ticket: u64, why: &str) {
+        self.pending.retain(|_, pending| pending.ticket != ticket);
+        if let Some(ticket) = self.tickets.remove(&ticket) {
+            // Who has submitted it may be gone.
+            let _ = ticket.reply.send(Err(why.to_owned()));
+        }
+    }
+}
+
+impl Pending {
+    /// Notes that a server no longer computes it. Returns whether it did.
+    fn leaves(&mut self, server: usize) -> bool {
+        let before = self.at.len();
+        self.at.retain(|other| *other != server);
+        self.at.len() < before
+    }
+}
+
+/// Names the server of a trouble that does not.
+fn described(name: &str, trouble: &Trouble) -> String {
+    match trouble {
+        Trouble::Failed(failure) => failure.to_string(),
+        other => format!("{name}: {other}"),
+    }
+}

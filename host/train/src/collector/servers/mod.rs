@@ -1,0 +1,183 @@
+//! Rollouts of inference servers: vLLM or `rlhost serve`, on this machine or others.
+//!
+//! Each version of the policy is written as files, which the servers load before they are asked for more. A completion counts only if
+//! all of its tokens were written with the version that the run expects: by the server's own account, and because the server computes
+//! the log-probabilities of a text as the trainer does.
+
+mod connection;
+mod fleet;
+mod published;
+
+use super::source::{PolicyVersion, RolloutBatch, RolloutRequest, RolloutSource};
+use super::turns::Turns;
+use crate::activity::{Activity, Task};
+use crate::config::RolloutSync;
+use crate::dataset::Prompt;
+use crate::model::{ModelFolder, PromptPass};
+use crate::plan::{RolloutPlan, ServerPlan};
+use crate::plugin::{Metric, Reduction};
+use crate::rollout::Rollout;
+use crate::{Error, Result};
+use connection::Connection;
+use fleet::{Batch, Fleet, Job};
+use published::Publisher;
+use rlhost_web::inference::{Client, CompletionRequest, RandomStream};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// The environment variable with the servers' API key.
+pub(crate) const KEY: &str = "RLHOST_ROLLOUT_API_KEY";
+
+/// Completions of one request, at most.
+const MOST_SAMPLES: usize = 64;
+
+/// Has servers write completions.
+pub(super) struct Servers {
+    turns: Rc<Turns>,
+    plan: Rc<RolloutPlan>,
+    servers: ServerPlan,
+    source: ModelFolder,
+    running: Option<Running>,
+}
+
+/// What exists once there are prompts.
+struct Running {
+    // Dropped first: servers are told to forget what they have read before its files go.
+    fleet: Fleet,
+    publisher: Publisher,
+}
+
+impl Servers {
+    /// Creates a source that asks these servers, with a policy whose other files are those of `source`.
+    pub(super) fn new(turns: Rc<Turns>, plan: Rc<RolloutPlan>, servers: ServerPlan, source: ModelFolder) -> Self {
+        Self { turns, plan, servers, source, running: None }
+    }
+
+    fn running(&mut self, policy: PolicyVersion<'_>, first: &Prompt) -> Result<&mut Running> {
+        if self.running.is_none() {
+            let ServerPlan { urls, sync, folder, timeout } = &self.servers;
+            let sync = sync.unwrap_or(match policy.policy.weights().lora {
+                Some(_) => RolloutSync::Lora,
+                None => RolloutSync::Disk,
+            });
+            let publisher = Publisher::new(folder, sync, self.source.clone(), probe_of(first))?;
+            let connection = |url: &String| Ok(Connection::new(client(url)?, *timeout));
+            let connections = urls.iter().map(connection).collect::<Result<Vec<_>>>()?;
+            let fleet = Fleet::start(connections, *timeout, self.plan.max_num_seqs);
+            let fleet = fleet.map_err(|e| Error::setting("rollout_server", format!("a thread can't be started: {e}")))?;
+            self.running = Some(Running { fleet, publisher });
+        }
+        self.running.as_mut().ok_or(Error::Bug("no rollout servers"))
+    }
+
+    /// Returns the requests for all completions, and the prompt and first sample of each.
+    fn jobs(&self, request: &RolloutRequest<'_>) -> Vec<Job> {
+        let RolloutRequest { sampling, .. } = *request;
+        let mut jobs = Vec::new();
+        for prompt in request.prompts {
+            for first in (0..request.samples).step_by(MOST_SAMPLES) {
+                let random = RandomStream {
+                    seed: self.plan.seed,
+                    generation: request.generation,
+                    row: prompt.row as u64,
+                    sample: first as u64,
+                };
+                let request = CompletionRequest {
+                    model: String::new(),
+                    prompt: prompt.tokens.clone(),
+                    samples: MOST_SAMPLES.min(request.samples - first),
+                    max_tokens: self.plan.max_completion_length,
+                    temperature: sampling.temperature,
+                    top_p: sampling.top_p,
+                    top_k: sampling.top_k,
+                    min_p: sampling.min_p,
+                    repetition_penalty: sampling.repetition_penalty,
+                    ends: self.turns.ends().to_vec(),
+                    stop: self.plan.stop.clone(),
+                    salt: String::new(),
+                    random,
+                    logp_temperature: request.logp_temperature,
+                };
+                jobs.push(Job { request, place: jobs.len() });
+            }
+        }
+        jobs
+    }
+}
+
+/// Creates a client of a server, with the API key of the environment.
+///
+/// # Errors
+/// If the URL is none, or the key has characters that a header may not have.
+pub(crate) fn client(url: &str) -> Result<Client> {
+    let key = std::env::var(KEY).ok().filter(|key| !key.is_empty());
+    if key.as_ref().is_some_and(|key| !key.bytes().all(|byte| byte.is_ascii_graphic())) {
+        return Err(Error::setting("rollout_server", format!("{KEY} has characters that an API key can't have")));
+    }
+    Client::new(url, key).map_err(|detail| Error::setting("rollout_server", detail))
+}
+
+/// Returns the text that servers are probed with: a prompt, or, if that is too short to say anything, with its tokens repeated.
+fn probe_of(prompt: &Prompt) -> Vec<u32> {
+    const LEAST: usize = 16;
+    let mut tokens = prompt.tokens.clone();
+    while !tokens.is_empty() && tokens.len() < LEAST {
+        tokens.extend_from_within(..);
+    }
+    tokens
+}
+
+impl RolloutSource for Servers {
+    fn roll_out(&mut self, request: &RolloutRequest<'_>, policy: PolicyVersion<'_>) -> Result<RolloutBatch> {
+        let Some(first) = request.prompts.first() else { return Ok(RolloutBatch::default()) };
+        let _task = Task::new(Activity::Generating);
+        let begun = Instant::now();
+        let jobs = self.jobs(request);
+        let samples: Vec<usize> = jobs.iter().map(|job| job.request.samples).collect();
+        let running = self.running(policy, first)?;
+        running.fleet.publish(running.publisher.publish(policy.policy, policy.version)?);
+        let published = begun.elapsed();
+        let outcome = running.fleet.submit(jobs).recv().map_err(|_| Error::Bug("the thread of the rollout servers has ended"))?;
+        let batch = outcome.map_err(Error::RolloutServers)?;
+        let vocabulary = policy.policy.architecture().vocab_size;
+        let mut rolled_out = RolloutBatch { metrics: metrics(&batch, published.as_secs_f64()), ..RolloutBatch::default() };
+        let mut number = 0;
+        for (done, expected) in batch.done.into_iter().zip(samples) {
+            debug_assert_eq!(done.completions.len(), expected);
+            for completion in done.completions {
+                if let Some(token) = completion.tokens.iter().find(|token| **token as usize >= vocabulary) {
+                    let detail =
+                        format!("a server sampled token {token}, and the model has {vocabulary}: it serves another model");
+                    return Err(Error::RolloutServers(detail));
+                }
+                rolled_out.rollouts.push(Rollout {
+                    prompt: number / request.samples,
+                    sample: number % request.samples,
+                    tokens: completion.tokens,
+                    logp: completion.logp,
+                    finished: completion.finished,
+                    policy_version: done.version,
+                    ..Rollout::default()
+                });
+                number += 1;
+            }
+        }
+        Ok(rolled_out)
+    }
+
+    fn take_prompt_pass(&mut self, _: &[Arc<Prompt>], _: u64) -> Option<PromptPass> {
+        None
+    }
+}
+
+/// What is logged of a generation.
+fn metrics(batch: &Batch, published: f64) -> Vec<Metric> {
+    let metric = |name: &str, value: f64, reduction| Metric { name: name.to_owned(), value, weight: 1.0, reduction };
+    vec![
+        metric("rollout/servers", batch.servers as f64, Reduction::Min),
+        metric("rollout/retried", batch.retried as f64, Reduction::Sum),
+        metric("rollout/probe_difference", batch.difference, Reduction::Max),
+        metric("time/publish", published, Reduction::Mean),
+    ]
+}

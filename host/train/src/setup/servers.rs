@@ -1,0 +1,64 @@
+//! Checks that inference servers can generate a run's completions.
+
+use super::opened::Opened;
+use crate::collector::servers::client;
+use crate::config::{Config, RolloutSync};
+use crate::dist::World;
+use crate::{Error, Result};
+use rlhost_web::inference::{Client, Failure, Server};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+/// Interval of asking a server that is not there yet.
+const AGAIN: Duration = Duration::from_secs(1);
+
+/// Refuses servers that can't generate for the run. Waits for one that is not there yet.
+pub(super) fn check(config: &Config, opened: &Opened, world: &World) -> Result<()> {
+    let wrong = |detail: String| Err(Error::setting("rollout_server", detail));
+    if config.rollout_server.is_empty() {
+        return Ok(());
+    }
+    if world.size() > 1 {
+        return wrong("is not supported in a run of several processes yet; leave it out, or start one process".into());
+    }
+    if config.rollout_sync == Some(RolloutSync::Lora) && opened.lora.is_none() {
+        let detail = "is lora, but the run trains all weights; use disk, or train an adapter with --use-peft or --lora-r";
+        return Err(Error::setting("rollout_sync", detail));
+    }
+    let clients = config.rollout_server.iter().map(|url| client(url)).collect::<Result<Vec<Client>>>()?;
+    let until = Instant::now() + config.rollout_timeout();
+    let mut waits = false;
+    loop {
+        let answers: Vec<_> = clients.iter().map(Client::describe).collect();
+        if answers.iter().all(|answer| matches!(answer, Err(Failure::Unreachable { .. }))) && Instant::now() < until {
+            if !std::mem::replace(&mut waits, true) {
+                tracing::info!("waiting for {}: no rollout server answers yet", config.rollout_server.join(", "));
+            }
+            sleep(AGAIN);
+            continue;
+        }
+        return report(&clients, answers, config.rollout_timeout_s);
+    }
+}
+
+/// Says what servers there are.
+fn report(clients: &[Client], answers: Vec<std::result::Result<Server, Failure>>, waited: f64) -> Result<()> {
+    let mut found = 0;
+    for (client, answer) in clients.iter().zip(answers) {
+        match answer {
+            Ok(server) => {
+                found += 1;
+                let length = server.max_model_len.map(|length| format!(", at most {length} tokens")).unwrap_or_default();
+                tracing::info!("rollouts come from {}: {} with {}{length}", client.server(), server.kind.name(), server.model);
+            }
+            Err(failure @ Failure::Unreachable { .. }) if found > 0 || clients.len() > 1 => {
+                tracing::warn!("rollout server {failure}; it is used once it answers");
+            }
+            Err(failure) => return Err(Error::setting("rollout_server", failure)),
+        }
+    }
+    match found {
+        0 => Err(Error::setting("rollout_server", format!("no server has answered within {waited} s (rollout_timeout_s)"))),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,127 @@
+//! Requests to one server: JSON in, JSON out, each within a time limit and of bounded size.
+
+use super::Failure;
+use crate::config::{Address, json, printable};
+use crate::net::{Guard, refusal};
+use serde_json::Value;
+use std::time::Duration;
+use ureq::http::{Response, header};
+use ureq::{Agent, Body};
+
+/// Time for a connection.
+const CONNECT: Duration = Duration::from_secs(10);
+
+/// Bytes of the longest answer.
+const LONGEST: u64 = 256 << 20;
+
+/// Values of the largest answer.
+const MOST_VALUES: u64 = 16 << 20;
+
+/// Bytes of what a server says that are shown.
+const SHOWN: usize = 300;
+
+/// How long an answer may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Patience {
+    /// As long as a server needs that has nothing to compute.
+    Short,
+    /// So long.
+    For(Duration),
+}
+
+impl Patience {
+    fn duration(self) -> Duration {
+        match self {
+            Self::Short => Duration::from_secs(10),
+            Self::For(duration) => duration,
+        }
+    }
+}
+
+/// A client of one server.
+#[derive(Clone, Debug)]
+pub struct Client {
+    agent: Agent,
+    base: String,
+    server: String,
+    key: Option<String>,
+}
+
+impl Client {
+    /// Creates a client of the server at this URL, which gets the API key with each request.
+    ///
+    /// # Errors
+    /// If it is not the URL of a server.
+    pub fn new(url: &str, key: Option<String>) -> Result<Self, String> {
+        let address = Address::read(url)?;
+        let base = url.trim_end_matches('/');
+        // Clients of OpenAI's interface have it in their base URLs.
+        let base = base.strip_suffix("/v1").unwrap_or(base).to_owned();
+        let config = Agent::config_builder()
+            .timeout_resolve(Some(CONNECT))
+            .timeout_connect(Some(CONNECT))
+            .proxy(None)
+            .user_agent(concat!("rlhost/", env!("CARGO_PKG_VERSION")));
+        let agent = Guard::of_own(&address).agent(config);
+        Ok(Self { agent, base, server: address.server(), key })
+    }
+
+    /// Returns the server's scheme, name and port.
+    pub fn server(&self) -> &str {
+        &self.server
+    }
+
+    /// Asks for a path.
+    pub fn get(&self, path: &'static str, patience: Patience) -> Result<Value, Failure> {
+        let request = self.agent.get(format!("{}{path}", self.base)).config().timeout_global(Some(patience.duration())).build();
+        self.answer(path, self.authorized(request).call())
+    }
+
+    /// Sends a body to a path.
+    pub fn post(&self, path: &'static str, body: &Value, patience: Patience) -> Result<Value, Failure> {
+        let request = self.agent.post(format!("{}{path}", self.base)).config().timeout_global(Some(patience.duration())).build();
+        let request = self.authorized(request).header(header::CONTENT_TYPE, "application/json");
+        self.answer(path, request.send(body.to_string()))
+    }
+
+    fn authorized<T>(&self, request: ureq::RequestBuilder<T>) -> ureq::RequestBuilder<T> {
+        match &self.key {
+            Some(key) => request.header(header::AUTHORIZATION, format!("Bearer {key}")),
+            None => request,
+        }
+    }
+
+    fn answer(&self, path: &'static str, answer: Result<Response<Body>, ureq::Error>) -> Result<Value, Failure> {
+        let unreachable = |e: ureq::Error| {
+            let detail = refusal(&e).unwrap_or_else(|| e.to_string());
+            Failure::Unreachable { server: self.server.clone(), detail: format!("{path}: {}", printable(&detail, SHOWN)) }
+        };
+        let mut answer = answer.map_err(unreachable)?;
+        let status = answer.status();
+        let text = answer.body_mut().with_config().limit(LONGEST).read_to_string().map_err(unreachable)?;
+        if !status.is_success() {
+            let detail = said(&text);
+            return Err(Failure::Refused { server: self.server.clone(), path, status: status.as_u16(), detail });
+        }
+        // Routes that change something answer with a sentence, or with nothing.
+        if text.is_empty() || !text.starts_with(['{', '[']) {
+            return Ok(Value::String(text));
+        }
+        let (value, _) = json::sized(&text, MOST_VALUES).map_err(|e| self.foreign(path, e.to_string()))?;
+        Ok(value)
+    }
+
+    /// Returns the failure of an answer that is not what the protocol says.
+    pub(super) fn foreign(&self, path: &'static str, detail: impl Into<String>) -> Failure {
+        Failure::Foreign { server: self.server.clone(), path, detail: detail.into() }
+    }
+}
+
+/// Returns what a refusal says, without its JSON.
+fn said(text: &str) -> String {
+    let message = serde_json::from_str::<Value>(text).ok().and_then(|value| {
+        let of = |value: &Value| value.get("message").and_then(Value::as_str).map(str::to_owned);
+        of(&value).or_else(|| of(value.get("error")?)).or_else(|| value.get("detail")?.as_str().map(str::to_owned))
+    });
+    printable(message.as_deref().unwrap_or(text).trim(), SHOWN)
+}

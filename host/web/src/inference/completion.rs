@@ -1,0 +1,196 @@
+//! Completions of a prompt, by token ids.
+
+use super::{Client, Failure, Kind, Patience};
+use serde_json::{Map, Value, json};
+
+const PATH: &str = "/v1/completions";
+
+/// A request for completions of a prompt.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CompletionRequest {
+    /// Name of the model or adapter.
+    pub model: String,
+    /// Tokens of the prompt.
+    pub prompt: Vec<u32>,
+    /// Number of completions.
+    pub samples: usize,
+    /// Maximum number of tokens of a completion.
+    pub max_tokens: usize,
+    /// Divisor of the logits.
+    pub temperature: f32,
+    /// Cumulative probability of the most likely tokens to sample from; 1 for all.
+    pub top_p: f32,
+    /// Number of most likely tokens to sample from; 0 for all.
+    pub top_k: usize,
+    /// Minimum probability of a token, relative to the most likely one's; 0 for all.
+    pub min_p: f32,
+    /// Divides the logits of tokens that already occurred, if positive; 1 for none.
+    pub repetition_penalty: f32,
+    /// Tokens that end a completion, and no others do.
+    pub ends: Vec<u32>,
+    /// Texts that end a completion, which then has them.
+    pub stop: Vec<String>,
+    /// Requests with different salts share no prefix in a server's cache.
+    pub salt: String,
+    /// The random numbers.
+    pub random: RandomStream,
+    /// Divisor of the logits whose log-probabilities are returned, over the whole vocabulary. Servers other than rlhost's return those of
+    /// the sampling distribution.
+    pub logp_temperature: f32,
+}
+
+/// Which random numbers completions have. A server of rlhost samples with them as a run does in its own process; others get a seed
+/// that follows from them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RandomStream {
+    /// The run's seed.
+    pub seed: u64,
+    /// Index of the generation in the run.
+    pub generation: u64,
+    /// Row of the dataset.
+    pub row: u64,
+    /// Index of the first completion among those of the row.
+    pub sample: u64,
+}
+
+/// A completion.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Completion {
+    /// Its tokens, including the end token.
+    pub tokens: Vec<u32>,
+    /// Log-probability of each.
+    pub logp: Vec<f32>,
+    /// Whether it ended on its own rather than at the length limit.
+    pub finished: bool,
+    /// Which weights wrote which tokens, if the server says so.
+    pub versions: Vec<Span>,
+}
+
+/// The tokens that one version of the weights wrote.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Span {
+    /// The server's name for the version.
+    pub version: String,
+    /// Index of the first token.
+    pub start: usize,
+    /// Index after the last.
+    pub end: usize,
+}
+
+/// Bits of seeds that all servers take.
+const SEED_BITS: u32 = 53;
+
+impl RandomStream {
+    /// Returns a seed for a server that samples in its own way (the mixing function of SplitMix64).
+    fn as_seed(self) -> u64 {
+        let mixed = |x: u64| {
+            let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+            x ^ (x >> 31)
+        };
+        let words = [self.seed, self.generation, self.row, self.sample];
+        words.into_iter().fold(0, |state, word| mixed(state ^ word).wrapping_add(0x9e37_79b9_7f4a_7c15)) >> (64 - SEED_BITS)
+    }
+}
+
+impl CompletionRequest {
+    fn body(&self, kind: Kind) -> Value {
+        let mut body = json!({
+            "model": self.model,
+            "prompt": self.prompt,
+            "n": self.samples,
+            "max_tokens": self.max_tokens,
+            "temperature": self.temperature,
+            "top_p": self.top_p,
+            "top_k": if self.top_k == 0 { json!(-1) } else { json!(self.top_k) },
+            "min_p": self.min_p,
+            "repetition_penalty": self.repetition_penalty,
+            // The model's own end tokens may be others on the server.
+            "ignore_eos": true,
+            "stop_token_ids": self.ends,
+            "stop": self.stop,
+            "include_stop_str_in_output": true,
+            "skip_special_tokens": false,
+            "logprobs": 0,
+            "return_token_ids": true,
+            "cache_salt": self.salt,
+        });
+        match kind {
+            Kind::Vllm => body["seed"] = json!(self.random.as_seed()),
+            Kind::Rlhost => {
+                let RandomStream { seed, generation, row, sample } = self.random;
+                body["random_stream"] = json!([seed, generation, row, sample]);
+                body["logp_temperature"] = json!(self.logp_temperature);
+            }
+        }
+        body
+    }
+}
+
+impl Client {
+    /// Asks for completions, and returns them in order.
+    ///
+    /// # Errors
+    /// If there are none within the time, or not those that were asked for.
+    pub fn complete(&self, request: &CompletionRequest, kind: Kind, patience: Patience) -> Result<Vec<Completion>, Failure> {
+        let answer = self.post(PATH, &request.body(kind), patience)?;
+        let wrong = |detail: &str| self.foreign(PATH, detail);
+        let choices = answer["choices"].as_array().ok_or_else(|| wrong("it has no choices"))?;
+        if choices.len() != request.samples {
+            return Err(wrong(&format!("{} choices instead of {}", choices.len(), request.samples)));
+        }
+        let mut all: Vec<Option<Completion>> = vec![None; request.samples];
+        for choice in choices {
+            let index = choice["index"].as_u64().and_then(|index| usize::try_from(index).ok());
+            let place = index.and_then(|index| all.get_mut(index)).ok_or_else(|| wrong("a choice without its index"))?;
+            *place = Some(completion(choice, request.max_tokens).map_err(|detail| wrong(&detail))?);
+        }
+        all.into_iter().map(|one| one.ok_or_else(|| wrong("two choices of one index"))).collect()
+    }
+
+    /// Returns the log-probability of each token but the first, given those before it, under a model's plain logits.
+    ///
+    /// # Errors
+    /// If they can't be had.
+    pub fn score(&self, model: &str, tokens: &[u32], salt: &str, patience: Patience) -> Result<Vec<f32>, Failure> {
+        let body = json!({
+            "model": model, "prompt": tokens, "max_tokens": 1, "temperature": 1.0, "prompt_logprobs": 0, "cache_salt": salt,
+            "return_token_ids": true,
+        });
+        let answer = self.post(PATH, &body, patience)?;
+        let choice = &answer["choices"][0];
+        let scored = choice.get("prompt_logprobs").or_else(|| answer.get("prompt_logprobs")).and_then(Value::as_array);
+        let scored = scored.filter(|scored| scored.len() == tokens.len());
+        let scored = scored.ok_or_else(|| self.foreign(PATH, "it has no prompt_logprobs for each token"))?;
+        let of = |(entry, token): (&Value, &u32)| Some(entry.get(token.to_string())?.get("logprob")?.as_f64()? as f32);
+        let all: Option<Vec<f32>> = scored.iter().zip(tokens).skip(1).map(of).collect();
+        all.ok_or_else(|| self.foreign(PATH, "its prompt_logprobs leave a token out"))
+    }
+}
+
+fn completion(choice: &Value, max_tokens: usize) -> Result<Completion, String> {
+    let ids = choice["token_ids"].as_array().ok_or("a choice has no token_ids")?;
+    let tokens: Option<Vec<u32>> = ids.iter().map(|id| id.as_u64()?.try_into().ok()).collect();
+    let tokens = tokens.ok_or("token_ids are not those of tokens")?;
+    let logps = choice["logprobs"]["token_logprobs"].as_array().ok_or("a choice has no logprobs.token_logprobs")?;
+    let logp: Option<Vec<f32>> = logps.iter().map(|logp| Some(logp.as_f64()? as f32)).collect();
+    let logp = logp.filter(|all| all.iter().all(|logp| logp.is_finite())).ok_or("log-probabilities are not numbers")?;
+    if logp.len() != tokens.len() || tokens.is_empty() || tokens.len() > max_tokens {
+        return Err(format!("{} tokens with {} log-probabilities; max_tokens is {max_tokens}", tokens.len(), logp.len()));
+    }
+    let finished = match choice["finish_reason"].as_str() {
+        Some("stop") => true,
+        Some("length") => false,
+        other => return Err(format!("a completion ended by {}", other.unwrap_or("nothing"))),
+    };
+    let versions = choice.get("weight_versions").and_then(Value::as_array);
+    let versions = versions.map(|spans| spans.iter().map(span).collect::<Option<Vec<Span>>>());
+    let versions = versions.map_or(Some(Vec::new()), |spans| spans).ok_or("weight_versions are not spans of tokens")?;
+    Ok(Completion { tokens, logp, finished, versions })
+}
+
+fn span(value: &Value) -> Option<Span> {
+    let map: &Map<String, Value> = value.as_object()?;
+    let place = |name: &str| map.get(name)?.as_u64()?.try_into().ok();
+    Some(Span { version: map.get("version")?.as_str()?.to_owned(), start: place("start")?, end: place("end")? })
+}
