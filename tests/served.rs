@@ -156,7 +156,15 @@ impl Served {
     /// # Panics
     /// If it can't be asked.
     pub fn terminate(&self) {
-        let done = Command::new("kill").args(["-TERM", &self.child.id().to_string()]).status();
+        self.signal("TERM");
+    }
+
+    /// Sends it a signal, as in `STOP`.
+    ///
+    /// # Panics
+    /// If it can't be sent.
+    pub fn signal(&self, name: &str) {
+        let done = Command::new("kill").args([&format!("-{name}"), &self.child.id().to_string()]).status();
         assert!(done.expect("kill runs").success());
     }
 

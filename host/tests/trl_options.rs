@@ -76,6 +76,7 @@ fn treatment(name: &str, of: &BTreeSet<String>, settings: &BTreeMap<String, BTre
         | Treatment::Sets(_)
         | Treatment::Members(_)
         | Treatment::Switches(..)
+        | Treatment::Server
         | Treatment::RewardWeights
         | Treatment::RewardFuncs
         | Treatment::RewardModel => {

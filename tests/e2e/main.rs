@@ -12,7 +12,7 @@ mod cli {
     mod init;
     mod mistakes;
     mod output;
-    mod rollouts;
+
     mod sweep;
     mod terminal;
     mod trackers;
@@ -87,7 +87,7 @@ mod resume {
     mod grants;
     mod layouts;
     mod plugins;
-    mod rollouts;
+
     mod runs;
 }
 
@@ -113,6 +113,7 @@ mod runs {
 mod serving {
     mod clients;
     mod interfaces;
+    mod rollouts;
     mod routes;
     mod weights;
 }

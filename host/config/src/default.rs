@@ -58,6 +58,7 @@ impl Default for Config {
             rollout_sync: None,
             rollout_sync_dir: None,
             rollout_timeout_s: 600.0,
+            max_staleness: 0,
             filter_groups: false,
             filter_groups_metric: None,
             max_num_gen_batches: 10,

@@ -174,6 +174,9 @@ pub struct Config {
     /// Seconds that a rollout server has to answer a request, and that the run waits for a server if there is none [default: 600]
     #[schemars(extend("on_resume" = "free", "aliases" = ["vllm_server_timeout"]))]
     pub rollout_timeout_s: f64,
+    /// With rollout servers: number of updates that the policy may be ahead of the one that wrote a completion when training on it
+    /// begins; generations that this leaves room for are made while training goes on [default: 0]
+    pub max_staleness: u64,
 
     /// Train only on prompts whose completions' rewards differ, and generate for more prompts until there are enough (dynamic
     /// sampling, DAPO, arXiv 2503.14476) [default: false]

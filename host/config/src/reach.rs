@@ -181,7 +181,7 @@ mod tests {
     const COMPUTES: &str = "dataset_train_split dataset_test_split columns system_prompt prompt_template strict_data eos_token pad_token strftime_now learn_from \
         seed data_seed device bf16 dtype load_in_8bit load_in_4bit num_threads dist_timeout_s reduce_dtype overlap_comm \
         num_generations max_prompt_length max_completion_length temperature top_p top_k min_p repetition_penalty \
-        score_sampling_support old_logp rollout_dtype stop max_num_seqs rollout_sync rollout_timeout_s filter_groups filter_groups_metric max_num_gen_batches \
+        score_sampling_support old_logp rollout_dtype stop max_num_seqs rollout_sync rollout_timeout_s max_staleness filter_groups filter_groups_metric max_num_gen_batches \
         skip_groups skip_groups_after sync_ref_model ref_model_mixup_alpha ref_model_sync_steps precompute_ref_log_probs max_length \
         completion_only_loss assistant_only_loss packing packing_strategy eval_packing per_device_train_batch_size \
         per_device_eval_batch_size gradient_accumulation_steps steps_per_generation generation_batch_size num_iterations \

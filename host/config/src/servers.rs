@@ -22,8 +22,11 @@ impl Config {
             return Err(("rollout_timeout_s", format!("is {}; it must be greater than 0", shortest(self.rollout_timeout_s))));
         }
         if self.rollout_server.is_empty() {
-            let of_servers =
-                [("rollout_sync", self.rollout_sync.is_some()), ("rollout_sync_dir", self.rollout_sync_dir.is_some())];
+            let of_servers = [
+                ("rollout_sync", self.rollout_sync.is_some()),
+                ("rollout_sync_dir", self.rollout_sync_dir.is_some()),
+                ("max_staleness", self.max_staleness > 0),
+            ];
             return match of_servers.into_iter().find(|(_, given)| *given) {
                 Some((key, _)) => Err((key, "is about rollout servers; name one with rollout_server, or leave it out".into())),
                 None => Ok(()),
@@ -39,6 +42,10 @@ impl Config {
                 return Err(("rollout_server", format!("names {server} twice")));
             }
             known.push(server);
+        }
+        if self.max_staleness > 0 && self.filters_prompts() {
+            let key = if self.filter_groups { "filter_groups" } else { "skip_groups" };
+            return Err((key, "is not supported with max_staleness, which draws prompts before rewards are known".into()));
         }
         if self.has_episodes() {
             let detail = "can't generate the turns of episodes yet; leave it out, or the environment or agent";

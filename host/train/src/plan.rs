@@ -211,6 +211,11 @@ impl Batching {
         self.passes.micro_batches * self.passes.iterations
     }
 
+    /// Returns the number of updates that learn from a generation.
+    pub(super) fn updates_per_generation(&self) -> usize {
+        (self.micro_batches_per_generation() / self.accumulation).max(1)
+    }
+
     /// Returns how many prompts of an evaluation are collected together. Mismatched completions come from batches of training's size, as
     /// in TRL.
     pub(super) fn prompts_evaluated_together(&self) -> usize {
@@ -259,6 +264,8 @@ pub(super) struct ServerPlan {
     pub folder: PathBuf,
     /// Time for an answer, and for which the run waits for a server.
     pub timeout: Duration,
+    /// Number of updates that the policy may be ahead of a completion.
+    pub max_staleness: u64,
 }
 
 impl ServerPlan {
@@ -269,6 +276,7 @@ impl ServerPlan {
             sync: config.rollout_sync,
             folder: config.rollout_sync_dir.as_ref().map_or_else(of_run, PathBuf::from),
             timeout: config.rollout_timeout(),
+            max_staleness: config.max_staleness,
         })
     }
 }

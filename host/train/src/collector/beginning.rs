@@ -20,6 +20,7 @@ impl Collector {
         reference: Option<Frozen>,
         longest: usize,
     ) -> Self {
+        let ahead = VecDeque::new();
         let (pending, counters, turns, model) = (VecDeque::new(), Counters::default(), Rc::new(turns), model.clone());
         let source = source_of(&plan.rollout, &turns, &model);
         let (batching, rollout, reference_plan) = (plan.batching.clone(), plan.rollout.clone(), plan.reference);
@@ -36,6 +37,7 @@ impl Collector {
             source,
             reference,
             longest,
+            ahead,
             pending,
             counters,
         }

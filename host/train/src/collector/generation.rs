@@ -19,9 +19,10 @@ use crate::phase::Phase;
 use crate::plan::RolloutPlan;
 use crate::plugin::columns::{FINISHED, OLD_LOGP, OLD_VALUE, REF_LOGP, TURN_REWARD};
 use crate::plugin::{self, Assessment, Batch, Column, Generation, Needs, RewardBatch, Scale, TextColumn, Unit, WeightedReward};
-use crate::plugins::{Judged, Partner, Scored, Told, batch, from_plugin};
+use crate::plugins::{Environments, Judged, Partner, Scored, Told, batch, from_plugin};
 use crate::reward_failure::RewardFailure;
 use crate::rollout::Rollout;
+use crate::run::Event;
 use crate::{Error, Result};
 use candle_core::DType;
 use serde_json::json;
@@ -114,6 +115,20 @@ impl Collector {
         Ok(figures)
     }
 
+    /// Returns the request for completions of prompts, without environments.
+    pub(super) fn request<'a>(&self, prompts: &'a [Arc<Prompt>], generation: u64, phase: Phase) -> RolloutRequest<'a> {
+        RolloutRequest {
+            prompts,
+            samples: self.batching.group(phase),
+            sampling: self.turns.sampling(phase),
+            logp_temperature: self.temperature(),
+            generation,
+            phase,
+            environments: Environments::default(),
+            keeps_prompt_pass: false,
+        }
+    }
+
     /// Generates completions of all prompts; this rank those of its `own`.
     fn roll_out(
         &mut self,
@@ -123,19 +138,16 @@ impl Collector {
         generation: u64,
         figures: &mut Figures,
     ) -> Result<RolledOut> {
-        let environments = with.plugins.environments();
         let request = RolloutRequest {
-            prompts: &prompts[own.clone()],
-            samples: self.batching.group(with.phase),
-            sampling: self.turns.sampling(with.phase),
-            logp_temperature: self.temperature(),
-            generation,
-            phase: with.phase,
-            environments,
+            environments: with.plugins.environments(),
             keeps_prompt_pass: self.trains_at_once(prompts.len(), with.phase),
+            ..self.request(&prompts[own.clone()], generation, with.phase)
         };
         let policy = PolicyVersion { policy: with.learner.policy(), version: with.at.step };
-        let RolloutBatch { mut rollouts, episodes, metrics } = self.source.roll_out(&request, policy)?;
+        let RolloutBatch { mut rollouts, episodes, metrics, warnings } = self.source.roll_out(&request, policy)?;
+        for text in &warnings {
+            with.journal.event(&Event::Warning { text })?;
+        }
         figures.add(from_plugin(metrics));
         rollouts.iter_mut().for_each(|rollout| rollout.prompt += own.start);
         let texts = rollouts.iter().map(|rollout| self.turns.text(rollout)).collect::<Result<Vec<String>>>()?;
@@ -214,7 +226,8 @@ impl Collector {
     /// or for a divergence from the reference model.
     fn recompute(&self, e: &mut Experience, with: &With<'_>) -> Result<Figures> {
         let mut figures = Figures::begin();
-        let is_used = self.batching.sizes.trains_later || e.columns.get(REF_LOGP).is_some();
+        let is_stale = e.rollouts.iter().any(|rollout| rollout.policy_version != with.at.step);
+        let is_used = self.batching.sizes.trains_later || is_stale || e.columns.get(REF_LOGP).is_some();
         if !self.rollout.recomputes_old_logp || !is_used || with.phase == Phase::Eval {
             return Ok(figures);
         }

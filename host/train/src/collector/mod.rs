@@ -2,6 +2,7 @@
 //! micro-batches.
 
 mod agents;
+mod ahead;
 mod answers;
 mod beginning;
 mod data;
@@ -43,6 +44,7 @@ use crate::ops::dropout::mixed_bits;
 use crate::plugin::columns::TURN_REWARD;
 use crate::run::Event;
 use agents::Agents;
+use ahead::Ahead;
 use local::{Decoder, Episodes};
 use servers::Servers;
 use source::RolloutSource;
@@ -97,6 +99,8 @@ pub(super) struct Collector {
     reference: Option<Frozen>,
     /// The longest sequence of given completions.
     longest: usize,
+    /// Generations that were begun and not trained on, in order.
+    ahead: VecDeque<Ahead>,
     /// Micro-batches waiting to be trained on.
     pending: VecDeque<MicroBatch>,
     counters: Counters,
@@ -167,7 +171,7 @@ impl Collector {
                     taken.push(micro_batch);
                 }
                 // If prompts are skipped, a generation can end anywhere in an epoch.
-                None if !taken.is_empty() && !self.batching.epoch.filters_prompts && self.data.is_at_end()? => break,
+                None if !taken.is_empty() && !self.batching.epoch.filters_prompts && self.is_at_end()? => break,
                 None => figures.merge(self.refill(with)?),
             }
         }
@@ -240,7 +244,7 @@ impl Collector {
             self.generated_with_spread(filter, with)?
         } else {
             let mut figures = Figures::begin();
-            let prompts = self.draw(&mut figures, with)?;
+            let prompts = self.next_prompts(&mut figures, with)?;
             let (experience, collected) = self.collect(prompts, self.counters.generation, with)?;
             figures.merge(collected);
             (experience, figures)
@@ -344,12 +348,12 @@ impl Collector {
     /// Returns how many micro-batches of what was drawn have not been trained on.
     fn waiting(&self) -> usize {
         let passes = self.counters.passes_left as usize * self.batching.passes.micro_batches;
-        self.pending.len() + passes
+        self.pending.len() + passes + self.ahead.len() * self.batching.micro_batches_per_generation()
     }
 
     /// Returns the current position.
     pub(super) fn position(&self) -> Position {
-        let (cursor, streaks) = (self.data.cursor(), self.data.streaks());
+        let (cursor, streaks) = self.place_in_data();
         Position { cursor, streaks, pending: self.pending.clone(), counters: self.counters }
     }
 
@@ -360,6 +364,7 @@ impl Collector {
 
     /// Continues from a position.
     pub(super) fn go_to(&mut self, position: Position) {
+        self.forget_ahead();
         self.data.seek(position.cursor, position.streaks);
         (self.pending, self.counters) = (position.pending, position.counters);
     }

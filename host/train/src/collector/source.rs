@@ -1,7 +1,6 @@
 //! The seam at which rollouts enter a run: requests and sampling parameters in, rollouts out, each with the version of the policy
 //! that wrote it.
 
-use crate::Result;
 use crate::dataset::Prompt;
 use crate::episode::Episode;
 use crate::model::{Policy, PromptPass};
@@ -9,6 +8,7 @@ use crate::phase::Phase;
 use crate::plugin::Metric;
 use crate::plugins::Environments;
 use crate::rollout::{Rollout, Sampling};
+use crate::{Error, Result};
 use std::sync::Arc;
 
 /// A policy, and the number of updates that made its weights.
@@ -48,8 +48,10 @@ pub(crate) struct RolloutBatch {
     pub rollouts: Vec<Rollout>,
     /// The outcome of each rollout's episode; empty without an environment.
     pub episodes: Vec<Episode>,
-    /// The environments' own metrics.
+    /// The environments' own metrics, or those of the source.
     pub metrics: Vec<Metric>,
+    /// What went wrong and was dealt with.
+    pub warnings: Vec<String>,
 }
 
 /// Writes completions with a policy: in this process, or wherever else they come from.
@@ -59,6 +61,17 @@ pub(crate) trait RolloutSource {
     /// # Errors
     /// If generation fails. A failed episode carries its own error.
     fn roll_out(&mut self, request: &RolloutRequest<'_>, policy: PolicyVersion<'_>) -> Result<RolloutBatch>;
+
+    /// Begins to roll out a request, whose rollouts [`RolloutSource::roll_out`] then returns for the same generation.
+    ///
+    /// # Errors
+    /// If the source can't work while training goes on, or the policy can't be handed to it.
+    fn begin(&mut self, _: &RolloutRequest<'_>, _: PolicyVersion<'_>) -> Result<()> {
+        Err(Error::Bug("rollouts are begun with a source that can't"))
+    }
+
+    /// Forgets what was begun.
+    fn forget_begun(&mut self) {}
 
     /// Gives away the pass over these prompts, if the source has kept it and the policy is still of the version that it was made with.
     fn take_prompt_pass(&mut self, prompts: &[Arc<Prompt>], version: u64) -> Option<PromptPass>;

@@ -4,7 +4,8 @@ use super::published::Published;
 use crate::config::RolloutSync;
 use rlhost_web::inference::{Client, Completion, CompletionRequest, Failure, Kind, Patience, PauseMode, Server};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 use thiserror::Error;
 
 /// Mean difference of log-probabilities above which a server has another model.
@@ -49,8 +50,9 @@ pub(super) struct Serving {
     server: Server,
     /// Name of the weights in requests.
     model: String,
-    /// The server's own name for the version, which each token must have.
+    /// The server's own name for the version, which each token must have; none for a server that names none.
     label: Option<String>,
+    published: Arc<Published>,
     /// The version of the policy.
     pub version: u64,
     /// Mean difference of log-probabilities from the policy's.
@@ -64,11 +66,16 @@ pub(super) struct Connection {
     patience: Duration,
     /// The bits of the first difference that was measured; 0 before.
     noise: AtomicU64,
+    /// When the server was last proved to compute with the policy.
+    proved_at: Mutex<Instant>,
 }
+
+/// Interval of proving a server that names no versions while it computes.
+const PROOF: Duration = Duration::from_secs(2);
 
 impl Connection {
     pub(super) fn new(client: Client, patience: Duration) -> Self {
-        Self { client, patience, noise: AtomicU64::new(0) }
+        Self { client, patience, noise: AtomicU64::new(0), proved_at: Mutex::new(Instant::now()) }
     }
 
     /// Returns its scheme, name and port.
@@ -82,14 +89,15 @@ impl Connection {
     }
 
     /// Has the server load a version, whatever it has, and proves that it computes with it. `before` is what it served so far.
-    pub(super) fn bring_up(&self, published: &Published, before: Option<&Serving>) -> Result<Serving, Trouble> {
+    pub(super) fn bring_up(&self, published: &Arc<Published>, before: Option<&Serving>) -> Result<Serving, Trouble> {
         let server = self.client.describe()?;
         let (model, label) = match published.sync {
             RolloutSync::Lora => self.load_adapter(&server, published, before)?,
             RolloutSync::Disk => self.reload(&server, published)?,
         };
-        let serving = Serving { server, model, label, version: published.version, difference: 0.0 };
-        match self.prove(&serving, published) {
+        let (version, published) = (published.version, Arc::clone(published));
+        let serving = Serving { server, model, label, published, version, difference: 0.0 };
+        match self.prove(&serving) {
             Ok(difference) => Ok(Serving { difference, ..serving }),
             Err(trouble) => {
                 self.forget(&serving);
@@ -99,7 +107,8 @@ impl Connection {
     }
 
     /// Returns how far a server's log-probabilities are from the trainer's, if no further than its precision explains.
-    fn prove(&self, serving: &Serving, published: &Published) -> Result<f64, Trouble> {
+    fn prove(&self, serving: &Serving) -> Result<f64, Trouble> {
+        let published = &serving.published;
         let scored = self.client.score(&serving.model, &published.probe.tokens, &published.name, self.patience());
         let difference = published.probe.difference(&scored?);
         let noise = f64::from_bits(self.noise.load(Ordering::Relaxed));
@@ -113,7 +122,12 @@ impl Connection {
         } else if difference > allowed {
             return Err(Trouble::OtherWeights { found: difference, allowed });
         }
+        *self.proved_at() = Instant::now();
         Ok(difference)
+    }
+
+    fn proved_at(&self) -> MutexGuard<'_, Instant> {
+        self.proved_at.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn load_adapter(
@@ -160,7 +174,12 @@ impl Connection {
             ..request.clone()
         };
         let completions = self.client.complete(&request, serving.server.kind, self.patience())?;
-        let Some(expected) = &serving.label else { return Ok(completions) };
+        let Some(expected) = &serving.label else {
+            if self.proved_at().elapsed() > PROOF {
+                self.prove(serving)?;
+            }
+            return Ok(completions);
+        };
         let wrong = |found: &str| Err(Trouble::OtherVersion { found: found.to_owned(), expected: expected.clone() });
         for completion in &completions {
             let (mut at, spans) = (0, &completion.versions);

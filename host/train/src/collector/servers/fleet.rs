@@ -51,6 +51,8 @@ pub(super) struct Batch {
     pub servers: usize,
     /// The largest difference of a server's log-probabilities from the policy's.
     pub difference: f64,
+    /// What has happened to servers.
+    pub warnings: Vec<String>,
 }
 
 /// Jobs that were submitted together, or why they can't be done.
@@ -88,6 +90,7 @@ impl Fleet {
             tickets: BTreeMap::new(),
             next: 0,
             sender: own,
+            warnings: Vec::new(),
             patience,
             sequences,
         };
@@ -200,6 +203,8 @@ struct Dispatcher {
     /// The next number of a job or ticket.
     next: u64,
     sender: Sender<Message>,
+    /// What has happened since a batch was done.
+    warnings: Vec<String>,
     patience: Duration,
     sequences: usize,
 }
@@ -308,7 +313,9 @@ impl Dispatcher {
         let name = member.connection.name();
         if is_new {
             let why = reason.as_ref().map_or_else(|| format!("{name} does not answer"), |reason| described(name, reason));
-            tracing::warn!("rollout server {why}; its requests go to others, and it is tried again");
+            let warning = format!("rollout server {why}; its requests go to others, and it is tried again");
+            tracing::warn!("{warning}");
+            self.warnings.push(warning);
         }
         // Weights that are not those that it was sent may have been replaced by somebody; they are sent again at once, once.
         let wait = Duration::from_millis(500) * 2u32.saturating_pow(attempts);
@@ -332,7 +339,8 @@ impl Dispatcher {
     /// Asks servers that compute for a sign of life.
     fn check_members(&mut self) {
         for (server, member) in self.members.iter_mut().enumerate() {
-            let is_due = member.under_way.1 > 0 && !member.is_checking && member.checked_at.elapsed() >= CHECK;
+            let is_busy = member.under_way.1 > 0 || member.is_updating;
+            let is_due = is_busy && !member.is_checking && member.checked_at.elapsed() >= CHECK;
             if !is_due || !matches!(member.state, State::Ready(_)) {
                 continue;
             }
@@ -435,6 +443,7 @@ impl Dispatcher {
             State::Down { .. } => None,
         });
         (batch.servers, batch.difference) = ready.fold((0, 0.0), |(count, most), one| (count + 1, f64::max(most, one)));
+        batch.warnings = std::mem::take(&mut self.warnings);
         batch.done.sort_by_key(|done| done.place);
         // Who has submitted it may be gone.
         let _ = reply.send(Ok(batch));

@@ -19,11 +19,13 @@ use crate::plugin::{Metric, Reduction};
 use crate::rollout::Rollout;
 use crate::{Error, Result};
 use connection::Connection;
-use fleet::{Batch, Fleet, Job};
+use fleet::{Batch, Fleet, Job, Outcome};
 use published::Publisher;
 use rlhost_web::inference::{Client, CompletionRequest, RandomStream};
+use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::mpsc::Receiver;
 use std::time::Instant;
 
 /// The environment variable with the servers' API key.
@@ -46,6 +48,15 @@ struct Running {
     // Dropped first: servers are told to forget what they have read before its files go.
     fleet: Fleet,
     publisher: Publisher,
+    /// What was submitted, by generation.
+    begun: BTreeMap<u64, Submitted>,
+}
+
+/// Completions that servers write.
+struct Submitted {
+    outcome: Receiver<Outcome>,
+    /// Seconds that writing the weights took.
+    published: f64,
 }
 
 impl Servers {
@@ -56,7 +67,7 @@ impl Servers {
 
     fn running(&mut self, policy: PolicyVersion<'_>, first: &Prompt) -> Result<&mut Running> {
         if self.running.is_none() {
-            let ServerPlan { urls, sync, folder, timeout } = &self.servers;
+            let ServerPlan { urls, sync, folder, timeout, .. } = &self.servers;
             let sync = sync.unwrap_or(match policy.policy.weights().lora {
                 Some(_) => RolloutSync::Lora,
                 None => RolloutSync::Disk,
@@ -66,12 +77,22 @@ impl Servers {
             let connections = urls.iter().map(connection).collect::<Result<Vec<_>>>()?;
             let fleet = Fleet::start(connections, *timeout, self.plan.max_num_seqs);
             let fleet = fleet.map_err(|e| Error::setting("rollout_server", format!("a thread can't be started: {e}")))?;
-            self.running = Some(Running { fleet, publisher });
+            self.running = Some(Running { fleet, publisher, begun: BTreeMap::new() });
         }
         self.running.as_mut().ok_or(Error::Bug("no rollout servers"))
     }
 
-    /// Returns the requests for all completions, and the prompt and first sample of each.
+    /// Hands servers the policy and a request.
+    fn submit(&mut self, request: &RolloutRequest<'_>, policy: PolicyVersion<'_>) -> Result<Submitted> {
+        let first = request.prompts.first().ok_or(Error::Bug("no prompts"))?;
+        let jobs = self.jobs(request);
+        let begun = Instant::now();
+        let running = self.running(policy, first)?;
+        running.fleet.publish(running.publisher.publish(policy.policy, policy.version)?);
+        Ok(Submitted { outcome: running.fleet.submit(jobs), published: begun.elapsed().as_secs_f64() })
+    }
+
+    /// Returns the requests for all completions, in the order of prompts and samples.
     fn jobs(&self, request: &RolloutRequest<'_>) -> Vec<Job> {
         let RolloutRequest { sampling, .. } = *request;
         let mut jobs = Vec::new();
@@ -130,21 +151,20 @@ fn probe_of(prompt: &Prompt) -> Vec<u32> {
 
 impl RolloutSource for Servers {
     fn roll_out(&mut self, request: &RolloutRequest<'_>, policy: PolicyVersion<'_>) -> Result<RolloutBatch> {
-        let Some(first) = request.prompts.first() else { return Ok(RolloutBatch::default()) };
+        if request.prompts.is_empty() {
+            return Ok(RolloutBatch::default());
+        }
         let _task = Task::new(Activity::Generating);
-        let begun = Instant::now();
-        let jobs = self.jobs(request);
-        let samples: Vec<usize> = jobs.iter().map(|job| job.request.samples).collect();
-        let running = self.running(policy, first)?;
-        running.fleet.publish(running.publisher.publish(policy.policy, policy.version)?);
-        let published = begun.elapsed();
-        let outcome = running.fleet.submit(jobs).recv().map_err(|_| Error::Bug("the thread of the rollout servers has ended"))?;
-        let batch = outcome.map_err(Error::RolloutServers)?;
+        let begun = self.running.as_mut().and_then(|running| running.begun.remove(&request.generation));
+        let Submitted { outcome, published } = begun.map_or_else(|| self.submit(request, policy), Ok)?;
+        let waiting = Instant::now();
+        let outcome = outcome.recv().map_err(|_| Error::Bug("the thread of the rollout servers has ended"))?;
+        let (mut batch, waited) = (outcome.map_err(Error::RolloutServers)?, waiting.elapsed());
+        let mut rolled_out = RolloutBatch { warnings: std::mem::take(&mut batch.warnings), ..RolloutBatch::default() };
+        rolled_out.metrics = metrics(&batch, policy.version, [published, waited.as_secs_f64()]);
         let vocabulary = policy.policy.architecture().vocab_size;
-        let mut rolled_out = RolloutBatch { metrics: metrics(&batch, published.as_secs_f64()), ..RolloutBatch::default() };
         let mut number = 0;
-        for (done, expected) in batch.done.into_iter().zip(samples) {
-            debug_assert_eq!(done.completions.len(), expected);
+        for done in batch.done {
             for completion in done.completions {
                 if let Some(token) = completion.tokens.iter().find(|token| **token as usize >= vocabulary) {
                     let detail =
@@ -166,18 +186,34 @@ impl RolloutSource for Servers {
         Ok(rolled_out)
     }
 
+    fn begin(&mut self, request: &RolloutRequest<'_>, policy: PolicyVersion<'_>) -> Result<()> {
+        let submitted = self.submit(request, policy)?;
+        if let Some(running) = &mut self.running {
+            running.begun.insert(request.generation, submitted);
+        }
+        Ok(())
+    }
+
+    fn forget_begun(&mut self) {
+        self.running.iter_mut().for_each(|running| running.begun.clear());
+    }
+
     fn take_prompt_pass(&mut self, _: &[Arc<Prompt>], _: u64) -> Option<PromptPass> {
         None
     }
 }
 
-/// What is logged of a generation.
-fn metrics(batch: &Batch, published: f64) -> Vec<Metric> {
+/// What is logged of a generation that a policy of this version will learn from; writing the weights and waiting took so many seconds.
+fn metrics(batch: &Batch, version: u64, [published, waited]: [f64; 2]) -> Vec<Metric> {
     let metric = |name: &str, value: f64, reduction| Metric { name: name.to_owned(), value, weight: 1.0, reduction };
+    let staleness = batch.done.iter().map(|done| version.saturating_sub(done.version) as f64);
     vec![
+        metric("rollout/staleness/mean", staleness.clone().sum::<f64>() / batch.done.len().max(1) as f64, Reduction::Mean),
+        metric("rollout/staleness/max", staleness.fold(0.0, f64::max), Reduction::Max),
+        metric("rollout/wait_s", waited, Reduction::Mean),
         metric("rollout/servers", batch.servers as f64, Reduction::Min),
         metric("rollout/retried", batch.retried as f64, Reduction::Sum),
         metric("rollout/probe_difference", batch.difference, Reduction::Max),
-        metric("time/publish", published, Reduction::Mean),
+        metric("rollout/publish_s", published, Reduction::Mean),
     ]
 }

@@ -89,7 +89,6 @@ impl Publisher {
         if let Some(newest) = self.newest.as_ref().filter(|newest| newest.version == version) {
             return Ok(Arc::clone(newest));
         }
-        // A step that is undone and repeated has other weights under the same number.
         let name = format!("rlhost-{:08x}-{version}", self.run);
         let folder = self.folder.join(&name);
         let unwritten = |source: std::io::Error| Error::Write { path: folder.clone(), source };

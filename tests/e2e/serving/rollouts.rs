@@ -1,0 +1,223 @@
+//! Runs whose completions inference servers write.
+
+use rlhost_tests::served::Served;
+use rlhost_tests::{Place, small, tiny};
+use serde_json::{Value, json};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpListener;
+use std::time::Duration;
+
+/// A time limit of what should take seconds.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+const ADAPTER: &str = "adapter_model.safetensors";
+
+/// Arguments of a run that generates 16 completions of up to 24 tokens a step.
+fn arguments<'a>(run: &'a str, more: &[&'a str]) -> Vec<&'a str> {
+    let mut all = small().to_vec();
+    all.extend([
+        "--plugin",
+        "repetition_reward.wasm",
+        "--max-completion-length",
+        "24",
+        "--logging-steps",
+        "1",
+        "--num-generations",
+    ]);
+    all.extend(["4", "--per-device-train-batch-size", "16", "--learning-rate", "0.003", "--log-completions", "all"]);
+    all.extend(["--output-dir", run]);
+    all.extend(more);
+    all
+}
+
+fn url(server: &Served) -> String {
+    format!("http://{}", server.address)
+}
+
+fn start(place: &Place) -> Served {
+    Served::start(place, &["--model", tiny(), "--allow-weight-updates"])
+}
+
+/// Asserts that two runs learned from the same tokens and ended with the same weights, to the bit.
+fn assert_same(place: &Place, got: &str, want: &str, step: u64, weights: &str) {
+    let file = |run: &str| std::fs::read(place.path(run).join(format!("checkpoint-{step}")).join(weights)).unwrap();
+    assert!(file(got) == file(want), "{got}: {weights} differs");
+    assert_eq!(
+        place.timeless(&format!("{got}/completions.jsonl")),
+        place.timeless(&format!("{want}/completions.jsonl")),
+        "{got}"
+    );
+    let learned = |run: &str| -> Vec<Value> {
+        let rows = place.lines(&format!("{run}/metrics.jsonl"));
+        let names = ["reward", "loss", "grad_norm", "entropy", "eval_reward", "eval_loss"];
+        rows.iter().map(|row| names.iter().map(|name| row[name].clone()).collect()).collect()
+    };
+    assert_eq!(learned(got), learned(want), "{got}");
+}
+
+#[test]
+fn a_server_writes_the_tokens_that_the_run_itself_would_write() {
+    let place = Place::new();
+    let evaluations = ["--eval-dataset", rlhost_tests::STORIES, "--eval-strategy", "steps", "--eval-steps", "2"];
+    let twice = ["--num-iterations", "2", "--beta", "0.04", "--old-logp", "recompute", "--stop", "e", "--temperature", "0.8"];
+    for (name, more, weights) in [
+        ("whole", &[][..], "model.safetensors"),
+        ("lora", &[&["--lora-r", "4"], &evaluations[..]].concat(), ADAPTER),
+        ("merged", &["--lora-r", "4", "--lora-dropout", "0"], ADAPTER),
+        ("twice", &[&["--lora-r", "2"], &twice[..]].concat(), ADAPTER),
+    ] {
+        let server = start(&place);
+        let (here, there, url) = (format!("{name}-here"), format!("{name}-there"), url(&server));
+        let steps = ["--max-steps", "4"];
+        let sync = if name == "merged" { &["--rollout-sync", "disk"][..] } else { &[] };
+        place.run(&arguments(&here, &[&steps, more].concat())).succeeded();
+        let outcome = place.run(&arguments(&there, &[&steps, more, &["--rollout-server", &url], sync].concat()));
+        outcome.succeeded();
+        assert!(outcome.stderr.contains("rollouts come from") && outcome.stderr.contains("rlhost serve"), "{}", outcome.stderr);
+        assert_same(&place, &there, &here, 4, weights);
+        assert_eq!(place.lines(&format!("{there}/metrics.jsonl"))[0]["rollout/servers"], 1.0);
+        // Nothing is left: no file, and no adapter.
+        assert!(!place.path(&there).join("rollout_sync").exists());
+        assert_eq!(server.get("/v1/models").json()["data"].as_array().unwrap().len(), 1, "{name}");
+    }
+}
+
+/// The newest adapter of a server with its folder.
+fn adapter(server: &Served) -> Option<(String, String)> {
+    let models = server.get("/v1/models").json();
+    let own = models["data"].as_array()?.iter().rfind(|model| !model["parent"].is_null())?;
+    Some((own["id"].as_str()?.to_owned(), own["root"].as_str()?.to_owned()))
+}
+
+#[test]
+fn servers_that_are_lost_or_have_other_weights_change_nothing() {
+    let place = Place::new();
+    let common = ["--lora-r", "4", "--max-steps", "150", "--save-steps", "150"];
+    place.run(&arguments("alone", &common)).succeeded();
+    let (first, second) = (start(&place), start(&place));
+    let urls = [url(&first), url(&second)];
+    let servers = ["--rollout-server", &urls[0], "--rollout-server", &urls[1], "--max-num-seqs", "8"];
+    let mut run = place.start_heard(&arguments("run", &[&common[..], &servers].concat()));
+    let reaches = |steps: usize| place.wait("run", PATIENCE, || place.steps("run") >= steps);
+    reaches(2);
+    // One stops without a word, and comes back.
+    second.signal("STOP");
+    let at = place.steps("run");
+    reaches(at + 3);
+    second.signal("CONT");
+    // Somebody takes the policy away from the other.
+    let lost = |server: &Served| {
+        let (name, _) = adapter(server).unwrap();
+        server.post("/v1/unload_lora_adapter", &json!({"lora_name": name})).status
+    };
+    place.wait("run", PATIENCE, || adapter(&first).is_some() && lost(&first) == 200);
+    let at = place.steps("run");
+    reaches(at + 3);
+    // Or puts an older version in its place.
+    let replaced = || {
+        let (name, folder) = adapter(&first)?;
+        let (stem, version) = folder.rsplit_once('-')?;
+        let version = version.parse::<u64>().ok()?.checked_sub(1)?;
+        let older = json!({"lora_name": name, "lora_path": format!("{stem}-{version}"), "load_inplace": true});
+        Some(first.post("/v1/load_lora_adapter", &older).status == 200)
+    };
+    place.wait("run", PATIENCE, || replaced() == Some(true));
+    let at = place.steps("run");
+    reaches(at + 3);
+    // And at last, one is killed.
+    drop(first);
+    assert!(run.wait().unwrap().success());
+    assert_same(&place, "run", "alone", 150, ADAPTER);
+    let warnings: Vec<String> = place.events("run", "warning").iter().map(|event| event["text"].to_string()).collect();
+    let about = |server: &str| warnings.iter().filter(|text| text.contains(server)).count();
+    assert!(about(&urls[0]) >= 2 && about(&urls[1]) >= 1, "{warnings:?}");
+    let retried: f64 = place.figure("run", "rollout/retried").iter().sum();
+    assert!(retried >= 1.0, "{retried} {warnings:?}");
+}
+
+#[test]
+fn what_is_wrong_with_servers_is_one_line() {
+    let place = Place::new();
+    let none = TcpListener::bind("127.0.0.1:0").unwrap();
+    let nobody = format!("http://{}", none.local_addr().unwrap());
+    drop(none);
+    let refused = |more: &[&str], code: i32, expected: &str| {
+        let outcome = place.run(&arguments("run", &[&["--max-steps", "2"], more].concat()));
+        assert_eq!(outcome.code, Some(code), "{}", outcome.stderr);
+        assert!(outcome.error().contains(expected), "{expected}: {}", outcome.error());
+        std::fs::remove_dir_all(place.path("run")).ok();
+    };
+    refused(&["--rollout-server", &nobody, "--rollout-timeout-s", "1"], 2, "rollout_server");
+    refused(&["--rollout-server", "nowhere"], 2, "rollout_server");
+    refused(&["--rollout-server", &nobody, "--agent", "python3 a.py"], 2, "rollout_server");
+    let server = Served::start(&place, &["--model", tiny()]);
+    refused(&["--rollout-server", &url(&server)], 1, "--allow-weight-updates");
+    refused(&["--rollout-server", &url(&server), "--rollout-sync", "lora"], 2, "rollout_sync");
+    // Another model under the same name.
+    let other = Served::start(&place, &["--allow-weight-updates"]);
+    refused(&["--rollout-server", &url(&other)], 1, "architecture");
+    refused(&["--rollout-server", &url(&other), "--lora-r", "2"], 1, "no rollout server can be used");
+}
+
+/// A server that answers the first requests as this function says, then closes connections. Returns its URL.
+fn crafted(answer: impl Fn(&str) -> (u16, Value) + Send + Sync + 'static) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let Ok(mut stream) = stream else { return };
+            let mut reader = BufReader::new(stream.try_clone().unwrap());
+            let (mut line, mut length) = (String::new(), 0);
+            let _ = reader.read_line(&mut line);
+            let path = line.split(' ').nth(1).unwrap_or_default().to_owned();
+            loop {
+                let mut header = String::new();
+                if reader.read_line(&mut header).unwrap_or(0) <= 2 {
+                    break;
+                }
+                if let Some((name, value)) = header.split_once(':')
+                    && name.eq_ignore_ascii_case("content-length")
+                {
+                    length = value.trim().parse().unwrap_or(0);
+                }
+            }
+            let _ = reader.read_exact(&mut vec![0; length]);
+            let (status, body) = answer(&path);
+            let body = body.to_string();
+            let head = format!("HTTP/1.1 {status} .\r\nConnection: close\r\nContent-Length: {}\r\n\r\n", body.len());
+            let _ = stream.write_all((head + &body).as_bytes());
+        }
+    });
+    url
+}
+
+#[test]
+fn what_a_server_should_not_answer_is_never_trained_on() {
+    let place = Place::new();
+    let models = json!({"data": [{"id": "m", "owned_by": "vllm", "parent": null, "max_model_len": 192}]});
+    let nonsense = |completion: Value| {
+        let models = models.clone();
+        crafted(move |path| match path {
+            "/v1/models" => (200, models.clone()),
+            "/v1/completions" => (200, completion.clone()),
+            _ => (200, json!({"weight_version": "x"})),
+        })
+    };
+    let choice = |tokens: Value, logps: Value| {
+        json!({"choices": [{"index": 0, "token_ids": tokens, "finish_reason": "stop",
+        "logprobs": {"token_logprobs": logps}, "prompt_logprobs": [null]}]})
+    };
+    for (what, url, expected) in [
+        ("no server of completions", crafted(|_| (200, json!({"hello": "world"}))), "lists no models"),
+        ("a web page", crafted(|_| (404, json!("<html>"))), "404"),
+        ("no choices", nonsense(json!({"choices": 7})), "prompt_logprobs"),
+        ("too few log-probabilities", nonsense(choice(json!([1]), json!([-1.0]))), "prompt_logprobs"),
+        ("somebody else's model", crafted(|_| (200, json!({"data": [{"id": "m", "owned_by": "me"}]}))), "owned by me"),
+    ] {
+        let steps = ["--max-steps", "2", "--rollout-server", &url, "--lora-r", "2", "--rollout-timeout-s", "2"];
+        let outcome = place.run(&arguments("run", &steps));
+        assert!(matches!(outcome.code, Some(1 | 2)) && outcome.error().contains(expected), "{what}: {}", outcome.stderr);
+        assert!(!place.path("run/checkpoint-1").exists(), "{what}");
+        std::fs::remove_dir_all(place.path("run")).ok();
+    }
+}
