@@ -31,6 +31,7 @@ mod data {
 
 mod episodes {
     mod agents;
+    mod drivers;
     mod openenv;
     mod runs;
 }

@@ -1,8 +1,8 @@
-//! Agents of a configuration: programs that ask the model over HTTP.
+//! Agents of a configuration: programs that ask the model over HTTP, started by the run or by somebody else.
 
 use super::entries::OnError;
 use super::entries::{LARGEST_WEIGHT, is_name};
-use super::printable;
+use super::{printable, scalar};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
@@ -33,20 +33,27 @@ const OF_RUNS: [&str; 18] = [
 /// Longest command in an error, in bytes.
 const SHOWN: usize = 200;
 
-/// An agent: a program that asks the policy over HTTP, whose episodes are trained on. The attribute `reach` is as in
-/// [`Config`](super::Config).
+/// An agent: a program that asks the policy over HTTP, whose episodes are trained on. It is started by the run, or drivers elsewhere
+/// take episodes from the run. The attribute `reach` is as in [`Config`](super::Config).
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AgentEntry {
-    /// The program and its arguments.
+    /// The program and its arguments. Without one, drivers elsewhere play the episodes, and listen is needed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub command: Vec<String>,
+    /// Address at which drivers elsewhere take episodes, as in "127.0.0.1:8300".
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub listen: Option<String>,
+    /// File with the keys of drivers, one in a line; without one, RLHOST_AGENT_KEY, or a new key in the run's folder.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub api_key_file: Option<String>,
     /// Name of its rewards in metrics and events.
     #[serde(default = "agent")]
     pub name: String,
     /// Weight of its rewards in the sum.
     #[serde(default = "one")]
     pub weight: f64,
-    /// Maximum duration of an episode, in seconds.
+    /// Maximum duration of an episode, and of waiting for a driver to begin one, in seconds.
     #[serde(default = "ten_minutes")]
     pub timeout_s: f64,
     /// Maximum number of episodes at a time.
@@ -94,9 +101,7 @@ impl AgentEntry {
     /// # Errors
     /// A value that is out of range, and what would be right.
     pub fn check(&self) -> Result<(), String> {
-        if self.command.first().is_none_or(String::is_empty) {
-            return Err("command must name a program, as in [\"python\", \"agent.py\"]".into());
-        }
+        self.check_who_plays()?;
         if let Some(part) = self.command.iter().find(|part| part.contains('\0')) {
             return Err(format!("command has a NUL byte in {:?}", printable(part, SHOWN)));
         }
@@ -124,15 +129,54 @@ impl AgentEntry {
             None => Ok(()),
         }
     }
+
+    /// Checks that either a program or drivers play, with the keys that belong to them.
+    fn check_who_plays(&self) -> Result<(), String> {
+        let Some(listen) = &self.listen else {
+            if self.command.first().is_none_or(String::is_empty) {
+                let listens = "or set listen, for drivers elsewhere";
+                return Err(format!("command must name a program, as in [\"python\", \"agent.py\"], {listens}"));
+            }
+            return match self.api_key_file {
+                Some(_) => Err("api_key_file is for drivers elsewhere; set listen, or leave it out".into()),
+                None => Ok(()),
+            };
+        };
+        if self.address().is_none() {
+            return Err(format!(
+                "listen is {:?}; it must be an address with a port, as in \"127.0.0.1:8300\"",
+                printable(listen, SHOWN)
+            ));
+        }
+        let of_programs =
+            [("command", !self.command.is_empty()), ("persistent", self.persistent), ("pass_env", !self.pass_env.is_empty())];
+        match of_programs.into_iter().find(|(_, is_set)| *is_set) {
+            Some((key, _)) => {
+                Err(format!("{key} is for a program that the run starts, and listen for drivers elsewhere; leave one out"))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Returns the host and the port at which drivers elsewhere take episodes, if they do.
+    pub fn address(&self) -> Option<(&str, u16)> {
+        let (host, port) = self.listen.as_deref()?.rsplit_once(':')?;
+        let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+        Some((host, port.parse().ok()?)).filter(|(host, _)| !host.is_empty())
+    }
 }
 
-/// Returns the list of agents that a key's value means: a command line, a table, or a list of either.
+/// Returns the list of agents that a key's value means: a command line, a table, also as text, or a list of either.
 pub(super) fn agent_entries(key: &str, given: Value) -> Result<Value, String> {
     let items = match given {
         Value::Array(items) => items,
         one => vec![one],
     };
-    let entry = |item: Value| match item {
+    let read = |item: Value| match item {
+        Value::String(line) if line.trim_start().starts_with('{') => scalar(&line),
+        other => other,
+    };
+    let entry = |item: Value| match read(item) {
         Value::String(line) => {
             let words = shlex::split(&line).ok_or_else(|| format!("{:?} has an open quote", printable(&line, SHOWN)))?;
             let command = words.into_iter().map(Value::String).collect();

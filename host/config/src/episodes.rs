@@ -59,6 +59,16 @@ mod tests {
     }
 
     #[test]
+    fn an_agent_without_a_command_listens() {
+        let address = |listen: &str| agents(&format!("[[agent]]\nlisten = \"{listen}\"")).unwrap().remove(0);
+        assert_eq!(address("127.0.0.1:8300").address(), Some(("127.0.0.1", 8300)));
+        assert_eq!(address("[::1]:0").address(), Some(("::1", 0)));
+        // As a flag gives it.
+        assert_eq!(agents("agent = '{ listen = \"a:1\" }'").unwrap()[0].address(), Some(("a", 1)));
+        assert_eq!(agents("agent = \"a\"").unwrap()[0].address(), None);
+    }
+
+    #[test]
     fn the_keys_of_the_only_agent_are_set_by_their_names() {
         let set = |more: &[&str]| {
             let all = ["agent=python agent.py"].iter().chain(more).map(|set| Set::read(set).unwrap()).collect();
@@ -78,6 +88,12 @@ mod tests {
             ("agent = 7", "it must be a command"),
             ("agent = \"\"", "must name a program"),
             ("[[agent]]\ncommand = []", "must name a program"),
+            ("[[agent]]\nlisten = \"127.0.0.1\"", "must be an address with a port"),
+            ("[[agent]]\nlisten = \":8300\"", "must be an address with a port"),
+            ("[[agent]]\nlisten = \"127.0.0.1:83000\"", "must be an address with a port"),
+            ("[[agent]]\nlisten = \"a:1\"\ncommand = [\"b\"]", "command is for a program that the run starts"),
+            ("[[agent]]\nlisten = \"a:1\"\npersistent = true", "persistent is for a program that the run starts"),
+            ("[[agent]]\ncommand = [\"a\"]\napi_key_file = \"b\"", "api_key_file is for drivers elsewhere"),
             ("[[agent]]\ncommand = [\"a\"]\ntimeout_s = 0", "timeout_s is 0"),
             ("[[agent]]\ncommand = [\"a\"]\nmax_concurrent = 0", "max_concurrent must be at least 1"),
             ("[[agent]]\ncommand = [\"a\"]\non_error = \"previous\"", "on_error is previous"),

@@ -1,6 +1,7 @@
 //! What a configuration reaches beyond computing: servers, secrets, folders, ports, and more of the machine than the default limits
 //! allow. Each is a grant, which a run's folder can't give by itself.
 
+use super::agents::agent_entries;
 use super::{AgentEntry, Config, HttpLimits, Limits, PluginEntry, shell_word};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -88,16 +89,26 @@ impl Grant {
         let same = |value: &Value, given: &Value| match (value, given) {
             // A single host may be written without brackets.
             (Value::Array(all), Value::String(_)) => all.len() == 1 && all[0] == *given,
-            (Value::Array(programs), Value::Array(agents)) if self.kind == Kind::Program => {
-                let is = |(program, agent): (&Value, &Value)| {
-                    let passed = agent.get("pass_env").unwrap_or(&Value::Array(Vec::new())) == &program["pass_env"];
-                    passed && agent["command"] == program["command"]
+            (Value::Array(granted), Value::Array(agents)) if self.is_of_agents() => {
+                let none = Value::Array(Vec::new());
+                let has = |agent: &Value, (key, value): (&String, &Value)| agent.get(key).unwrap_or(&none) == value;
+                let is = |(granted, agent): (&Value, &Value)| {
+                    granted.as_object().is_some_and(|granted| granted.iter().all(|part| has(agent, part)))
                 };
-                programs.len() == agents.len() && programs.iter().zip(agents).all(is)
+                granted.len() == agents.len() && granted.iter().zip(agents).all(is)
             }
             _ => value == given || value.as_f64().is_some_and(|value| given.as_f64() == Some(value)),
         };
-        self.parts.iter().all(|(key, value)| is_given(key, &|given| same(value, &json(given))))
+        let read = |given: &toml::Value| match self.is_of_agents() {
+            // A program may be given as a command line.
+            true => agent_entries("agent", given.clone()).map_or_else(|_| json(given), |entries| json(&entries)),
+            false => json(given),
+        };
+        self.parts.iter().all(|(key, value)| is_given(key, &|given| same(value, &read(given))))
+    }
+
+    fn is_of_agents(&self) -> bool {
+        self.keys().eq(["agent"])
     }
 
     /// Returns the keys that give it.
@@ -148,10 +159,15 @@ impl Config {
         for (table, entry) in entries.chain(self.environment.iter().map(|entry| ("environment", entry))) {
             all.extend(Grant::of_entry(table, entry, !self.replay_only));
         }
-        if !self.agent.is_empty() {
-            let part = |agent: &AgentEntry| serde_json::json!({"command": agent.command, "pass_env": agent.pass_env});
-            let programs = self.agent.iter().map(part).collect();
-            all.push(Grant { kind: Kind::Program, parts: vec![("agent".to_owned(), programs)] });
+        if let Some(agent) = self.agent.first() {
+            let kind = if agent.listen.is_some() { Kind::Port } else { Kind::Program };
+            let part = |agent: &AgentEntry| match (&agent.listen, &agent.api_key_file) {
+                (None, _) => serde_json::json!({"command": agent.command, "pass_env": agent.pass_env}),
+                (Some(listen), None) => serde_json::json!({"listen": listen}),
+                (Some(listen), Some(file)) => serde_json::json!({"listen": listen, "api_key_file": file}),
+            };
+            let agents = self.agent.iter().map(part).collect();
+            all.push(Grant { kind, parts: vec![("agent".to_owned(), agents)] });
         }
         if !self.rollout_server.is_empty() {
             let mut parts = vec![("rollout_server".to_owned(), json(&self.rollout_server))];
@@ -214,6 +230,22 @@ mod tests {
             }
             assert!(computes.iter().all(|name| keys.contains_key(*name)));
         }
+    }
+
+    #[test]
+    fn an_agent_is_granted_as_what_is_started_or_listened_on() {
+        let grant =
+            |agent: Value| Config { agent: vec![serde_json::from_value(agent).unwrap()], ..Config::default() }.grants().remove(0);
+        let given = |grant: &Grant, text: &str| grant.is_given(|key, is| key == "agent" && is(&crate::scalar(text)));
+        let program = grant(json!({"command": ["python", "my agent.py"], "timeout_s": 9.0}));
+        assert!(given(&program, "python 'my agent.py'") && !given(&program, "python agent.py"));
+        assert!(!given(&program, "{command = [\"python\", \"my agent.py\"], pass_env = [\"HOME\"]}"));
+        let listens = grant(json!({"listen": "0.0.0.0:8300"}));
+        assert!(given(&listens, "{ listen = \"0.0.0.0:8300\" }") && !given(&listens, "{ listen = \"0.0.0.0:80\" }"));
+        assert!(!given(&listens, "python agent.py") && !program.covers(&listens) && listens.covers(&listens));
+        let with_keys = grant(json!({"listen": "0.0.0.0:8300", "api_key_file": "keys"}));
+        assert!(!listens.covers(&with_keys) && !given(&with_keys, "{ listen = \"0.0.0.0:8300\" }"));
+        assert_eq!(listens.to_string(), "agent = [{ listen = \"0.0.0.0:8300\" }]");
     }
 
     fn limited(key: &str, value: Value) -> Limits {

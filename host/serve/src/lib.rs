@@ -8,11 +8,13 @@ pub mod engine;
 mod http;
 mod scorer;
 pub mod session;
+pub mod sessions;
+pub mod tasks;
 mod text;
 mod weights;
 
 pub use api::{App, ModelCard, ServedWeights};
-pub use http::{Limits, Server, Settings, read_keys};
+pub use http::{Limits, Server, Settings, check_key, read_keys};
 pub use scorer::Scorer;
 pub use weights::WeightLoader;
 

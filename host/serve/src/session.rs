@@ -10,7 +10,7 @@ use crate::engine::{RandomStream, Request, Token};
 use crate::ops::sampler::Sampling;
 use rlhost_models::rollout::Call;
 use serde_json::Value;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Longest text in a report, in bytes.
@@ -29,12 +29,6 @@ pub struct SessionRules {
     pub max_calls: usize,
     /// Maximum number of tokens of a text beyond the first prompt.
     pub max_text: usize,
-}
-
-/// The open sessions of a server, by their keys.
-#[derive(Debug, Default)]
-pub struct Sessions {
-    open: Mutex<HashMap<String, Arc<Session>>>,
 }
 
 /// An episode of an agent.
@@ -102,36 +96,18 @@ pub(crate) struct Recorder {
     conversation: Option<Arc<Conversation>>,
 }
 
-impl Sessions {
-    /// Opens a session under this key.
-    pub fn open(&self, key: String, seed: u64, rules: SessionRules) -> Arc<Session> {
-        let session = Arc::new(Session { rules, seed, state: Mutex::default() });
-        self.lock().insert(key, Arc::clone(&session));
-        session
-    }
-
-    /// Closes a session: its key is unknown from now on. Returns what happened in it.
-    pub fn close(&self, key: &str) -> Record {
-        let session = self.lock().remove(key);
-        session.map(|session| session.close()).unwrap_or_default()
-    }
-
-    /// Returns the session of a key.
-    pub(crate) fn find(&self, key: &[u8]) -> Option<Arc<Session>> {
-        self.lock().get(std::str::from_utf8(key).ok()?).cloned()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, Arc<Session>>> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
 impl Session {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn close(&self) -> Record {
+    /// Creates a session whose calls have random numbers from this seed.
+    pub(crate) fn new(seed: u64, rules: SessionRules) -> Self {
+        Self { rules, seed, state: Mutex::default() }
+    }
+
+    /// Ends it: nothing more is recorded. Returns what happened in it.
+    pub(crate) fn close(&self) -> Record {
         let mut state = self.lock();
         state.closed = true;
         let mut record = std::mem::take(&mut state.record);

@@ -9,6 +9,9 @@ use clap::{Arg, ArgAction, Command, value_parser};
 use std::ffi::OsString;
 use std::path::PathBuf;
 
+/// The flag of an agent whose drivers are elsewhere.
+pub(super) const AGENT_LISTEN: &str = "agent_listen";
+
 /// Switches of TRL that are on by default there and are not keys here. All others would only get in the way of suggestions.
 const ON_IN_TRL: [&str; 9] = [
     "average_tokens_across_devices",
@@ -42,7 +45,7 @@ pub(super) fn command(name: &'static str) -> Command {
         let arg = spelled(Arg::new(negated(name)), &negated(name));
         arg.hide(true).action(ArgAction::SetTrue).overrides_with(name)
     });
-    let command = help::arranged(Command::new(name), own_flags().into_iter().chain(keys.map(flag)));
+    let command = help::arranged(Command::new(name), own_flags().into_iter().chain([agent_listen()]).chain(keys.map(flag)));
     help::with_names(command, &[]).args(foreign).args(negated)
 }
 
@@ -119,6 +122,14 @@ fn own_flags() -> [Arg; 7] {
                  limits of plugins",
             ),
     ]
+}
+
+fn agent_listen() -> Arg {
+    spelled(Arg::new(AGENT_LISTEN), AGENT_LISTEN)
+        .help_heading(PLUGINS)
+        .value_name("ADDRESS")
+        .conflicts_with("agent")
+        .help("Let drivers elsewhere play the model's episodes: address at which they take them, as in 127.0.0.1:8300")
 }
 
 /// Spells a flag with dashes, accepting underscores too.

@@ -2,7 +2,7 @@
 
 use super::algorithm::Known;
 use super::failure::Failure;
-use super::flags::{negatable, negated, setting_id};
+use super::flags::{AGENT_LISTEN, negatable, negated, setting_id};
 use super::granted;
 use crate::config::{self, Asked, Config, ConfigFile, Foreign, Grant, Key, Limits, Overrides, PluginEntry, Set, scalar};
 use crate::dist::World;
@@ -50,6 +50,8 @@ impl Given {
         for Key { name, .. } in config::keys().iter().filter(|key| key.has_flag) {
             overrides.flags.extend(texts(matches, name).into_iter().map(|text| (name.clone(), text)));
         }
+        let listening = |address: String| ("agent".to_owned(), format!("{{ listen = {} }}", Value::String(address)));
+        overrides.flags.extend(texts(matches, AGENT_LISTEN).into_iter().map(listening));
         let off = negatable().filter(|name| matches.get_flag(&negated(name)) && config::key(name).is_some());
         overrides.flags.extend(off.map(|name| (name.to_owned(), "false".to_owned())));
         let is_off = |option: &Foreign| negatable().any(|name| name == option.name) && matches.get_flag(&negated(option.name));

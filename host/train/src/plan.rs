@@ -319,6 +319,11 @@ impl RolloutPlan {
         self.has_environment || self.agent.is_some()
     }
 
+    /// Returns whether drivers elsewhere play the episodes.
+    pub(super) fn is_played_elsewhere(&self) -> bool {
+        self.agent.as_ref().is_some_and(|agent| agent.listen.is_some())
+    }
+
     fn new(config: &Config, logp_temperature: f32) -> Self {
         Self {
             sampling: SamplingPlan::new(config, logp_temperature),

@@ -76,7 +76,10 @@ impl Trainer {
         let mut scores = Vec::new();
         if self.plan.batching.groups.is_some() {
             scores.extend(self.scores_of_answers(&prompts)?);
-            scores.extend(self.scores_of_completions(prompts)?);
+            match self.plan.rollout.is_played_elsewhere() {
+                true => tracing::info!("no completions are tried: drivers elsewhere play the episodes, in the run itself"),
+                false => scores.extend(self.scores_of_completions(prompts)?),
+            }
         }
         let (turn_end, ends) = self.collector.ends()?;
         self.world.barrier("the end of a rehearsal")?;

@@ -10,7 +10,8 @@ pub struct RunFiles<'a>(pub &'a Path);
 
 impl RunFiles<'_> {
     /// Names of what a run creates before its first step.
-    pub const BEGUN: [&'static str; 14] = [
+    pub const BEGUN: [&'static str; 15] = [
+        Self::AGENT_KEY,
         Self::FAILED,
         Self::ANSWERS,
         Self::GRANTED,
@@ -53,6 +54,8 @@ impl RunFiles<'_> {
     const ANSWERS: &'static str = "answers";
     /// One line a grant that the user gave the run.
     const GRANTED: &'static str = "granted.jsonl";
+    /// The key of drivers elsewhere, which play an agent's episodes.
+    const AGENT_KEY: &'static str = "agent_key";
 
     /// Returns the path of the configuration.
     pub fn config(self) -> PathBuf {
@@ -67,6 +70,11 @@ impl RunFiles<'_> {
     /// Returns the path of the grants that the user gave, each with a mark that only that user can make.
     pub fn granted(self) -> PathBuf {
         self.0.join(Self::GRANTED)
+    }
+
+    /// Returns the path of the key of drivers elsewhere.
+    pub fn agent_key(self) -> PathBuf {
+        self.0.join(Self::AGENT_KEY)
     }
 
     /// Returns the path of the metrics.

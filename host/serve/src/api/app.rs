@@ -7,7 +7,9 @@ use super::unix_time;
 use crate::data::Tokenizer;
 use crate::engine::Engine;
 use crate::scorer::Scorer;
-use crate::session::{Session, Sessions};
+use crate::session::Session;
+use crate::sessions::Sessions;
+use crate::tasks::Tasks;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
@@ -38,12 +40,22 @@ pub struct App {
     /// The session that a request belongs to.
     pub(super) session: Option<Arc<Session>>,
     pub(super) weights: Option<Arc<ServedWeights>>,
+    /// Episodes for drivers elsewhere, if there may be any.
+    pub(super) tasks: Option<Arc<Tasks>>,
+    /// The name under which a request has reached the server.
+    pub(super) host: Option<String>,
 }
 
 impl App {
     /// Creates it for a model that generates.
     pub fn new(engine: Engine, tokenizer: Tokenizer, card: ModelCard) -> Self {
         Self { engine: Some(Arc::new(engine)), ..Self::of(tokenizer, card) }
+    }
+
+    /// Creates it for sessions, as which requests are recorded. Only their owners may ask, and the sessions' engine answers. If there are
+    /// `tasks`, drivers take them.
+    pub fn of_sessions(sessions: Arc<Sessions>, tasks: Option<Arc<Tasks>>, tokenizer: Tokenizer, card: ModelCard) -> Self {
+        Self { sessions: Some(sessions), tasks, ..Self::of(tokenizer, card) }
     }
 
     /// Creates it for a reward model.
@@ -53,13 +65,8 @@ impl App {
 
     fn of(tokenizer: Tokenizer, card: ModelCard) -> Self {
         let (engine, scorer, weights, sessions, session) = Default::default();
-        let (ends, card) = (card.ends.clone().into(), Arc::new(card));
-        Self { engine, scorer, tokenizer, ends, card, created: unix_time(), weights, sessions, session }
-    }
-
-    /// Answers only requests with the keys of these sessions, as which they are recorded.
-    pub fn with_sessions(self, sessions: Arc<Sessions>) -> Self {
-        Self { sessions: Some(sessions), ..self }
+        let (ends, card, tasks, host) = (card.ends.clone().into(), Arc::new(card), None, None);
+        Self { engine, scorer, tokenizer, ends, card, created: unix_time(), weights, sessions, session, tasks, host }
     }
 
     /// Returns the open sessions, if only these may ask.
@@ -74,7 +81,13 @@ impl App {
 
     /// Returns the same for a request of a session.
     pub(crate) fn of_session(&self, session: Arc<Session>) -> Arc<Self> {
-        Arc::new(Self { session: Some(session), ..self.clone() })
+        let engine = self.sessions.as_ref().and_then(|sessions| sessions.engine()).or_else(|| self.engine.clone());
+        Arc::new(Self { session: Some(session), engine, ..self.clone() })
+    }
+
+    /// Returns the same for a request of a driver, which has reached the server under this name.
+    pub(crate) fn of_driver(&self, host: &str) -> Arc<Self> {
+        Arc::new(Self { host: Some(host.to_owned()), ..self.clone() })
     }
 
     /// Returns the same with weights that can change, and adapters.
@@ -93,7 +106,9 @@ impl App {
     /// If the model is a reward model.
     pub(super) fn generator(&self) -> Result<&Engine> {
         let detail = "the model is a reward model, which generates nothing; use /classify or /score";
-        self.engine.as_deref().ok_or_else(|| ApiError::invalid(detail))
+        let refused =
+            || if self.sessions.is_some() { ApiError::new(410, "the session has ended") } else { ApiError::invalid(detail) };
+        self.engine.as_deref().ok_or_else(refused)
     }
 
     /// Returns its tokenizer.

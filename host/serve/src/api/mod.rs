@@ -5,6 +5,7 @@ mod app;
 mod chat;
 mod choice;
 mod completions;
+mod driving;
 mod error;
 mod events;
 mod fields;

@@ -10,7 +10,7 @@ use super::generate::Generate;
 use super::reply::Reply;
 use super::responses::Responses;
 use super::scores::Scores;
-use super::{metrics, tokens, weights};
+use super::{driving, metrics, tokens, weights};
 use crate::engine::Engine;
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -42,7 +42,14 @@ pub(crate) enum Route {
     CollectiveRpc,
     LoadAdapter,
     UnloadAdapter,
+    NextTask,
+    StartSession,
+    SetReward,
+    EndSession,
 }
+
+/// Maximum size of what drivers send, in bytes.
+const LARGEST_REPORT: usize = 16 << 10;
 
 /// Paths that other servers have, and why this one does not.
 const REFUSED: [(&str, &str); 1] = [("/v1/embeddings", "embeddings are not served")];
@@ -77,6 +84,10 @@ impl Route {
             "/collective_rpc" => (Self::CollectiveRpc, "POST"),
             "/v1/load_lora_adapter" => (Self::LoadAdapter, "POST"),
             "/v1/unload_lora_adapter" => (Self::UnloadAdapter, "POST"),
+            "/rl/next_task" => (Self::NextTask, "POST"),
+            "/rl/start_session" => (Self::StartSession, "POST"),
+            "/rl/set_reward" => (Self::SetReward, "POST"),
+            "/rl/end_session" => (Self::EndSession, "POST"),
             _ => {
                 let known = REFUSED.into_iter().find(|(refused, _)| *refused == path);
                 let detail = known.map_or("there is no such route", |(_, detail)| detail);
@@ -103,6 +114,19 @@ impl Route {
     /// Returns whether it needs no API key, since monitors ask for it.
     pub(crate) fn is_open(self) -> bool {
         self == Self::Health
+    }
+
+    /// Returns whether it is for drivers, with a key of the run; in a server of sessions, all others need the key of one.
+    pub(crate) fn is_of_drivers(self) -> bool {
+        matches!(self, Self::NextTask | Self::StartSession)
+    }
+
+    /// Returns the size of its largest body in bytes, if `usual` is that of requests to a model.
+    pub(crate) fn largest_body(self, usual: usize) -> usize {
+        match self {
+            Self::NextTask | Self::StartSession | Self::SetReward | Self::EndSession => usual.min(LARGEST_REPORT),
+            _ => usual,
+        }
     }
 
     /// Answers a request with this body; one that takes no body, with this query.
@@ -135,6 +159,13 @@ impl Route {
             Self::CollectiveRpc => apart(&app, body, weights::collective_rpc).await?.install(&app).await,
             Self::LoadAdapter => apart(&app, body, weights::load_adapter).await?.install(&app).await,
             Self::UnloadAdapter => apart(&app, body, weights::unload_adapter).await,
+            Self::NextTask => {
+                let limit = apart(&app, body, driving::read_wait).await?;
+                driving::next_task(&app, limit).await
+            }
+            Self::StartSession => apart(&app, body, driving::start_session).await,
+            Self::SetReward => apart(&app, body, driving::set_reward).await,
+            Self::EndSession => driving::end_session(&app, &body),
         }
     }
 }

@@ -44,7 +44,7 @@ pub struct Engine {
     shared: Arc<Shared>,
     /// None once it is being dropped.
     commands: Mutex<Option<Sender<Command>>>,
-    thread: Option<JoinHandle<()>>,
+    thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl Engine {
@@ -67,7 +67,7 @@ impl Engine {
         let (commands, received) = mpsc::channel();
         let mut worker = Worker::new(model, version, options, Arc::clone(&shared));
         let thread = thread::Builder::new().name("engine".into()).spawn(move || worker.run(&received))?;
-        Ok(Self { options, vocabulary, shared, commands: Mutex::new(Some(commands)), thread: Some(thread) })
+        Ok(Self { options, vocabulary, shared, commands: Mutex::new(Some(commands)), thread: Mutex::new(Some(thread)) })
     }
 
     /// Returns its limits.
@@ -167,7 +167,19 @@ impl Engine {
 
     /// Returns whether its thread is running.
     pub fn is_running(&self) -> bool {
-        self.thread.as_ref().is_some_and(|thread| !thread.is_finished())
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
+        thread.as_ref().is_some_and(|thread| !thread.is_finished())
+    }
+
+    /// Ends it, with all requests under way: nothing is computed any more, and its weights are free.
+    pub fn end(&self) {
+        self.stop_accepting();
+        *self.commands.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(thread) = thread {
+            // A panic has already been printed.
+            let _ = thread.join();
+        }
     }
 
     fn check(&self, request: &Request) -> Result<(), Refusal> {
@@ -188,12 +200,7 @@ impl Engine {
 
 impl Drop for Engine {
     fn drop(&mut self) {
-        self.stop_accepting();
-        *self.commands.lock().unwrap_or_else(PoisonError::into_inner) = None;
-        if let Some(thread) = self.thread.take() {
-            // A panic has already been printed.
-            let _ = thread.join();
-        }
+        self.end();
     }
 }
 

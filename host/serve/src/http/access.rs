@@ -2,7 +2,8 @@
 
 use crate::api::ApiError;
 use crate::config::files;
-use crate::session::{Session, Sessions};
+use crate::session::Session;
+use crate::sessions::{KeyOwner, Sessions};
 use hyper::HeaderMap;
 use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST, ORIGIN};
 use rlhost_records::metrics::Hosts;
@@ -27,12 +28,19 @@ pub fn read_keys(path: &Path) -> io::Result<Vec<String>> {
     let lines = text.lines().map(str::trim).zip(1..).filter(|(line, _)| !line.is_empty() && !line.starts_with('#'));
     let mut keys = Vec::new();
     for (key, number) in lines {
-        if key.len() < SHORTEST || !key.bytes().all(|byte| byte.is_ascii_graphic()) {
-            return Err(wrong(format!("line {number}: a key has at least {SHORTEST} visible ASCII characters, without spaces")));
-        }
+        check_key(key).map_err(|detail| wrong(format!("line {number}: {detail}")))?;
         keys.push(key.to_owned());
     }
     if keys.is_empty() { Err(wrong("it has no key; write one in a line".into())) } else { Ok(keys) }
+}
+
+/// Checks that a key is not easily guessed.
+///
+/// # Errors
+/// Says what a key has to be.
+pub fn check_key(key: &str) -> Result<(), String> {
+    let fits = key.len() >= SHORTEST && key.bytes().all(|byte| byte.is_ascii_graphic());
+    if fits { Ok(()) } else { Err(format!("a key has at least {SHORTEST} visible ASCII characters, without spaces")) }
 }
 
 /// What a request must bring.
@@ -46,8 +54,7 @@ impl Access {
     /// Refuses a request for a host that the server is not, as from a web page whose name leads here (DNS rebinding). With keys,
     /// which such a page does not have, any host will do: proxies have names of their own.
     pub(super) fn check_host(&self, headers: &HeaderMap) -> Result<(), ApiError> {
-        let host = headers.get(HOST).and_then(|host| host.to_str().ok());
-        if !self.keys.is_empty() || host.is_some_and(|host| self.hosts.include(host)) {
+        if !self.keys.is_empty() || self.hosts.include(Self::host(headers)) {
             return Ok(());
         }
         Err(ApiError::new(403, "the server does not answer to this Host; use its address, or start it with --api-key-file"))
@@ -64,8 +71,24 @@ impl Access {
     }
 
     /// Returns the session whose key a request has.
-    pub(super) fn session(sessions: &Sessions, headers: &HeaderMap) -> Result<Arc<Session>, ApiError> {
-        sessions.find(key_of(headers)?).ok_or_else(wrong_key)
+    pub(super) fn session(&self, sessions: &Sessions, headers: &HeaderMap) -> Result<Arc<Session>, ApiError> {
+        match sessions.find(key_of(headers)?) {
+            KeyOwner::Open(session) => Ok(session),
+            KeyOwner::Closed => {
+                let detail =
+                    "the session of this key has ended: it was ended, took longer than timeout_s, or its generation is over";
+                Err(ApiError::new(410, detail))
+            }
+            KeyOwner::Nobody if !self.keys.is_empty() && self.check_key(headers).is_ok() => {
+                Err(ApiError::new(401, "this is the run's key; use that of a session: POST /rl/next_task or /rl/start_session"))
+            }
+            KeyOwner::Nobody => Err(wrong_key()),
+        }
+    }
+
+    /// Returns the name under which a request has reached the server.
+    pub(super) fn host(headers: &HeaderMap) -> &str {
+        headers.get(HOST).and_then(|host| host.to_str().ok()).unwrap_or_default()
     }
 
     /// Refuses a request that a web page sent: without a body, nothing else makes the browser ask the server first.

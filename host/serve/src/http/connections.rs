@@ -90,7 +90,11 @@ async fn answer(context: &Context, request: Request<Incoming>) -> Result<Reply, 
     if !route.as_ref().is_ok_and(|route| route.is_open()) {
         match context.app.sessions() {
             None => context.access.check_key(request.headers())?,
-            Some(sessions) => app = app.of_session(Access::session(sessions, request.headers())?),
+            Some(_) if route.as_ref().is_ok_and(|route| route.is_of_drivers()) => {
+                context.access.check_key(request.headers())?;
+                app = app.of_driver(Access::host(request.headers()));
+            }
+            Some(sessions) => app = app.of_session(context.access.session(sessions, request.headers())?),
         }
     }
     let answered = answer_route(context, route, Arc::clone(&app), request).await;
@@ -113,7 +117,7 @@ async fn answer_route(
     }
     if route.takes_body() {
         Access::check_type(request.headers())?;
-        let read = context.budget.read(request.into_body(), context.limits.body_bytes);
+        let read = context.budget.read(request.into_body(), route.largest_body(context.limits.body_bytes));
         let late = |_| ApiError::new(408, "the body took too long to arrive");
         body = timeout(context.limits.body_time, read).await.map_err(late)??;
     }

@@ -6,6 +6,6 @@ mod connections;
 mod limits;
 mod server;
 
-pub use access::read_keys;
+pub use access::{check_key, read_keys};
 pub use limits::Limits;
 pub use server::{Server, Settings};

@@ -1,6 +1,7 @@
 use super::*;
 use crate::api::App;
 use crate::api::tests::{CHATML, WITH_TOOLS, app, post, refused};
+use crate::sessions::Sessions;
 use serde_json::json;
 
 const SAMPLING: Sampling = Sampling { temperature: 0.9, top_p: 1.0, top_k: 0, min_p: 0.0, repetition_penalty: 1.0 };
@@ -156,7 +157,7 @@ fn a_session_has_limits_and_ends() {
     assert!(status == 400 && detail.contains("0 of its 2 calls left"), "{detail}");
     assert_eq!(sessions.close("key").calls.len(), 2);
     assert!(refused(&app, CHAT, &body).2.contains("the episode has ended"));
-    assert!(sessions.find(b"key").is_none() && sessions.close("key").calls.is_empty());
+    assert!(matches!(sessions.find(b"key"), crate::sessions::KeyOwner::Closed) && sessions.close("key").calls.is_empty());
 
     // What is refused takes no call: too many at once, and more than the context has room for.
     let (sessions, _, app) = opened(CHATML, SessionRules { max_calls: 2, max_tokens: 600, max_text: 600, ..RULES });

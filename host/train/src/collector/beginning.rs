@@ -6,23 +6,31 @@ use crate::dist::World;
 use crate::model::{Frozen, ModelFolder};
 use crate::plan::Plan;
 use std::collections::VecDeque;
+use std::path::PathBuf;
 use std::rc::Rc;
 
+/// What a run is made of that sources of rollouts show to others.
+pub(crate) struct Home {
+    /// The model that it started with.
+    pub model: ModelFolder,
+    /// The folder that it writes into.
+    pub folder: PathBuf,
+}
+
 impl Collector {
-    /// Creates a collector at the beginning of the data, with a reference model if there is one, for a run that started with `model`;
-    /// `longest` is the length of the longest sequence of given completions.
+    /// Creates a collector at the beginning of the data, with a reference model if there is one; `longest` is the length of the longest
+    /// sequence of given completions.
     pub(crate) fn new(
         world: Rc<World>,
         plan: &Plan,
         data: Data,
         turns: Turns,
-        model: &ModelFolder,
+        home: Home,
         reference: Option<Frozen>,
         longest: usize,
     ) -> Self {
-        let ahead = VecDeque::new();
-        let (pending, counters, turns, model) = (VecDeque::new(), Counters::default(), Rc::new(turns), model.clone());
-        let source = source_of(&plan.rollout, &turns, &model);
+        let (ahead, pending, counters, turns) = (VecDeque::new(), VecDeque::new(), Counters::default(), Rc::new(turns));
+        let source = source_of(&plan.rollout, &turns, &home);
         let (batching, rollout, reference_plan) = (plan.batching.clone(), plan.rollout.clone(), plan.reference);
         let sequences = sequences_of(&batching);
         Self {
@@ -33,7 +41,7 @@ impl Collector {
             reference_plan,
             data,
             turns,
-            model,
+            home,
             source,
             reference,
             longest,

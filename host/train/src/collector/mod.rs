@@ -39,12 +39,13 @@ use super::plugins::Plugins;
 use crate::data::{Cursor, shuffle};
 use crate::dist::World;
 use crate::metrics::{Metric, Reduction};
-use crate::model::{Frozen, ModelFolder, Policy, PromptPass};
+use crate::model::{Frozen, Policy, PromptPass};
 use crate::ops::dropout::mixed_bits;
 use crate::plugin::columns::TURN_REWARD;
 use crate::run::Event;
 use agents::Agents;
 use ahead::Ahead;
+pub(super) use beginning::Home;
 use local::{Decoder, Episodes};
 use servers::Servers;
 use source::RolloutSource;
@@ -93,8 +94,7 @@ pub(super) struct Collector {
     reference_plan: ReferencePlan,
     data: Data,
     turns: Rc<Turns>,
-    /// The model that the run started with.
-    model: ModelFolder,
+    home: Home,
     source: Box<dyn RolloutSource>,
     reference: Option<Frozen>,
     /// The longest sequence of given completions.
@@ -139,11 +139,11 @@ trait Sequences {
     fn record(&self, collector: &mut Collector, experience: &Experience, with: &mut With<'_>) -> Result<Figures>;
 }
 
-/// Returns what writes the completions of a run with this plan, which started with this model.
-fn source_of(plan: &Rc<RolloutPlan>, turns: &Rc<Turns>, model: &ModelFolder) -> Box<dyn RolloutSource> {
+/// Returns what writes the completions of a run with this plan.
+fn source_of(plan: &Rc<RolloutPlan>, turns: &Rc<Turns>, home: &Home) -> Box<dyn RolloutSource> {
     match (&plan.agent, &plan.servers) {
-        (Some(agent), _) => Box::new(Agents::new(turns.clone(), plan.clone(), agent.clone())),
-        (None, Some(servers)) => Box::new(Servers::new(turns.clone(), plan.clone(), servers.clone(), model.clone())),
+        (Some(agent), _) => Box::new(Agents::new(turns.clone(), plan.clone(), agent.clone(), home.folder.clone())),
+        (None, Some(servers)) => Box::new(Servers::new(turns.clone(), plan.clone(), servers.clone(), home.model.clone())),
         (None, None) if plan.has_environment => Box::new(Episodes::new(turns.clone())),
         (None, None) => Box::new(Decoder::new(turns.clone())),
     }

@@ -16,7 +16,7 @@ impl Collector {
         rollout.servers = None;
         (self.batching, self.rollout) = (Rc::new(batching), Rc::new(rollout));
         self.turns = Rc::new(self.turns.with_plan(self.rollout.clone()));
-        self.source = source_of(&self.rollout, &self.turns, &self.model);
+        self.source = source_of(&self.rollout, &self.turns, &self.home);
     }
 
     /// Returns the tokens of a text as a completion.

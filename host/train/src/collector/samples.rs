@@ -27,8 +27,9 @@ pub struct Sample {
 impl Collector {
     /// Generates a completion of the dataset's first prompt after this many steps, if the run generates and prints its output.
     pub(crate) fn sample(&mut self, policy: &Policy, step: u64) -> Result<Option<Sample>> {
-        // An episode would need its environment.
-        let one_turn = self.batching.groups.is_some() && !self.rollout.has_environment;
+        // An episode would need its environment, or a driver that has better things to do.
+        let is_simple = !self.rollout.has_environment && !self.rollout.is_played_elsewhere();
+        let one_turn = self.batching.groups.is_some() && is_simple;
         let wanted = one_turn && tracing::enabled!(tracing::Level::INFO);
         let first = if wanted { self.data.prompts().first(1)? } else { Vec::new() };
         let Some(prompt) = first.first() else { return Ok(None) };

@@ -21,7 +21,7 @@ mod servers;
 mod value_model;
 mod values;
 
-use super::collector::{Collector, Data, Turns};
+use super::collector::{Collector, Data, Home, Turns};
 use super::dataset::Prompts;
 use super::evaluation::Evaluation;
 use super::figures::Clock;
@@ -92,7 +92,7 @@ impl Purpose {
 /// # Errors
 /// As [`set_up`].
 pub fn set_up_for(config: Config, beginning: &Beginning, world: Rc<World>, purpose: Purpose) -> Result<Trainer> {
-    let (trains, purpose_connects) = (purpose != Purpose::Evaluation, purpose == Purpose::Training);
+    let (trains, connects) = (purpose != Purpose::Evaluation, purpose == Purpose::Training);
     let instead = purpose.folder();
     world.set_patience(config.dist_timeout_s);
     let names_folder = instead.is_none() && config.output_dir.is_none() && !matches!(beginning, Beginning::Resume { .. });
@@ -104,8 +104,8 @@ pub fn set_up_for(config: Config, beginning: &Beginning, world: Rc<World>, purpo
     best_metric::check(&config, &plugins)?;
     episodes::check_rows(&config, std::iter::once(data.prompts()).chain(&evaluated))?;
     episodes::check(&config, &opened)?;
-    episodes::check_agent(&config, &opened, &backend)?;
-    if purpose_connects {
+    episodes::check_agent(&config, &opened, &backend, world.size())?;
+    if connects {
         servers::check(&config, &opened, &world)?;
     }
     let of_model = only_here(&plugins, &opened).filter(|_| trains);
@@ -142,7 +142,8 @@ pub fn set_up_for(config: Config, beginning: &Beginning, world: Rc<World>, purpo
     let (journal, source, turns) = run.begin((folder, goes_on), &plugins, &plan, opened, changed, warnings)?;
 
     let Run { settings, world, .. } = run;
-    let collector = Collector::new(world.clone(), &plan, data, turns, &source, reference, longest);
+    let home = Home { model: source.clone(), folder: journal.path().to_owned() };
+    let collector = Collector::new(world.clone(), &plan, data, turns, home, reference, longest);
     let (plugins, engine) = plugins.in_place(&settings, world.clone(), trial)?;
     let (state, clock) = (State { inputs, ..State::default() }, Clock::default());
     let mut trainer = Trainer { settings, plan, world, plugins, collector, learner, journal, evaluation, source, state, clock };

@@ -61,7 +61,12 @@ impl Warned {
 }
 
 impl Played {
-    /// Reads what a program left.
+    /// Creates one that could not begin.
+    pub(super) fn without_key() -> Self {
+        Self { failed: Some("the system has no random numbers for a key".into()), ..Self::default() }
+    }
+
+    /// Reads what a program or a driver left.
     pub(super) fn new(record: Record, outcome: Outcome, seed: u64) -> Self {
         let Outcome { output, errors, failed } = outcome;
         // A report may have begun before the part of the output that was kept.

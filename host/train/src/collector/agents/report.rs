@@ -13,6 +13,14 @@ const METRICS: (usize, usize) = (64, 64);
 /// Metrics of agents that a run computes.
 pub(super) const OWN: [&str; 3] = ["calls", "branches", "reread_tokens"];
 
+/// Says what is wrong with the report of a driver, if it can't be one.
+///
+/// # Errors
+/// As [`Report::parse`].
+pub(super) fn check(report: &Map<String, Value>) -> Result<(), String> {
+    Report::of(report).map(drop)
+}
+
 /// What an agent says of its episode.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Report {

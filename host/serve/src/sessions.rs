@@ -1,0 +1,103 @@
+//! The open sessions of a server, and the engine that answers them.
+
+use crate::engine::Engine;
+use crate::session::{Record, Session, SessionRules};
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Number of closed sessions whose keys are remembered, to tell their owners.
+const REMEMBERED: usize = 4096;
+
+/// The open sessions of a server, by their keys.
+#[derive(Default)]
+pub struct Sessions {
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    open: HashMap<String, Arc<Session>>,
+    /// Keys of the newest closed sessions.
+    closed: VecDeque<String>,
+    /// What answers; none while the weights change.
+    engine: Option<Arc<Engine>>,
+}
+
+/// What a key is.
+pub(crate) enum KeyOwner {
+    /// An open session.
+    Open(Arc<Session>),
+    /// A session that has been closed.
+    Closed,
+    /// No session that is remembered.
+    Nobody,
+}
+
+impl Sessions {
+    /// Answers from now on with this engine.
+    pub fn answer_with(&self, engine: Engine) {
+        self.lock().engine = Some(Arc::new(engine));
+    }
+
+    /// Ends the engine, with all requests under way, and closes what is open. Its weights may change afterwards.
+    pub fn stop(&self) {
+        let engine = {
+            let mut state = self.lock();
+            let keys: Vec<String> = state.open.keys().cloned().collect();
+            keys.iter().for_each(|key| drop(state.close(key)));
+            state.engine.take()
+        };
+        // A request that is being answered may hold it, too.
+        engine.iter().for_each(|engine| engine.end());
+    }
+
+    /// Opens a session under this key.
+    pub fn open(&self, key: String, seed: u64, rules: SessionRules) -> Arc<Session> {
+        let session = Arc::new(Session::new(seed, rules));
+        self.lock().open.insert(key, Arc::clone(&session));
+        session
+    }
+
+    /// Closes a session: its key opens nothing from now on. Returns what happened in it.
+    pub fn close(&self, key: &str) -> Record {
+        let session = self.lock().close(key);
+        session.map(|session| session.close()).unwrap_or_default()
+    }
+
+    /// Returns the owner of a key.
+    pub(crate) fn find(&self, key: &[u8]) -> KeyOwner {
+        let state = self.lock();
+        let Ok(key) = std::str::from_utf8(key) else { return KeyOwner::Nobody };
+        match state.open.get(key) {
+            Some(session) => KeyOwner::Open(Arc::clone(session)),
+            None if state.closed.iter().any(|closed| closed == key) => KeyOwner::Closed,
+            None => KeyOwner::Nobody,
+        }
+    }
+
+    /// Returns the engine, if there is one at the moment.
+    pub(crate) fn engine(&self) -> Option<Arc<Engine>> {
+        self.lock().engine.clone()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn close(&mut self, key: &str) -> Option<Arc<Session>> {
+        let session = self.open.remove(key)?;
+        if self.closed.len() >= REMEMBERED {
+            self.closed.pop_front();
+        }
+        self.closed.push_back(key.to_owned());
+        Some(session)
+    }
+}
+
+impl Drop for Sessions {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}

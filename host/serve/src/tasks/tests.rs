@@ -1,0 +1,135 @@
+use super::*;
+use crate::ops::sampler::Sampling;
+use serde_json::json;
+use std::thread;
+
+const SAMPLING: Sampling = Sampling { temperature: 0.9, top_p: 1.0, top_k: 0, min_p: 0.0, repetition_penalty: 1.0 };
+const SESSION: SessionRules =
+    SessionRules { sampling: SAMPLING, logp_temperature: 1.0, max_tokens: 12, max_calls: 6, max_text: 300 };
+const LONG: Duration = Duration::from_secs(60);
+
+/// Refuses rewards above 1.
+fn check(report: &Map<String, Value>) -> Result<(), String> {
+    if report.get("reward").and_then(Value::as_f64) > Some(1.0) { Err("has too much".into()) } else { Ok(()) }
+}
+
+fn tasks() -> Arc<Tasks> {
+    Arc::new(Tasks::new(Arc::default(), check, LONG))
+}
+
+fn offers(count: usize) -> Vec<Task> {
+    let offer = |i: usize| Task { name: format!("e{i}"), row: i / 2, key: format!("key{i}"), seed: i as u64, told: Map::new() };
+    (0..count).map(offer).collect()
+}
+
+/// Plays this many episodes while `drive` does what drivers do, and returns what came of them, with the number of looks.
+fn played(tasks: &Arc<Tasks>, count: usize, rules: TaskRules, drive: impl FnOnce(&Tasks)) -> (Vec<TaskEnd>, usize) {
+    let (own, mut looks) = (Arc::clone(tasks), 0);
+    let interval = Duration::from_millis(20);
+    let playing = thread::spawn(move || {
+        let ends = own.play(offers(count), rules, interval, &mut |_| looks += 1);
+        (ends, looks)
+    });
+    while tasks.lock().rules.is_none() {
+        thread::yield_now();
+    }
+    drive(tasks);
+    playing.join().unwrap()
+}
+
+fn object(value: Value) -> Map<String, Value> {
+    value.as_object().unwrap().clone()
+}
+
+fn rules(timeout: Duration, max_open: usize) -> TaskRules {
+    TaskRules { session: SESSION, timeout, max_open }
+}
+
+/// Returns the open session of a key.
+fn session(tasks: &Tasks, key: &str) -> Arc<Session> {
+    match tasks.sessions.find(key.as_bytes()) {
+        crate::sessions::KeyOwner::Open(session) => session,
+        _ => panic!("{key} is not open"),
+    }
+}
+
+#[test]
+fn episodes_come_in_order_or_by_row_and_end_with_their_reports() {
+    let tasks = tasks();
+    let (ends, _) = played(&tasks, 4, rules(LONG, 3), |tasks| {
+        let row = tasks.start(Wanted::Row(1)).unwrap();
+        assert_eq!((row.key.as_str(), row.timeout), ("key2", LONG));
+        assert_eq!(tasks.start(Wanted::Next).unwrap().name, "e0");
+        assert_eq!(tasks.start(Wanted::Row(7)).unwrap_err(), NoTask::NotNeeded("0, 1".into()));
+        assert_eq!(tasks.start(Wanted::Next).unwrap().name, "e1");
+        assert_eq!(tasks.start(Wanted::Next).unwrap_err(), NoTask::Full(3));
+        let first = session(tasks, "key0");
+        tasks.report(&first, object(json!({"reward": 0.5}))).unwrap();
+        let end = tasks.finish_session(&first, Ok(object(json!({"metrics": {"a": 1}})))).unwrap();
+        assert_eq!((end.name.as_str(), end.calls, end.wrong), ("e0", 0, None));
+        // It can't end twice, nor report any more.
+        assert!(tasks.finish_session(&first, Ok(Map::new())).is_none());
+        assert_eq!(tasks.report(&first, Map::new()), Err(None));
+        assert!(matches!(tasks.sessions.find(b"key0"), crate::sessions::KeyOwner::Closed));
+        let second = session(tasks, "key1");
+        let wrong = tasks.finish_session(&second, Ok(object(json!({"reward": 2})))).unwrap().wrong;
+        assert_eq!(wrong.as_deref(), Some("has too much"));
+        // What is wrong can be corrected, and counts if it is not.
+        let third = session(tasks, "key2");
+        assert_eq!(tasks.report(&third, object(json!({"reward": 2}))), Err(Some("has too much".into())));
+        tasks.report(&third, object(json!({"reward": 1}))).unwrap();
+        tasks.finish_session(&third, Ok(Map::new())).unwrap();
+        let last = tasks.start(Wanted::Next).unwrap();
+        assert_eq!(tasks.start(Wanted::Next).unwrap_err(), NoTask::Idle);
+        tasks.report(&session(tasks, &last.key), object(json!({"reward": 3}))).unwrap_err();
+        tasks.finish_session(&session(tasks, &last.key), Ok(Map::new())).unwrap();
+    });
+    let ended: Vec<(&str, Option<&str>)> = ends.iter().map(|end| (end.report.as_str(), end.failed.as_deref())).collect();
+    let wrong = Some("sent a report that has too much");
+    assert_eq!(ended, [(r#"{"reward":0.5,"metrics":{"a":1}}"#, None), ("", wrong), (r#"{"reward":1}"#, None), ("", wrong)]);
+}
+
+#[test]
+fn what_is_never_begun_or_ended_fails_and_others_wait_for_it_no_longer() {
+    let tasks = tasks();
+    let short = rules(Duration::from_millis(200), 2);
+    let (ends, looks) = played(&tasks, 3, short, |tasks| {
+        tasks.start(Wanted::Next).unwrap();
+        tasks.start(Wanted::Next).unwrap();
+        tasks.finish_session(&session(tasks, "key1"), Err("lost\n it".into())).unwrap();
+    });
+    let failed: Vec<&str> = ends.iter().map(|end| end.failed.as_deref().unwrap()).collect();
+    let unbegun = "has no driver: none began the episode within 0.2 s (timeout_s)";
+    assert_eq!(failed, ["took longer than 0.2 s (timeout_s)", "failed: lost\\n it", unbegun]);
+    assert!(looks > 3, "{looks}");
+    assert!(tasks.lock().offered.is_empty() && tasks.lock().open == 0);
+}
+
+#[test]
+fn a_driver_waits_for_the_next_generation_and_for_the_end_of_the_run() {
+    let tasks = tasks();
+    let waits = |tasks: &Arc<Tasks>, limit: Duration| {
+        let tasks = Arc::clone(tasks);
+        thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+            runtime.block_on(tasks.next(limit)).map(|started| started.name)
+        })
+    };
+    assert_eq!(waits(&tasks, Duration::from_millis(10)).join().unwrap(), Err(NoTask::Idle));
+    let drivers: Vec<_> = (0..2).map(|_| waits(&tasks, LONG)).collect();
+    played(&tasks, 2, rules(LONG, 1), |tasks| {
+        // The second gets its own when the first has ended.
+        for key in ["key0", "key1"] {
+            while !matches!(tasks.sessions.find(key.as_bytes()), crate::sessions::KeyOwner::Open(_)) {
+                thread::yield_now();
+            }
+            tasks.finish_session(&session(tasks, key), Ok(Map::new())).unwrap();
+        }
+    });
+    let mut names: Vec<String> = drivers.into_iter().map(|driver| driver.join().unwrap().unwrap()).collect();
+    names.sort();
+    assert_eq!(names, ["e0", "e1"]);
+    let last = waits(&tasks, LONG);
+    tasks.finish();
+    assert_eq!(last.join().unwrap(), Err(NoTask::Over));
+}

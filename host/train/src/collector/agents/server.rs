@@ -1,0 +1,129 @@
+//! Where agents ask: a server that stays for the whole run, so that its address does, and whose engine is each generation's.
+
+use crate::config::AgentEntry;
+use crate::data::Tokenizer;
+use crate::model::Decoding;
+use crate::plan::RolloutPlan;
+use crate::run::RunFiles;
+use crate::{Error, Result};
+use rand::TryRng;
+use rand::rngs::SysRng;
+use rlhost_serve::engine::{Engine, Options};
+use rlhost_serve::sessions::Sessions;
+use rlhost_serve::tasks::Tasks;
+use rlhost_serve::{App, Limits, ModelCard, Server, Settings, check_key, read_keys};
+use std::io::{self, Write};
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Where the run's own programs ask: nobody but this machine reaches it.
+const HOST: &str = "127.0.0.1";
+
+/// The variable with the key of drivers elsewhere.
+const KEY: &str = "RLHOST_AGENT_KEY";
+
+/// Longest time that a request of a driver waits for an episode.
+const LONGEST_WAIT: Duration = Duration::from_secs(300);
+
+/// Time for the answers under way when the run ends.
+const DRAINING: Duration = Duration::from_millis(500);
+
+/// A running server of agents.
+pub(super) struct AgentServer {
+    server: Server,
+    pub sessions: Arc<Sessions>,
+    /// Episodes for drivers elsewhere, if these play.
+    pub tasks: Option<Arc<Tasks>>,
+}
+
+impl AgentServer {
+    /// Listens: at the address for drivers elsewhere if there is one, or else where the run's own programs find it.
+    ///
+    /// # Errors
+    /// If it can't listen there, or has no key for drivers.
+    pub(super) fn start(entry: &AgentEntry, (tokenizer, ends): (&Tokenizer, &[u32]), folder: &Path) -> Result<Self> {
+        let sessions = Arc::<Sessions>::default();
+        let (mut tasks, mut keys, mut host, mut port) = (None, Vec::new(), HOST, 0);
+        if let Some(address) = entry.address() {
+            let wait = LONGEST_WAIT.min(entry.timeout() / 2);
+            (host, port) = address;
+            keys = keys_of(entry, folder)?;
+            tasks = Some(Arc::new(Tasks::new(Arc::clone(&sessions), super::report::check, wait)));
+        }
+        let (names, version) = (vec!["policy".to_owned()], env!("CARGO_PKG_VERSION").to_owned());
+        let card = ModelCard { names, ends: ends.to_vec(), version };
+        let app = App::of_sessions(Arc::clone(&sessions), tasks.clone(), tokenizer.clone(), card);
+        let limits = Limits { answer_time: entry.timeout(), ..Limits::default() };
+        let settings = Settings { host: host.to_owned(), port, keys, limits };
+        let server = Server::start(app, settings).map_err(failed)?;
+        if tasks.is_some() {
+            tracing::info!("drivers take episodes from http://{}/rl/next_task", server.address());
+        }
+        Ok(Self { server, sessions, tasks })
+    }
+
+    /// Starts to answer with a policy's weights.
+    ///
+    /// # Errors
+    /// If no thread can be had.
+    pub(super) fn answer_with(&self, model: Decoding, version: u64, entry: &AgentEntry, plan: &RolloutPlan) -> Result<()> {
+        let options = Options {
+            max_model_len: model.architecture().max_positions,
+            max_num_seqs: plan.max_num_seqs,
+            // Each episode may have as many requests under way as it has calls.
+            max_waiting: entry.max_concurrent.saturating_mul(plan.max_turns).saturating_mul(2),
+            cache_bytes: usize::try_from(Options::default_cache_bytes()).unwrap_or(usize::MAX),
+        };
+        self.sessions.answer_with(Engine::start(model, version, options).map_err(failed)?);
+        Ok(())
+    }
+
+    pub(super) fn address(&self) -> SocketAddr {
+        self.server.address()
+    }
+}
+
+impl Drop for AgentServer {
+    fn drop(&mut self) {
+        if let Some(tasks) = &self.tasks {
+            tasks.finish();
+            self.server.drain(DRAINING);
+        }
+    }
+}
+
+fn failed(error: io::Error) -> Error {
+    Error::setting("agent", format!("can't be answered: {error}"))
+}
+
+/// Returns the keys of drivers: those of a file, that of a variable, or a new one in the run's folder.
+fn keys_of(entry: &AgentEntry, folder: &Path) -> Result<Vec<String>> {
+    let wrong = |detail: String| Error::setting("agent", detail);
+    if let Some(file) = &entry.api_key_file {
+        return read_keys(Path::new(file)).map_err(|error| wrong(format!("api_key_file: {error}")));
+    }
+    if let Some(key) = std::env::var_os(KEY) {
+        let key = key.into_string().unwrap_or_default();
+        check_key(&key).map_err(|detail| wrong(format!("{KEY}: {detail}")))?;
+        return Ok(vec![key]);
+    }
+    let file = RunFiles(folder).agent_key();
+    let made = new_key().map_err(io::Error::other).and_then(|key| {
+        // Only its owner can read it.
+        let mut made = tempfile::NamedTempFile::new_in(folder)?;
+        writeln!(made, "{key}")?;
+        made.persist(&file)?;
+        Ok(key)
+    });
+    let key = made.map_err(|error| wrong(format!("the key of drivers can't be written to {}: {error}", file.display())))?;
+    tracing::info!("the key of drivers is in {}", file.display());
+    Ok(vec![key])
+}
+
+/// Returns a key that nobody can guess.
+pub(super) fn new_key() -> std::result::Result<String, rand::rngs::SysError> {
+    let [a, b] = [SysRng.try_next_u64()?, SysRng.try_next_u64()?];
+    Ok(format!("rlhost-{a:016x}{b:016x}"))
+}
