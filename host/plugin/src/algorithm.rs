@@ -303,7 +303,9 @@ impl Algorithm {
     fn generation_sent<'a>(&self, generation: &'a Generation, needs: &Needs) -> Result<Sent<'a>> {
         let by_turn = needs.has(columns::TURN_REWARD);
         if by_turn && generation.batch.turns.is_empty() && generation.batch.entries(Unit::Sequence) > 0 {
-            return Err(self.lacks("it needs the rewards of turns, which only episodes have; set environment".to_owned()));
+            return Err(
+                self.lacks("it needs the rewards of turns, which only episodes have; set environment or agent".to_owned())
+            );
         }
         let is_reward = |name: &str| generation.rewards.iter().any(|reward| columns::reward(&reward.name) == name);
         let is_of_turn =

@@ -18,6 +18,9 @@ const SHOWN: usize = 300;
 /// Number of rows that an error names.
 const NAMED: usize = 10;
 
+/// The two ways in which a report has rewards: of the episode, or of each call. One takes the other's place.
+pub(crate) const REWARDS: [&str; 2] = ["reward", "turn_rewards"];
+
 /// Checks what a driver reports; says what is wrong.
 pub type ReportCheck = fn(&Map<String, Value>) -> Result<(), String>;
 
@@ -278,6 +281,9 @@ impl Tasks {
         match &open.wrong {
             Some(wrong) => Err(Some(wrong.clone())),
             None => {
+                if REWARDS.iter().any(|name| report.contains_key(*name)) {
+                    REWARDS.iter().for_each(|name| drop(open.report.shift_remove(*name)));
+                }
                 open.report.extend(report);
                 Ok(())
             }

@@ -112,6 +112,36 @@ print(json.dumps({"reward": sample}))
 }
 
 #[test]
+fn calls_may_have_rewards_of_their_own() {
+    if !has("python3") {
+        return;
+    }
+    let two = |report: &str| {
+        let calls = "said = [chat([user(row[\"prompt\"])]), chat([user(\"Else?\")])]\n";
+        format!("{calls}e = [one[\"content\"].count(\"e\") for one in said]\nprint(json.dumps({report}))")
+    };
+    let place = place(&two("{\"turn_rewards\": e}"));
+    place.write("whole.py", format!("{CHAT}\n{}", two("{\"reward\": sum(e)}")));
+    place.write("few.py", format!("{CHAT}\n{}", two("{\"turn_rewards\": e[:1]}")));
+    let run = |name: &'static str, agent: &str, more: &[&str]| {
+        let command = format!("python3 {agent}");
+        place.run(&arguments(&command, name, &[&["--max-steps", "2"], more].concat())).succeeded();
+        place.tensors(&format!("{name}/checkpoint-2/model.safetensors"))
+    };
+    // Their sum is the episode's reward, from which every call has its advantage, unless each gets its own.
+    let by_episode = run("episode", "agent.py", &[]);
+    assert!(by_episode == run("whole", "whole.py", &[]));
+    assert!(by_episode != run("turns", "agent.py", &["--turn-advantages", "turn"]));
+    for line in place.lines("turns/completions.jsonl") {
+        let rewards: Vec<f64> = line["turn_rewards"].as_array().unwrap().iter().map(|reward| reward.as_f64().unwrap()).collect();
+        assert_eq!((rewards.len(), rewards.iter().sum::<f64>()), (2, line["rewards"]["agent"].as_f64().unwrap()), "{line}");
+    }
+    let command = ["--max-steps", "1", "--plugin", "tldr_length_reward.wasm"];
+    let few = place.run(&arguments("python3 few.py", "few", &command));
+    assert!(few.stderr.contains("turn_rewards are 1, but 2 calls were answered"), "{}", few.stderr);
+}
+
+#[test]
 fn a_bad_agent_costs_its_row_and_a_line() {
     if !has("python3") {
         return;

@@ -5,7 +5,7 @@ use super::error::{ApiError, Result};
 use super::fields::Fields;
 use super::reply::Reply;
 use crate::session::Session;
-use crate::tasks::{NoTask, Started, Tasks, Wanted};
+use crate::tasks::{NoTask, REWARDS, Started, Tasks, Wanted};
 use serde_json::{Map, Value, json};
 use std::time::Duration;
 
@@ -60,7 +60,7 @@ pub(super) fn set_reward(app: &App, mut fields: Fields) -> Result<Reply> {
     let (tasks, session) = app.played()?;
     let report = report(&mut fields);
     fields.finish()?;
-    if !report.contains_key("reward") {
+    if !REWARDS.iter().any(|name| report.contains_key(*name)) {
         return Err(ApiError::field("reward", "is missing"));
     }
     match tasks.report(session, report) {
@@ -94,7 +94,7 @@ pub(super) fn end_session(app: &App, body: &[u8]) -> Result<Reply> {
 
 /// Takes what a driver reports of an episode.
 fn report(fields: &mut Fields) -> Map<String, Value> {
-    ["reward", "metrics"].into_iter().filter_map(|name| Some((name.to_owned(), fields.take(name)?))).collect()
+    REWARDS.into_iter().chain(["metrics"]).filter_map(|name| Some((name.to_owned(), fields.take(name)?))).collect()
 }
 
 /// Returns what a driver gets to know of an episode that it has started.

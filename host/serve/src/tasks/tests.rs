@@ -64,6 +64,7 @@ fn episodes_come_in_order_or_by_row_and_end_with_their_reports() {
         assert_eq!(tasks.start(Wanted::Next).unwrap().name, "e1");
         assert_eq!(tasks.start(Wanted::Next).unwrap_err(), NoTask::Full(3));
         let first = session(tasks, "key0");
+        tasks.report(&first, object(json!({"turn_rewards": [0.5]}))).unwrap();
         tasks.report(&first, object(json!({"reward": 0.5}))).unwrap();
         let end = tasks.finish_session(&first, Ok(object(json!({"metrics": {"a": 1}})))).unwrap();
         assert_eq!((end.name.as_str(), end.calls, end.wrong), ("e0", 0, None));

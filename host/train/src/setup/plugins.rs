@@ -371,7 +371,8 @@ impl Loaded {
         let group = batching.groups.map(|groups| groups.train);
         let trial = Trial::made_up(&prompts, data.columns(), group, (&self.algorithm, self.flow), extras);
         let mut trial = trial.comparing(&self.rewards);
-        trial.begin(&prompts, &config.environment);
+        let agent = config.agent.first().map(|agent| agent.name.as_str());
+        trial.begin(&prompts, &config.environment, config.environment.first().map(PluginEntry::name).or(agent));
         let _task = Task::new(Activity::TryingPlugin).on("the plugins");
         let kept = self.kept(config);
         let mut bear = |name: &str, error| match kept.iter().find(|kept| kept.name == name) {

@@ -26,6 +26,8 @@ const LONGEST_CHARACTER: usize = 4;
 pub(super) struct Played {
     pub record: Record,
     pub report: Report,
+    /// The reward of each call.
+    pub rewards: Vec<Option<f32>>,
     pub seed: u64,
     /// The end of what the program wrote.
     pub output: String,
@@ -89,16 +91,18 @@ impl Played {
                 |refused| format!("no call of the agent was answered: {refused}"),
             )
         };
-        let failed = of_program.or(unreadable).or_else(|| record.calls.is_empty().then(silent));
+        let rewards = report.of_calls(record.calls.len());
+        let unfit = rewards.as_ref().err().cloned();
+        let failed = of_program.or(unreadable).or_else(|| record.calls.is_empty().then(silent)).or(unfit);
         let output = [output, errors].into_iter().filter(|text| !text.is_empty()).collect::<Vec<_>>().join("\n");
         let mut trajectory = Trajectory::default();
         record.calls.iter().for_each(|call| trajectory.add(&call.call));
-        Self { record, report, seed, output, failed, trajectory }
+        Self { record, report, rewards: rewards.unwrap_or_default(), seed, output, failed, trajectory }
     }
 
     /// Returns its rollout and episode; `filler` is the token of one without calls.
     pub(super) fn into_parts(self, tokenizer: &Tokenizer, prompt: &Prompt, filler: u32) -> (Rollout, Episode) {
-        let Self { record, report, seed, output, failed, trajectory } = self;
+        let Self { record, rewards, seed, output, failed, trajectory, .. } = self;
         let (mut rollout, mut episode) = placeholder(prompt, filler);
         if let (Some(first), Some(last)) = (record.calls.first(), record.calls.last()) {
             let (opening, tree) = trajectory.into_rollout();
@@ -110,11 +114,8 @@ impl Played {
             episode.extras = serde_json::to_string(&extras).unwrap_or_default();
             episode.turns = record.calls.iter().map(|call| turn(tokenizer, call)).collect();
         }
-        // The reward is of the whole episode, and known at its end.
-        episode.rewards = vec![None; episode.turns.len()];
-        if let Some(last) = episode.rewards.last_mut() {
-            *last = report.reward;
-        }
+        episode.rewards = rewards;
+        episode.rewards.resize(episode.turns.len(), None);
         (rollout, Episode { seed, output: Some(end_of(&output, RECORDED).to_owned()), failed, ..episode })
     }
 }

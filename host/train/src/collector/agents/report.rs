@@ -1,6 +1,7 @@
 //! What an agent says of its episode: the last line of its output.
 
 use crate::config::{json, printable};
+use crate::episode::sum;
 use crate::plugin::LARGEST_SCORE;
 use serde_json::{Map, Value};
 
@@ -26,6 +27,8 @@ pub(super) fn check(report: &Map<String, Value>) -> Result<(), String> {
 pub(super) struct Report {
     /// The reward that it gives itself.
     pub reward: Option<f32>,
+    /// Instead, the reward of each call, in the order in which they began.
+    pub turn_rewards: Option<Vec<Option<f32>>>,
     /// Its metrics.
     pub metrics: Vec<(String, f64)>,
 }
@@ -45,15 +48,15 @@ impl Report {
     }
 
     fn of(all: &Map<String, Value>) -> Result<Self, String> {
-        let is_score = |reward: &f64| reward.abs() <= f64::from(LARGEST_SCORE);
-        let reward = match all.get("reward") {
+        let reward = all.get("reward").map_or(Ok(None), score)?;
+        let turn_rewards = match all.get("turn_rewards") {
             None | Some(Value::Null) => None,
-            Some(given) => {
-                let reward = number(given).filter(is_score);
-                let detail = || format!("has a reward that is no number of at most {LARGEST_SCORE:e} either way");
-                Some(reward.ok_or_else(detail)? as f32)
-            }
+            Some(Value::Array(given)) => Some(given.iter().map(score).collect::<Result<Vec<_>, _>>()?),
+            Some(_) => return Err("has turn_rewards that are no list".into()),
         };
+        if reward.is_some() && turn_rewards.is_some() {
+            return Err("has both a reward and turn_rewards, whose sum is the reward; leave one out".into());
+        }
         let given = match all.get("metrics") {
             None | Some(Value::Null) => &Map::new(),
             Some(Value::Object(metrics)) => metrics,
@@ -76,7 +79,39 @@ impl Report {
                 )),
             }
         };
-        Ok(Self { reward, metrics: given.iter().map(metric).collect::<Result<_, _>>()? })
+        Ok(Self { reward, turn_rewards, metrics: given.iter().map(metric).collect::<Result<_, _>>()? })
+    }
+
+    /// Returns the reward of each call of an episode with so many.
+    ///
+    /// # Errors
+    /// If it has another number of them, or their sum is too large.
+    pub(super) fn of_calls(&self, calls: usize) -> Result<Vec<Option<f32>>, String> {
+        let Some(rewards) = &self.turn_rewards else {
+            // The reward is of the whole episode, and known at its end.
+            let mut rewards = vec![None; calls];
+            if let Some(last) = rewards.last_mut() {
+                *last = self.reward;
+            }
+            return Ok(rewards);
+        };
+        if rewards.len() != calls {
+            return Err(format!("the agent's turn_rewards are {}, but {calls} calls were answered", rewards.len()));
+        }
+        match sum(rewards).filter(|sum| sum.abs() > LARGEST_SCORE) {
+            Some(sum) => Err(format!("the agent's turn_rewards have the sum {sum:e}; the limit is {LARGEST_SCORE:e} either way")),
+            None => Ok(rewards.clone()),
+        }
+    }
+}
+
+/// Returns a reward; none of null.
+fn score(given: &Value) -> Result<Option<f32>, String> {
+    let is_score = |reward: &f64| reward.abs() <= f64::from(LARGEST_SCORE);
+    match number(given).filter(is_score) {
+        Some(reward) => Ok(Some(reward as f32)),
+        None if given.is_null() => Ok(None),
+        None => Err(format!("has a reward that is no number of at most {LARGEST_SCORE:e} either way")),
     }
 }
 
@@ -101,8 +136,21 @@ mod tests {
     }
 
     #[test]
+    fn each_call_may_have_a_reward_of_its_own() {
+        let of = |line: &str, calls: usize| Report::parse(line).unwrap().of_calls(calls);
+        assert_eq!(of("{\"turn_rewards\": [0.5, null, true]}", 3), Ok(vec![Some(0.5), None, Some(1.0)]));
+        assert_eq!(of("{\"reward\": 2}", 3), Ok(vec![None, None, Some(2.0)]));
+        assert_eq!(of("{}", 2), Ok(vec![None; 2]));
+        assert!(of("{\"turn_rewards\": [1]}", 2).unwrap_err().contains("are 1, but 2 calls were answered"));
+        assert!(of("{\"turn_rewards\": [9e11, 9e11]}", 2).unwrap_err().contains("the sum 1.8e12"));
+    }
+
+    #[test]
     fn what_is_no_report_is_refused_with_the_line() {
         for (line, part) in [
+            ("{\"turn_rewards\": 1}", "turn_rewards that are no list"),
+            ("{\"turn_rewards\": [1, \"a\"]}", "no number of at most 1e12"),
+            ("{\"reward\": 1, \"turn_rewards\": [1]}", "both a reward and turn_rewards"),
             ("{\"reward\": 1e38}", "no number of at most 1e12"),
             ("{\"reward\": NaN}", "is no JSON"),
             ("{\"reward\": \"1\"}", "no number"),

@@ -141,16 +141,17 @@ impl Trial {
         plugin.loss(&batch).map(drop)
     }
 
-    /// Takes the starts of each environment's episodes from its first prompts. The synthetic completions are then episodes of a turn.
-    pub(crate) fn begin(&mut self, prompts: &[Arc<Prompt>], environments: &[PluginEntry]) {
+    /// Takes the starts of each environment's episodes from its first prompts. The synthetic completions are episodes of a turn if there is
+    /// a `partner`, an environment or agent, that rewards turns.
+    pub(crate) fn begin(&mut self, prompts: &[Arc<Prompt>], environments: &[PluginEntry], partner: Option<&str>) {
         let starts = environments.iter().enumerate().map(|(place, entry)| {
             let own = prompts.iter().filter(|prompt| prompt.acts_in(environments) == Some(place));
             let starts = own.take(PROMPTS).enumerate().map(|(i, prompt)| start(prompt, i as u64, 0)).collect();
             (entry.name().to_owned(), starts)
         });
         self.starts = Arc::new(starts.collect());
-        if let (Some(entry), Some(generation)) = (environments.first(), &mut self.generation) {
-            *generation = Arc::new(one_turn_each(generation, entry.name()));
+        if let (Some(partner), Some(generation)) = (partner, &mut self.generation) {
+            *generation = Arc::new(one_turn_each(generation, partner));
         }
     }
 
@@ -198,20 +199,17 @@ fn left_without_state(plugin: &mut Plugin) -> Result<()> {
     plugin.snapshot()?.map_or(Ok(()), |state| plugin.adopt(state))
 }
 
-/// Returns a generation as episodes of one turn, whose rewards are this environment's.
-fn one_turn_each(generation: &Generation, environment: &str) -> Generation {
+/// Returns a generation as episodes of one turn, whose rewards are this environment's or agent's.
+fn one_turn_each(generation: &Generation, partner: &str) -> Generation {
     let mut generation = generation.clone();
     let batch = &mut generation.batch;
     let spans = batch.tokens.windows(2).enumerate();
     batch.turns = spans.map(|(row, ends)| TurnSpan { sequence: row as u32, start: ends[0], end: ends[1] }).collect();
     for (reward, column) in generation.rewards.iter_mut().zip(&mut batch.columns) {
-        (reward.name, column.name) = (environment.to_owned(), columns::reward(environment));
+        (reward.name, column.name) = (partner.to_owned(), columns::reward(partner));
     }
-    let of_turns = batch.columns.first().map(|scores| Column {
-        name: columns::turn_reward(environment),
-        unit: Unit::Turn,
-        ..scores.clone()
-    });
+    let of_turns =
+        batch.columns.first().map(|scores| Column { name: columns::turn_reward(partner), unit: Unit::Turn, ..scores.clone() });
     batch.columns.extend(of_turns);
     generation
 }
