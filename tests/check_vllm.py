@@ -85,7 +85,7 @@ class Vllm:
 
 def train(rlhost, model, run, steps, more):
     """Start a run with the server; returns the process."""
-    arguments = [rlhost, "grpo", "--model", model, "--plugin", "repetition_reward.wasm", "--max-steps", steps, "--num-generations", 4,
+    arguments = [rlhost, "grpo", "--model", model, "--plugin", "tldr_length_reward.wasm", "--max-steps", steps, "--num-generations", 4,
                  "--per-device-train-batch-size", 8, "--max-completion-length", 16, "--max-prompt-length", 32, "--learning-rate", "1e-4",
                  "--logging-steps", 1, "--log-completions", "all", "--report-to", "none", "--output-dir", run,
                  "--rollout-server", f"http://127.0.0.1:{PORT}", "--rollout-timeout-s", 300, "--dataset", "prompts.jsonl", *more]

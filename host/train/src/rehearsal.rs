@@ -1,6 +1,6 @@
 //! What a run would do, found out without training: its first prompts, and what its rewards say of completions.
 
-use super::collector::With;
+use super::collector::{Home, With};
 use super::dataset::Prompt;
 use super::phase::Phase;
 use super::plugins::{Judged, Scored, batch};
@@ -128,7 +128,8 @@ impl Trainer {
     /// Has short completions of these prompts scored.
     fn scores_of_completions(&mut self, prompts: Vec<Arc<Prompt>>) -> Result<Vec<Scores>> {
         let is_shortened = self.plan.rollout.max_completion_length > SHORT.1;
-        self.collector.shorten(SHORT);
+        let home = Home { model: self.source.clone(), folder: self.journal.path().to_owned() };
+        self.collector.shorten(SHORT, &home);
         let at = self.moment();
         let (learner, phase) = (&self.learner, Phase::Train);
         let mut with = With { learner, plugins: &mut self.plugins, journal: &mut self.journal, at, phase };

@@ -5,6 +5,7 @@ use rlhost_tests::{Place, small, tiny};
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpListener;
+use std::process::Command;
 use std::time::Duration;
 
 /// A time limit of what should take seconds.
@@ -17,7 +18,7 @@ fn arguments<'a>(run: &'a str, more: &[&'a str]) -> Vec<&'a str> {
     let mut all = small().to_vec();
     all.extend([
         "--plugin",
-        "repetition_reward.wasm",
+        "tldr_length_reward.wasm",
         "--max-completion-length",
         "24",
         "--logging-steps",
@@ -53,6 +54,9 @@ fn assert_same(place: &Place, got: &str, want: &str, step: u64, weights: &str) {
         rows.iter().map(|row| names.iter().map(|name| row[name].clone()).collect()).collect()
     };
     assert_eq!(learned(got), learned(want), "{got}");
+    let moved =
+        place.lines(&format!("{got}/metrics.jsonl")).iter().any(|row| row["grad_norm"].as_f64().is_some_and(|norm| norm > 0.0));
+    assert!(moved, "{got} has learned nothing");
 }
 
 #[test]
@@ -92,47 +96,84 @@ fn adapter(server: &Served) -> Option<(String, String)> {
 #[test]
 fn servers_that_are_lost_or_have_other_weights_change_nothing() {
     let place = Place::new();
-    let common = ["--lora-r", "4", "--max-steps", "150", "--save-steps", "150"];
-    place.run(&arguments("alone", &common)).succeeded();
+    let common = ["--lora-r", "4", "--lr-scheduler-type", "constant", "--save-steps", "100000"];
     let (first, second) = (start(&place), start(&place));
     let urls = [url(&first), url(&second)];
-    let servers = ["--rollout-server", &urls[0], "--rollout-server", &urls[1], "--max-num-seqs", "8"];
-    let mut run = place.start_heard(&arguments("run", &[&common[..], &servers].concat()));
-    let reaches = |steps: usize| place.wait("run", PATIENCE, || place.steps("run") >= steps);
-    reaches(2);
-    // One stops without a word, and comes back.
+    let servers = ["--rollout-server", &urls[0], "--rollout-server", &urls[1], "--max-num-seqs", "8", "--max-steps", "100000"];
+    let mut run = place.start(&arguments("run", &[&common[..], &servers].concat()));
+    // What the run has said of a server.
+    let said = |server: &str, what: &str| {
+        let events = std::fs::read_to_string(place.path("run/events.jsonl")).unwrap_or_default();
+        events.lines().any(|line| line.contains(server) && line.contains(what))
+    };
+    let until = |done: &dyn Fn() -> bool| place.wait("run", PATIENCE, done);
+    until(&|| place.steps("run") >= 2);
+    // One stops without a word, and goes on later.
     second.signal("STOP");
-    let at = place.steps("run");
-    reaches(at + 3);
+    until(&|| said(&urls[1], "tried again"));
     second.signal("CONT");
     // Somebody takes the policy away from the other.
-    let lost = |server: &Served| {
-        let (name, _) = adapter(server).unwrap();
-        server.post("/v1/unload_lora_adapter", &json!({"lora_name": name})).status
-    };
-    place.wait("run", PATIENCE, || adapter(&first).is_some() && lost(&first) == 200);
-    let at = place.steps("run");
-    reaches(at + 3);
+    until(&|| {
+        if let Some((name, _)) = adapter(&first) {
+            let _ = first.post("/v1/unload_lora_adapter", &json!({"lora_name": name}));
+        }
+        said(&urls[0], "404")
+    });
     // Or puts an older version in its place.
-    let replaced = || {
-        let (name, folder) = adapter(&first)?;
-        let (stem, version) = folder.rsplit_once('-')?;
-        let version = version.parse::<u64>().ok()?.checked_sub(1)?;
-        let older = json!({"lora_name": name, "lora_path": format!("{stem}-{version}"), "load_inplace": true});
-        Some(first.post("/v1/load_lora_adapter", &older).status == 200)
-    };
-    place.wait("run", PATIENCE, || replaced() == Some(true));
-    let at = place.steps("run");
-    reaches(at + 3);
+    until(&|| {
+        let older = adapter(&first).and_then(|(name, folder)| {
+            let (stem, version) = folder.rsplit_once('-')?;
+            let version = version.parse::<u64>().ok()?.checked_sub(1)?;
+            Some(json!({"lora_name": name, "lora_path": format!("{stem}-{version}"), "load_inplace": true}))
+        });
+        let _ = older.map(|older| first.post("/v1/load_lora_adapter", &older));
+        said(&urls[0], "weights of version")
+    });
     // And at last, one is killed.
+    let before = adapter(&first);
+    until(&|| adapter(&first).is_some_and(|now| before.as_ref() != Some(&now)));
+    let at = place.steps("run");
+    until(&|| place.steps("run") >= at + 3);
     drop(first);
-    assert!(run.wait().unwrap().success());
-    assert_same(&place, "run", "alone", 150, ADAPTER);
-    let warnings: Vec<String> = place.events("run", "warning").iter().map(|event| event["text"].to_string()).collect();
-    let about = |server: &str| warnings.iter().filter(|text| text.contains(server)).count();
-    assert!(about(&urls[0]) >= 2 && about(&urls[1]) >= 1, "{warnings:?}");
+    until(&|| said(&urls[0], "onnection"));
+    let killed = place.steps("run");
+    until(&|| place.steps("run") >= killed + 3);
+    Command::new("kill").args(["-TERM", &run.id().to_string()]).status().unwrap();
+    assert!(run.wait().unwrap().code().is_some());
+    let steps = *place.checkpoints("run").last().unwrap();
+    place.run(&arguments("alone", &[&common[..], &["--max-steps", &steps.to_string()]].concat())).succeeded();
+    assert_same(&place, "run", "alone", steps, ADAPTER);
     let retried: f64 = place.figure("run", "rollout/retried").iter().sum();
-    assert!(retried >= 1.0, "{retried} {warnings:?}");
+    assert!(retried >= 3.0, "{retried}");
+}
+
+#[test]
+fn generations_ahead_are_as_old_as_they_may_be_and_no_prompt_is_lost() {
+    let place = Place::new();
+    let server = start(&place);
+    let url = url(&server);
+    let ahead =
+        ["--lora-r", "4", "--rollout-server", &url, "--max-staleness", "2", "--vllm-importance-sampling-correction", "true"];
+    let steps = ["--max-steps", "8", "--save-steps", "4", "--save-total-limit", "9"];
+    place.run(&arguments("run", &[&ahead[..], &steps].concat())).succeeded();
+    let oldest = place.figure("run", "rollout/staleness/max");
+    assert_eq!(oldest[..3], [0.0, 1.0, 2.0], "{oldest:?}");
+    assert!(oldest.iter().all(|age| *age <= 2.0) && oldest[7] == 2.0, "{oldest:?}");
+    // The same prompts in the same order as in a run that does not look ahead, also if it is resumed.
+    place.run(&arguments("alone", &[&["--lora-r", "4"][..], &steps].concat())).succeeded();
+    let prompts = |run: &str| -> Vec<Value> {
+        place.lines(&format!("{run}/completions.jsonl")).iter().map(|line| line["prompt"].clone()).collect()
+    };
+    assert!(prompts("run") == prompts("alone"), "other prompts");
+    place.copy("run", "again");
+    place.run(&["resume", "again", "--step", "4", "--set", &format!("rollout_server=[\"{url}\"]")]).succeeded();
+    assert!(prompts("again") == prompts("alone"), "other prompts after a resume");
+    // Two updates for each generation leave room for one generation ahead.
+    let twice = ["--lora-r", "4", "--rollout-server", &url, "--max-staleness", "2", "--num-iterations", "2"];
+    place.run(&arguments("twice", &[&twice[..], &steps].concat())).succeeded();
+    let oldest: Vec<f64> =
+        place.lines("twice/metrics.jsonl").iter().filter_map(|row| row["rollout/staleness/max"].as_f64()).collect();
+    assert_eq!(oldest, [0.0, 2.0, 2.0, 2.0]);
 }
 
 #[test]

@@ -12,8 +12,11 @@ const VALUE: usize = 96;
 /// A completion, as a run writes it.
 #[derive(Serialize)]
 pub struct CompletionLine<'a> {
-    /// The step in which it was generated.
+    /// The step that learns from it first.
     pub step: u64,
+    /// Number of updates of the policy that wrote it, if those are not as many.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub policy_version: Option<u64>,
     /// The row of the dataset.
     pub row: usize,
     /// Text of the prompt.
@@ -81,8 +84,11 @@ pub struct TurnRow {
 /// A completion, as it is scored again. What a run always writes must be there.
 #[derive(Deserialize)]
 pub struct Recorded {
-    /// The step in which it was generated.
+    /// The step that learns from it first.
     pub step: u64,
+    /// Number of updates of the policy that wrote it, if those are not as many.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub policy_version: Option<u64>,
     /// The row of the dataset.
     pub row: usize,
     /// Text of the prompt.
@@ -185,8 +191,11 @@ fn count(value: &Value) -> usize {
 /// A completion, as far as a diagnosis reads it: what the rewards and the algorithm made of it.
 #[derive(Deserialize)]
 pub struct ScoredCompletion {
-    /// The step in which it was generated.
+    /// The step that learns from it first.
     pub step: u64,
+    /// Number of updates of the policy that wrote it, if those are not as many.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub policy_version: Option<u64>,
     /// The row of the dataset.
     pub row: usize,
     /// Its scores, by the names of the rewards.
@@ -266,6 +275,7 @@ mod tests {
         let plugins = BTreeMap::from([("r".to_owned(), PluginVersion::parse("abc+de"))]);
         let mut row = CompletionLine {
             step: 3,
+            policy_version: None,
             row: 7,
             prompt: "2+2?",
             completion: "4",

@@ -1,21 +1,13 @@
 //! Begins collecting.
 
 use super::sequences::sequences_of;
+use super::source::Home;
 use super::{Collector, Counters, Data, Turns, source_of};
 use crate::dist::World;
-use crate::model::{Frozen, ModelFolder};
+use crate::model::Frozen;
 use crate::plan::Plan;
 use std::collections::VecDeque;
-use std::path::PathBuf;
 use std::rc::Rc;
-
-/// What a run is made of that sources of rollouts show to others.
-pub(crate) struct Home {
-    /// The model that it started with.
-    pub model: ModelFolder,
-    /// The folder that it writes into.
-    pub folder: PathBuf,
-}
 
 impl Collector {
     /// Creates a collector at the beginning of the data, with a reference model if there is one; `longest` is the length of the longest
@@ -25,29 +17,14 @@ impl Collector {
         plan: &Plan,
         data: Data,
         turns: Turns,
-        home: Home,
+        home: &Home,
         reference: Option<Frozen>,
         longest: usize,
     ) -> Self {
-        let (ahead, pending, counters, turns) = (VecDeque::new(), VecDeque::new(), Counters::default(), Rc::new(turns));
-        let source = source_of(&plan.rollout, &turns, &home);
+        let (pending, counters, turns) = (VecDeque::new(), Counters::default(), Rc::new(turns));
+        let source = source_of(&plan.rollout, &turns, home);
         let (batching, rollout, reference_plan) = (plan.batching.clone(), plan.rollout.clone(), plan.reference);
         let sequences = sequences_of(&batching);
-        Self {
-            world,
-            sequences,
-            batching,
-            rollout,
-            reference_plan,
-            data,
-            turns,
-            home,
-            source,
-            reference,
-            longest,
-            ahead,
-            pending,
-            counters,
-        }
+        Self { world, sequences, batching, rollout, reference_plan, data, turns, source, reference, longest, pending, counters }
     }
 }

@@ -7,7 +7,7 @@ use crate::data::{Cursor, Loader};
 use crate::dataset::{Prompt, Prompts};
 use crate::experience::Experience;
 use crate::plan::Batching;
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
 /// Prompts, and the order in which they are drawn.
@@ -22,6 +22,23 @@ pub(crate) struct Data {
     packs: Option<Vec<Vec<usize>>>,
     /// Which prompts are skipped, if some are.
     skipping: Option<Skipping>,
+    /// What was drawn ahead of training, in order.
+    ahead: VecDeque<Drawn>,
+}
+
+/// A place in the order of prompts.
+pub(super) struct Mark {
+    before: (Cursor, Streaks),
+    begins_epoch: bool,
+}
+
+/// Prompts that were drawn before training needs them.
+struct Drawn {
+    prompts: Vec<Arc<Prompt>>,
+    /// The place in the order before them.
+    before: (Cursor, Streaks),
+    /// Whether they begin an epoch.
+    begins_epoch: bool,
 }
 
 impl Data {
@@ -39,7 +56,15 @@ impl Data {
         let mut columns = prompts.columns().clone();
         columns.extend(evaluated.into_iter().flat_map(|evaluated| evaluated.columns().iter().cloned()));
         let fingerprint = prompts.fingerprint()?;
-        Ok(Self { prompts, fingerprint, columns: columns.into_iter().collect(), loader, packs, skipping: None })
+        Ok(Self {
+            prompts,
+            fingerprint,
+            columns: columns.into_iter().collect(),
+            loader,
+            packs,
+            skipping: None,
+            ahead: VecDeque::new(),
+        })
     }
 
     /// Skips prompts as the configuration says.
@@ -82,6 +107,27 @@ impl Data {
         Ok((rows, skipping.map(|_| skipped)))
     }
 
+    /// Returns the number of batches that were drawn ahead.
+    pub(super) fn ahead(&self) -> usize {
+        self.ahead.len()
+    }
+
+    /// Returns the place of the next batch to be drawn, and whether it begins an epoch.
+    pub(super) fn mark(&self) -> Result<Mark> {
+        Ok(Mark { before: (self.loader.cursor(), self.own_streaks()), begins_epoch: self.loader_is_at_end()? })
+    }
+
+    /// Keeps a batch, which was drawn at a place, until training needs it.
+    pub(super) fn keep(&mut self, at: Mark, prompts: Vec<Arc<Prompt>>) {
+        let Mark { before, begins_epoch } = at;
+        self.ahead.push_back(Drawn { prompts, before, begins_epoch });
+    }
+
+    /// Returns the first batch that was drawn ahead.
+    pub(super) fn take_kept(&mut self) -> Option<Vec<Arc<Prompt>>> {
+        self.ahead.pop_front().map(|drawn| drawn.prompts)
+    }
+
     /// Takes the warnings about rows that were drawn since the last time.
     pub(super) fn warnings(&self) -> Vec<String> {
         self.prompts.warnings()
@@ -94,6 +140,10 @@ impl Data {
 
     /// Returns how many times in a row each prompt's rewards have not differed, if prompts are skipped.
     pub(super) fn streaks(&self) -> Streaks {
+        self.ahead.front().map_or_else(|| self.own_streaks(), |next| next.before.1.clone())
+    }
+
+    fn own_streaks(&self) -> Streaks {
         self.skipping.as_ref().map(|skipping| skipping.streaks.clone()).unwrap_or_default()
     }
 
@@ -102,6 +152,10 @@ impl Data {
     /// # Errors
     /// As [`Data::next`].
     pub(super) fn is_at_end(&self) -> Result<bool> {
+        self.ahead.front().map_or_else(|| self.loader_is_at_end(), |next| Ok(next.begins_epoch))
+    }
+
+    fn loader_is_at_end(&self) -> Result<bool> {
         if self.prompts.are_drawn() {
             return self.loader.is_at_usable_end(|rows| self.prompts.usable(rows));
         }
@@ -164,13 +218,14 @@ impl Data {
         epoch as f64 + taken as f64 / self.prompts.len().max(1) as f64
     }
 
-    /// Returns the position of the next batch.
+    /// Returns the position of the next batch to be trained on.
     pub(super) fn cursor(&self) -> Cursor {
-        self.loader.cursor()
+        self.ahead.front().map_or_else(|| self.loader.cursor(), |next| next.before.0)
     }
 
-    /// Moves to a position in the order, with the prompts' streaks there.
+    /// Moves to a position in the order, with the prompts' streaks there. What was drawn ahead is drawn again.
     pub(super) fn seek(&mut self, cursor: Cursor, streaks: Streaks) {
+        self.ahead.clear();
         self.loader.seek(cursor);
         self.skipping.iter_mut().for_each(|skipping| skipping.streaks.clone_from(&streaks));
     }

@@ -168,7 +168,7 @@ impl Collector {
         let scored = with.plugins.score(judged(batch, e, with.plugins.has_models()), with.phase);
         let scored = scored.or_else(|error| {
             if let Some(name) = error.plugin_at_fault() {
-                with.journal.keep_failed(e, with.plugins.failed_rows(name), &error.to_string())?;
+                with.journal.keep_failed(e, with.plugins.failed_rows(name), &error.to_string(), step)?;
             }
             Err(error)
         })?;
@@ -187,7 +187,7 @@ impl Collector {
             with.journal.reward_failed(step, failure)?;
             let rows: Vec<usize> = failure.failed.iter().map(|(row, _)| *row).filter(|row| *row < e.rollouts.len()).collect();
             if !rows.is_empty() {
-                with.journal.keep_failed(e, &rows, &failure.error)?;
+                with.journal.keep_failed(e, &rows, &failure.error, step)?;
             }
         }
         let scorable = (0..e.rollouts.len()).any(|row| columns.iter().any(|r| r.values[row].is_some()));

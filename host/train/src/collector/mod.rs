@@ -23,6 +23,7 @@ mod turns;
 pub(super) use data::Data;
 pub use samples::Sample;
 pub(super) use skipping::Streaks;
+pub(super) use source::Home;
 pub(super) use turns::Turns;
 
 use super::Result;
@@ -44,8 +45,6 @@ use crate::ops::dropout::mixed_bits;
 use crate::plugin::columns::TURN_REWARD;
 use crate::run::Event;
 use agents::Agents;
-use ahead::Ahead;
-pub(super) use beginning::Home;
 use local::{Decoder, Episodes};
 use servers::Servers;
 use source::RolloutSource;
@@ -94,13 +93,10 @@ pub(super) struct Collector {
     reference_plan: ReferencePlan,
     data: Data,
     turns: Rc<Turns>,
-    home: Home,
     source: Box<dyn RolloutSource>,
     reference: Option<Frozen>,
     /// The longest sequence of given completions.
     longest: usize,
-    /// Generations that were begun and not trained on, in order.
-    ahead: VecDeque<Ahead>,
     /// Micro-batches waiting to be trained on.
     pending: VecDeque<MicroBatch>,
     counters: Counters,
@@ -171,7 +167,7 @@ impl Collector {
                     taken.push(micro_batch);
                 }
                 // If prompts are skipped, a generation can end anywhere in an epoch.
-                None if !taken.is_empty() && !self.batching.epoch.filters_prompts && self.is_at_end()? => break,
+                None if !taken.is_empty() && !self.batching.epoch.filters_prompts && self.data.is_at_end()? => break,
                 None => figures.merge(self.refill(with)?),
             }
         }
@@ -348,12 +344,12 @@ impl Collector {
     /// Returns how many micro-batches of what was drawn have not been trained on.
     fn waiting(&self) -> usize {
         let passes = self.counters.passes_left as usize * self.batching.passes.micro_batches;
-        self.pending.len() + passes + self.ahead.len() * self.batching.micro_batches_per_generation()
+        self.pending.len() + passes + self.data.ahead() * self.batching.micro_batches_per_generation()
     }
 
     /// Returns the current position.
     pub(super) fn position(&self) -> Position {
-        let (cursor, streaks) = self.place_in_data();
+        let (cursor, streaks) = (self.data.cursor(), self.data.streaks());
         Position { cursor, streaks, pending: self.pending.clone(), counters: self.counters }
     }
 
@@ -364,7 +360,7 @@ impl Collector {
 
     /// Continues from a position.
     pub(super) fn go_to(&mut self, position: Position) {
-        self.forget_ahead();
+        self.source.forget_begun();
         self.data.seek(position.cursor, position.streaks);
         (self.pending, self.counters) = (position.pending, position.counters);
     }

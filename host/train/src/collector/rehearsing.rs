@@ -1,13 +1,14 @@
 //! What a rehearsal asks: short completions, and texts as tokens.
 
+use super::source::Home;
 use super::{Collector, source_of};
 use crate::Result;
 use crate::data::TurnEnd;
 use std::rc::Rc;
 
 impl Collector {
-    /// Makes generations short: at most so many completions of a prompt, of at most so many tokens.
-    pub(crate) fn shorten(&mut self, (samples, tokens): (usize, usize)) {
+    /// Makes generations short: at most so many completions of a prompt, of at most so many tokens. `home` is the run's.
+    pub(crate) fn shorten(&mut self, (samples, tokens): (usize, usize), home: &Home) {
         let mut batching = (*self.batching).clone();
         batching.groups.iter_mut().for_each(|groups| groups.train = groups.train.min(samples));
         let mut rollout = (*self.rollout).clone();
@@ -16,7 +17,7 @@ impl Collector {
         rollout.servers = None;
         (self.batching, self.rollout) = (Rc::new(batching), Rc::new(rollout));
         self.turns = Rc::new(self.turns.with_plan(self.rollout.clone()));
-        self.source = source_of(&self.rollout, &self.turns, &self.home);
+        self.source = source_of(&self.rollout, &self.turns, home);
     }
 
     /// Returns the tokens of a text as a completion.

@@ -3,12 +3,13 @@
 
 use crate::dataset::Prompt;
 use crate::episode::Episode;
-use crate::model::{Policy, PromptPass};
+use crate::model::{ModelFolder, Policy, PromptPass};
 use crate::phase::Phase;
 use crate::plugin::Metric;
 use crate::plugins::Environments;
 use crate::rollout::{Rollout, Sampling};
 use crate::{Error, Result};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 /// A policy, and the number of updates that made its weights.
@@ -18,6 +19,14 @@ pub(crate) struct PolicyVersion<'a> {
     pub policy: &'a Policy,
     /// The number of updates.
     pub version: u64,
+}
+
+/// What of a run its sources of rollouts show to others.
+pub(crate) struct Home {
+    /// The model that it started with.
+    pub model: ModelFolder,
+    /// The folder that it writes into.
+    pub folder: PathBuf,
 }
 
 /// What is to be rolled out, and how.

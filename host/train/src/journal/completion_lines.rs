@@ -7,12 +7,19 @@ use crate::experience::Experience;
 use crate::run::{CompletionLine, EpisodeLine};
 use serde_json::{Value, json};
 
-/// Returns a completion as completions.jsonl has it; `error` is why a reward failed on it.
-pub(super) fn line_of<'a>(e: &'a Experience, row: usize, plugins: &'a Versions, error: Option<&'a str>) -> CompletionLine<'a> {
+/// Returns a completion of this step's generation as completions.jsonl has it; `error` is why a reward failed on it.
+pub(super) fn line_of<'a>(
+    e: &'a Experience,
+    row: usize,
+    step: u64,
+    plugins: &'a Versions,
+    error: Option<&'a str>,
+) -> CompletionLine<'a> {
     let rollout = &e.rollouts[row];
     let prompt = &e.prompts[rollout.prompt];
     CompletionLine {
-        step: rollout.policy_version,
+        step,
+        policy_version: Some(rollout.policy_version).filter(|version| *version != step),
         row: prompt.row,
         prompt: e.episodes.get(row).map_or(&prompt.text, |episode| &episode.prompt),
         completion: &e.texts[row],

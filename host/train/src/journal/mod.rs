@@ -128,13 +128,13 @@ impl Journal {
     }
 
     /// Logs a generation's completions, if enabled.
-    pub(super) fn completions(&mut self, experience: &Experience) -> Result<()> {
-        self.folder.log_completions(self.settings.log_completions, experience, &self.versions)
+    pub(super) fn completions(&mut self, experience: &Experience, step: u64) -> Result<()> {
+        self.folder.log_completions(self.settings.log_completions, experience, step, &self.versions)
     }
 
     /// Keeps completions that a reward failed on in failed.jsonl: these rows, or all if none are known.
-    pub(super) fn keep_failed(&mut self, experience: &Experience, rows: &[usize], error: &str) -> Result<()> {
-        self.folder.keep_failed(experience, rows, error, &self.versions)
+    pub(super) fn keep_failed(&mut self, experience: &Experience, rows: &[usize], error: &str, step: u64) -> Result<()> {
+        self.folder.keep_failed(experience, rows, error, step, &self.versions)
     }
 
     /// Adds the metrics of a step.

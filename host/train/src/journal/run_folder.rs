@@ -509,14 +509,14 @@ impl RunFolder {
         self.event(&Event::PluginLoaded { role, plugin: name, version, hash, settings: own.settings(), config, granted })
     }
 
-    /// Appends a generation's completions.
-    pub(super) fn log_completions(&mut self, which: LogCompletions, e: &Experience, plugins: &Versions) -> Result<()> {
+    /// Appends the completions of this step's generation.
+    pub(super) fn log_completions(&mut self, which: LogCompletions, e: &Experience, step: u64, plugins: &Versions) -> Result<()> {
         let Some(lines) = self.files.as_mut().and_then(|files| files.completions.as_mut()) else { return Ok(()) };
         for (row, rollout) in e.rollouts.iter().enumerate() {
             if which == LogCompletions::Sample && rollout.prompt > 0 {
                 break;
             }
-            if let Value::Object(line) = json!(line_of(e, row, plugins, None)) {
+            if let Value::Object(line) = json!(line_of(e, row, step, plugins, None)) {
                 Self::line(lines, self.lenient, line)?;
             }
         }
@@ -524,7 +524,14 @@ impl RunFolder {
     }
 
     /// Appends completions that a reward failed on to failed.jsonl, and says where they are: these rows, or all if none are known.
-    pub(super) fn keep_failed(&mut self, e: &Experience, rows: &[usize], error: &str, plugins: &Versions) -> Result<()> {
+    pub(super) fn keep_failed(
+        &mut self,
+        e: &Experience,
+        rows: &[usize],
+        error: &str,
+        step: u64,
+        plugins: &Versions,
+    ) -> Result<()> {
         let file = RunFiles(&self.path).failed();
         let room = MOST_FAILED.saturating_sub(self.failed);
         if self.files.is_none() || room == 0 {
@@ -533,7 +540,7 @@ impl RunFolder {
         let all: Vec<usize> = if rows.is_empty() { (0..e.rollouts.len()).collect() } else { rows.to_vec() };
         let mut lines = Lines::append(file.clone()).map_err(write_error(&file))?;
         for row in all.iter().take(room) {
-            if let Value::Object(line) = json!(line_of(e, *row, plugins, Some(error))) {
+            if let Value::Object(line) = json!(line_of(e, *row, step, plugins, Some(error))) {
                 Self::line(&mut lines, self.lenient, line)?;
                 self.failed += 1;
             }

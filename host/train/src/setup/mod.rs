@@ -143,7 +143,7 @@ pub fn set_up_for(config: Config, beginning: &Beginning, world: Rc<World>, purpo
 
     let Run { settings, world, .. } = run;
     let home = Home { model: source.clone(), folder: journal.path().to_owned() };
-    let collector = Collector::new(world.clone(), &plan, data, turns, home, reference, longest);
+    let collector = Collector::new(world.clone(), &plan, data, turns, &home, reference, longest);
     let (plugins, engine) = plugins.in_place(&settings, world.clone(), trial)?;
     let (state, clock) = (State { inputs, ..State::default() }, Clock::default());
     let mut trainer = Trainer { settings, plan, world, plugins, collector, learner, journal, evaluation, source, state, clock };

@@ -93,7 +93,10 @@ impl Client {
 
     fn answer(&self, path: &'static str, answer: Result<Response<Body>, ureq::Error>) -> Result<Value, Failure> {
         let unreachable = |e: ureq::Error| {
-            let detail = refusal(&e).unwrap_or_else(|| e.to_string());
+            let detail = match &e {
+                ureq::Error::Timeout(_) => "it gave no answer in time".to_owned(),
+                other => refusal(other).unwrap_or_else(|| other.to_string()),
+            };
             Failure::Unreachable { server: self.server.clone(), detail: format!("{path}: {}", printable(&detail, SHOWN)) }
         };
         let mut answer = answer.map_err(unreachable)?;

@@ -14,6 +14,20 @@ pub struct CompletionRequest {
     pub prompt: Vec<u32>,
     /// Number of completions.
     pub samples: usize,
+    /// How it is sampled.
+    pub parameters: SamplingParameters,
+    /// Requests with different salts share no prefix in a server's cache.
+    pub salt: String,
+    /// The random numbers.
+    pub random: RandomStream,
+    /// Divisor of the logits whose log-probabilities are returned, over the whole vocabulary. Servers other than rlhost's return those of
+    /// the sampling distribution.
+    pub logp_temperature: f32,
+}
+
+/// How completions are sampled, and what ends them.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SamplingParameters {
     /// Maximum number of tokens of a completion.
     pub max_tokens: usize,
     /// Divisor of the logits.
@@ -30,13 +44,6 @@ pub struct CompletionRequest {
     pub ends: Vec<u32>,
     /// Texts that end a completion, which then has them.
     pub stop: Vec<String>,
-    /// Requests with different salts share no prefix in a server's cache.
-    pub salt: String,
-    /// The random numbers.
-    pub random: RandomStream,
-    /// Divisor of the logits whose log-probabilities are returned, over the whole vocabulary. Servers other than rlhost's return those of
-    /// the sampling distribution.
-    pub logp_temperature: f32,
 }
 
 /// Which random numbers completions have. A server of rlhost samples with them as a run does in its own process; others get a seed
@@ -95,20 +102,21 @@ impl RandomStream {
 
 impl CompletionRequest {
     fn body(&self, kind: Kind) -> Value {
+        let parameters = &self.parameters;
         let mut body = json!({
             "model": self.model,
             "prompt": self.prompt,
             "n": self.samples,
-            "max_tokens": self.max_tokens,
-            "temperature": self.temperature,
-            "top_p": self.top_p,
-            "top_k": if self.top_k == 0 { json!(-1) } else { json!(self.top_k) },
-            "min_p": self.min_p,
-            "repetition_penalty": self.repetition_penalty,
+            "max_tokens": parameters.max_tokens,
+            "temperature": parameters.temperature,
+            "top_p": parameters.top_p,
+            "top_k": if parameters.top_k == 0 { json!(-1) } else { json!(parameters.top_k) },
+            "min_p": parameters.min_p,
+            "repetition_penalty": parameters.repetition_penalty,
             // The model's own end tokens may be others on the server.
             "ignore_eos": true,
-            "stop_token_ids": self.ends,
-            "stop": self.stop,
+            "stop_token_ids": parameters.ends,
+            "stop": parameters.stop,
             "include_stop_str_in_output": true,
             "skip_special_tokens": false,
             "logprobs": 0,
@@ -143,7 +151,7 @@ impl Client {
         for choice in choices {
             let index = choice["index"].as_u64().and_then(|index| usize::try_from(index).ok());
             let place = index.and_then(|index| all.get_mut(index)).ok_or_else(|| wrong("a choice without its index"))?;
-            *place = Some(completion(choice, request.max_tokens).map_err(|detail| wrong(&detail))?);
+            *place = Some(completion(choice, request.parameters.max_tokens).map_err(|detail| wrong(&detail))?);
         }
         all.into_iter().map(|one| one.ok_or_else(|| wrong("two choices of one index"))).collect()
     }

@@ -8,7 +8,7 @@ mod server;
 mod weights;
 
 pub use client::{Client, Patience};
-pub use completion::{Completion, CompletionRequest, RandomStream, Span};
+pub use completion::{Completion, CompletionRequest, RandomStream, SamplingParameters, Span};
 pub use failure::Failure;
 pub use server::{Kind, Server};
 pub use weights::{PauseMode, WeightInfo};

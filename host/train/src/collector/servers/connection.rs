@@ -167,12 +167,10 @@ impl Connection {
     /// Asks for completions, all of whose tokens were written with this version.
     pub(super) fn complete(&self, serving: &Serving, request: &CompletionRequest) -> Result<Vec<Completion>, Trouble> {
         let room = serving.server.max_model_len.map_or(usize::MAX, |most| most.saturating_sub(request.prompt.len()));
-        let request = CompletionRequest {
-            model: serving.model.clone(),
-            max_tokens: request.max_tokens.min(room.max(1)),
-            salt: format!("{} {:?}", serving.model, serving.label),
-            ..request.clone()
-        };
+        let mut request = request.clone();
+        request.parameters.max_tokens = request.parameters.max_tokens.min(room.max(1));
+        request.salt = format!("{} {:?}", serving.model, serving.label);
+        request.model.clone_from(&serving.model);
         let completions = self.client.complete(&request, serving.server.kind, self.patience())?;
         let Some(expected) = &serving.label else {
             if self.proved_at().elapsed() > PROOF {

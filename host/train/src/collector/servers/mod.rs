@@ -21,7 +21,7 @@ use crate::{Error, Result};
 use connection::Connection;
 use fleet::{Batch, Fleet, Job, Outcome};
 use published::Publisher;
-use rlhost_web::inference::{Client, CompletionRequest, RandomStream};
+use rlhost_web::inference::{Client, CompletionRequest, RandomStream, SamplingParameters};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -94,7 +94,17 @@ impl Servers {
 
     /// Returns the requests for all completions, in the order of prompts and samples.
     fn jobs(&self, request: &RolloutRequest<'_>) -> Vec<Job> {
-        let RolloutRequest { sampling, .. } = *request;
+        let sampling = request.sampling;
+        let parameters = SamplingParameters {
+            max_tokens: self.plan.max_completion_length,
+            temperature: sampling.temperature,
+            top_p: sampling.top_p,
+            top_k: sampling.top_k,
+            min_p: sampling.min_p,
+            repetition_penalty: sampling.repetition_penalty,
+            ends: self.turns.ends().to_vec(),
+            stop: self.plan.stop.clone(),
+        };
         let mut jobs = Vec::new();
         for prompt in request.prompts {
             for first in (0..request.samples).step_by(MOST_SAMPLES) {
@@ -108,14 +118,7 @@ impl Servers {
                     model: String::new(),
                     prompt: prompt.tokens.clone(),
                     samples: MOST_SAMPLES.min(request.samples - first),
-                    max_tokens: self.plan.max_completion_length,
-                    temperature: sampling.temperature,
-                    top_p: sampling.top_p,
-                    top_k: sampling.top_k,
-                    min_p: sampling.min_p,
-                    repetition_penalty: sampling.repetition_penalty,
-                    ends: self.turns.ends().to_vec(),
-                    stop: self.plan.stop.clone(),
+                    parameters: parameters.clone(),
                     salt: String::new(),
                     random,
                     logp_temperature: request.logp_temperature,
