@@ -1,0 +1,196 @@
+#!/usr/bin/env python3
+"""Train small models on environments of verifiers 0.4 with examples/agents/verifiers_agent.py, and compare what the run records with
+what the environments say.
+
+    python -m venv venv && venv/bin/pip install verifiers==0.4.0 uv
+    cargo build
+    PATH=$PWD/venv/bin:$PATH venv/bin/python tests/check_verifiers.py target/debug/rlhost MODEL
+
+MODEL is stories260K in transformers' layout, a trained model of 260K parameters that writes stories. It is trained with GRPO on two
+environments (fixtures/verifiers/): a single turn that must name an animal, and several turns with a tool, which verifiers serves as a
+process; for the latter, some SFT first teaches the model the form of a call. Rewards must rise by the margins below, and the score of
+each episode must be that which its conversation has. A harness within the agent's process asks in these runs, since that of verifiers
+takes seconds for each episode; a step with `null`, which ships with the package, a step with the environment `best-of-n`, and one of
+Hangman in TextArena, which ship with it too, show that they run as they are. The last needs `pip install textarena==0.7.4 nltk`, and gets
+a few words in place of NLTK's list.
+
+Exits 1 if something differs. The last output is check_verifiers.txt beside this file.
+"""
+
+import argparse
+import importlib.util
+import json
+import os
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+AGENT = HERE.parent / "examples/agents/verifiers_agent.py"
+FIXTURES = HERE / "fixtures/verifiers"
+sys.path.insert(0, str(FIXTURES))
+from page_tools import ANIMALS, animal_on
+
+# By how much the mean reward of the last four steps must be above that of the first four.
+MARGINS = {"story_animals": 0.3, "page_animals": 0.2}
+STORY = "{% for m in messages %}{{ m.content }}\n{% endfor %}"
+CALLING = (
+    "{% for t in tools or [] %}[{{ t.function.name }}]{% endfor %}{% for m in messages %}{% if m.role == 'assistant' %}A:{{ m.content or '' }}"
+    "{% for c in m.tool_calls or [] %}<tool_call>{{ c.function | tojson }}</tool_call>{% endfor %}{{ eos_token }}"
+    "{% else %}{{ m.role[0] | upper }}: {{ m.content }}\n{% endif %}{% endfor %}{% if add_generation_prompt %}A:{% endif %}"
+)
+TOOL = {
+    "type": "function",
+    "function": {"name": "read", "parameters": {"type": "object", "properties": {"page": {"type": "integer"}}, "required": ["page"]}},
+}
+WORDS = "apple bread chair dance earth fruit green house island jelly kettle lemon music night ocean paper quiet river stone table".split()
+
+
+class Check:
+    def __init__(self):
+        self.failed = False
+
+    def __call__(self, what, good, figures=""):
+        self.failed |= not good
+        print(f"{'ok  ' if good else 'FAIL'}  {what}{figures and ': '}{figures}", flush=True)
+
+
+class Runs:
+    """Runs of rlhost in a folder."""
+
+    def __init__(self, binary, place):
+        self.binary, self.place = binary.resolve(), place
+
+    def rlhost(self, *arguments):
+        done = subprocess.run([self.binary, *map(str, arguments)], cwd=self.place, capture_output=True, text=True)
+        if done.returncode != 0:
+            sys.exit(f"rlhost {' '.join(map(str, arguments))}: {done.stderr[-3000:]}")
+
+    def lines(self, path):
+        return [json.loads(line) for line in (self.place / path).read_text().splitlines()]
+
+    def grpo(self, run, taskset, model, *arguments, steps, agent=(), limit=None, **settings):
+        """A run of GRPO on an environment; returns its completions and metrics."""
+        agent = [sys.executable, str(AGENT), taskset, *agent]
+        rows = f"{run}.jsonl"
+        limited = ["--limit", str(limit)] if limit else []
+        exported = subprocess.run([*agent, "--export", rows, *limited], cwd=self.place, capture_output=True, text=True)
+        if exported.returncode != 0:
+            sys.exit(f"{taskset}: {exported.stderr[-3000:]}")
+        passed = ["HOME", "PYTHONPATH", "SSL_CERT_FILE", "NLTK_DATA"]
+        entry = f"[[agent]]\ncommand = {json.dumps(agent)}\npersistent = true\nmax_concurrent = 4\npass_env = {json.dumps(passed)}\n"
+        (self.place / f"{run}.toml").write_text(entry)
+        flags = {"num-generations": 8, "per-device-train-batch-size": 32, "learning-rate": 3e-4, "max-steps": steps, "logging-steps": 1}
+        flags |= {"log-completions": "all", "seed": 1} | {name.replace("_", "-"): value for name, value in settings.items()}
+        flags = [word for name, value in flags.items() for word in (f"--{name}", value)]
+        self.rlhost("grpo", "--config", f"{run}.toml", "--model", model, "--dataset", rows, "--output-dir", run, *flags, *arguments)
+        return self.lines(f"{run}/completions.jsonl"), self.lines(f"{run}/metrics.jsonl")
+
+
+def said(row):
+    """The model's last turn."""
+    return [message["content"] for message in row["messages"] if message["role"] == "assistant"][-1].strip()
+
+
+def score_of_story(row):
+    return float(ANIMALS[row["row"]] in said(row))
+
+
+def score_of_pages(row):
+    calls = [json.loads(arguments) for turn in row["turns"] for name, arguments in turn["calls"] if name == "read"]
+    looked = row["row"] in [call.get("page") for call in calls if isinstance(call, dict)]
+    return 0.5 * looked + 0.5 * (looked and animal_on(row["row"]) in said(row))
+
+
+def check_run(check, name, completions, metrics, score):
+    """The rewards rise, and are what the conversations are worth."""
+    rewards = [line["reward"] for line in metrics]
+    first, last = statistics.mean(rewards[:4]), statistics.mean(rewards[-4:])
+    figures = f"{first:.3f} in the first four steps, {last:.3f} in the last four, of {len(rewards)}; margin {MARGINS[name]}"
+    check(f"{name}: the reward rises", last - first >= MARGINS[name], figures)
+    differ = [row for row in completions if abs(row["rewards"]["agent"] - score(row)) > 1e-6]
+    check(f"{name}: each episode's score is its conversation's", not differ and len(completions) > 0, f"{len(completions)} episodes")
+    check(f"{name}: no episode failed, and none has branches", all(m["episodes/failed"] == m["agent/branches"] == 0 for m in metrics))
+
+
+def teach_calls(runs, model):
+    """Trains the model on calls of the tool, and on what follows their results."""
+    rng, rows = random.Random(1), []
+    for _ in range(400):
+        page, animal = rng.randrange(10), rng.choice(ANIMALS)
+        asked = {"role": "user", "content": f"What is on page {page}?"}
+        call = {"id": "c", "type": "function", "function": {"name": "read", "arguments": {"page": page}}}
+        call = {"role": "assistant", "content": "", "tool_calls": [call]}
+        result = {"role": "tool", "tool_call_id": "c", "content": f"a {animal}"}
+        rows.append({"prompt": [asked], "completion": [call], "tools": [TOOL]})
+        answer = {"role": "assistant", "content": f" It is a {animal}."}
+        rows.append({"prompt": [asked, call, result], "completion": [answer], "tools": [TOOL]})
+    (runs.place / "calls.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    runs.rlhost(
+        "sft", "--model", model, "--chat-template-path", "calling.jinja", "--dataset", "calls.jsonl", "--output-dir", "taught",
+        "--per-device-train-batch-size", 32, "--learning-rate", 2e-3, "--max-steps", 120, "--save-steps", 120, "--seed", 1)
+    return runs.place / "taught/checkpoint-120"
+
+
+def check_shipped(check, runs, model, taught):
+    """A step with what ships with the package."""
+    short = {"steps": 1, "num_generations": 4, "per_device_train_batch_size": 8, "max_completion_length": 72}
+    completions, metrics = runs.grpo("null", "page_animals", taught, agent=["--harness", "null"], **short)
+    good = metrics[0]["episodes/failed"] == 0 and all(row["rewards"]["agent"] == score_of_pages(row) for row in completions)
+    check("page_animals with the harness null", good, f"{metrics[0]['agent/calls']:.2f} calls an episode")
+    several = ["--harness", "inside_harness", "--env", "best-of-n", "--settings", '{"n": 3}']
+    arguments = ["--chat-template-path", "story.jinja"]
+    completions, metrics = runs.grpo("best", "story_animals", model, *arguments, agent=several, **short | {"max_completion_length": 32})
+    good = metrics[0]["agent/calls"] == 3 and metrics[0]["episodes/failed"] == 0 and metrics[0]["agent/branches"] > 0
+    check("story_animals with best-of-n, three attempts an episode", good, f"{metrics[0]['agent/branches']:.2f} branches an episode")
+    if importlib.util.find_spec("textarena") is None:
+        print("skipped: there is no textarena")
+        return
+    words = runs.place / "nltk/corpora/words"
+    words.mkdir(parents=True)
+    for name in ("en", "en-basic"):
+        (words / name).write_text("\n".join(WORDS))
+    (words / "README").write_text("Words.")
+    os.environ["NLTK_DATA"] = str(runs.place / "nltk")
+    game = ["--harness", "inside_harness", "--settings", '{"taskset": {"game": "Hangman-v0"}}']
+    arguments = ["--chat-template-path", "story.jinja", "--max-turns", 30]
+    runs.rlhost("new-model", "wide", "--config", wide(runs.place), "--corpus", "calls.jsonl", "--vocab-size", 300)
+    completions, metrics = runs.grpo("hangman", "textarena", "wide", *arguments, agent=game, limit=8, **short)
+    good = metrics[0]["episodes/failed"] == 0 and all("[GAME]" in row["prompt"] for row in completions)
+    check("textarena: Hangman", good, f"{metrics[0]['agent/calls']:.2f} calls an episode")
+
+
+def wide(place):
+    """The configuration of a small model that can read a game's rules."""
+    shape = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 2}
+    config = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "max_position_embeddings": 8192, "tie_word_embeddings": True}
+    (place / "wide.json").write_text(json.dumps(config | shape | {"rms_norm_eps": 1e-5, "rope_theta": 10000.0, "hidden_act": "silu"}))
+    return "wide.json"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("rlhost", type=Path)
+    parser.add_argument("model", type=Path)
+    args = parser.parse_args()
+    os.environ["PYTHONPATH"] = str(FIXTURES)
+    check, model, inside = Check(), args.model.resolve(), ["--harness", "inside_harness"]
+    with tempfile.TemporaryDirectory() as place:
+        runs = Runs(args.rlhost, Path(place))
+        (runs.place / "story.jinja").write_text(STORY)
+        (runs.place / "calling.jinja").write_text(CALLING)
+        story = ["--chat-template-path", "story.jinja"]
+        done = runs.grpo("stories", "story_animals", model, *story, steps=12, agent=inside, max_completion_length=32)
+        check_run(check, "story_animals", *done, score_of_story)
+        taught = teach_calls(runs, model)
+        done = runs.grpo("pages", "page_animals", taught, steps=20, agent=inside, max_completion_length=72)
+        check_run(check, "page_animals", *done, score_of_pages)
+        check_shipped(check, runs, model, taught)
+    return 1 if check.failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
