@@ -12,7 +12,11 @@ use super::sampling::{SamplingFields, random};
 use super::{logprobs, unix_time};
 use crate::engine::Request;
 use serde_json::{Map, Value, json};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
+
+/// Hexadecimal digits of a call's id.
+const CALL_ID_DIGITS: u32 = 9;
 
 /// What a response is made of, besides the completions.
 pub(super) struct Form {
@@ -141,11 +145,23 @@ impl Form {
         }
         let text = app.tokenizer.before_calls(&turn, &self.tools)?;
         let content = if text.trim().is_empty() { Value::Null } else { text.trim_end().into() };
-        let described = calls.into_iter().map(|(name, arguments)| {
-            let id = format!("call_{:016x}", random());
+        let described = calls.into_iter().enumerate().map(|(i, (name, arguments))| {
+            let id = self.call_id(app, &turn, i);
             json!({"id": id, "type": "function", "function": {"name": name, "arguments": arguments}})
         });
         Ok(Turn { content, calls: described.collect(), finish: Some("tool_calls") })
+    }
+
+    /// Returns the id of a turn's call. Mistral's templates refuse ids of another length, and write them into the next prompt; so a
+    /// session's follow from its tokens, or an agent could not be answered the same again.
+    fn call_id(&self, app: &App, turn: &[u32], index: usize) -> String {
+        let of_session = || {
+            let mut hasher = DefaultHasher::new();
+            (&self.prompt[..], turn, index).hash(&mut hasher);
+            hasher.finish()
+        };
+        let number = if app.session.is_some() { of_session() } else { random() };
+        format!("{:0width$x}", number >> (u64::BITS - 4 * CALL_ID_DIGITS), width = CALL_ID_DIGITS as usize)
     }
 
     fn choice(&self, app: &App, choice: &Choice) -> Result<Value> {
@@ -240,6 +256,8 @@ impl Chunks for Chunked {
 mod tests {
     use super::super::tests::{WITH_TOOLS, app, said};
     use super::*;
+    use crate::ops::sampler::Sampling;
+    use crate::session::{SessionRules, Sessions};
 
     impl Form {
         /// The form of a conversation with these tools.
@@ -288,5 +306,30 @@ mod tests {
             assert_eq!(deltas().filter_map(|delta| delta["tool_calls"].as_array()).flatten().count(), calls);
             assert_eq!(chunks.last().unwrap()["choices"][0]["finish_reason"], finish);
         }
+    }
+
+    #[test]
+    fn ids_of_calls_are_what_mistral_takes_and_in_a_session_follow_from_the_tokens() {
+        let (app, runtime) = (app(Some(WITH_TOOLS)), tokio::runtime::Builder::new_current_thread().build().unwrap());
+        let call = "<tool_call>{\"name\": \"add\", \"arguments\": {\"a\": 1}}</tool_call>";
+        let ids = |app: &App| {
+            let mut choice = said(app, &format!("{call}{call}"));
+            runtime.block_on(choice.complete()).unwrap();
+            let turn = Form::with_tools(json!([{"type": "function", "function": {"name": "add", "parameters": {}}}])).turn(app, &choice);
+            let ids = turn.unwrap().calls.into_iter().map(|call| call["id"].as_str().unwrap().to_owned()).collect::<Vec<_>>();
+            assert!(ids.iter().all(|id| id.len() == 9 && id.chars().all(|c| c.is_ascii_alphanumeric())), "{ids:?}");
+            assert_ne!(ids[0], ids[1]);
+            ids
+        };
+        assert_ne!(ids(&app), ids(&app));
+        let rules = SessionRules {
+            sampling: Sampling::default(),
+            logp_temperature: 1.0,
+            max_tokens: 9,
+            max_calls: 9,
+            max_text: 9,
+        };
+        let of_session = |key: &str, seed| app.of_session(Sessions::default().open(key.to_owned(), seed, rules));
+        assert_eq!(ids(&of_session("a", 1)), ids(&of_session("b", 2)));
     }
 }

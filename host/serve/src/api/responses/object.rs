@@ -106,7 +106,7 @@ pub(super) fn part(text: &str) -> Value {
 pub(super) fn function_call(call: &Value, status: &str) -> Value {
     let id = call["id"].as_str().unwrap_or_default();
     json!({
-        "id": id.replacen("call_", "fc_", 1), "type": "function_call", "call_id": id, "name": call["function"]["name"],
+        "id": format!("fc_{id}"), "type": "function_call", "call_id": id, "name": call["function"]["name"],
         "arguments": call["function"]["arguments"], "status": status,
     })
 }
