@@ -131,7 +131,8 @@ mod tests {
     #[test]
     fn what_is_wrong_with_servers_is_named_by_its_key() {
         assert_eq!(fault(|_| ()), None);
-        let cases: [(&str, &str, fn(&mut Config)); 8] = [
+        type Case = (&'static str, &'static str, fn(&mut Config));
+        let cases: [Case; 8] = [
             ("rollout_server", "neither an https nor an http URL", |c| c.rollout_server[0] = "ftp://node1".into()),
             ("rollout_server", "is not a URL", |c| c.rollout_server[0] = "node one".into()),
             ("rollout_server", "http://node1:8000 twice", |c| c.rollout_server.push("http://node1:8000/v1".into())),

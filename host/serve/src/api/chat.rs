@@ -257,7 +257,8 @@ mod tests {
     use super::super::tests::{WITH_TOOLS, app, said};
     use super::*;
     use crate::ops::sampler::Sampling;
-    use crate::session::{SessionRules, Sessions};
+    use crate::session::SessionRules;
+    use crate::sessions::Sessions;
 
     impl Form {
         /// The form of a conversation with these tools.
@@ -315,20 +316,16 @@ mod tests {
         let ids = |app: &App| {
             let mut choice = said(app, &format!("{call}{call}"));
             runtime.block_on(choice.complete()).unwrap();
-            let turn = Form::with_tools(json!([{"type": "function", "function": {"name": "add", "parameters": {}}}])).turn(app, &choice);
+            let turn =
+                Form::with_tools(json!([{"type": "function", "function": {"name": "add", "parameters": {}}}])).turn(app, &choice);
             let ids = turn.unwrap().calls.into_iter().map(|call| call["id"].as_str().unwrap().to_owned()).collect::<Vec<_>>();
             assert!(ids.iter().all(|id| id.len() == 9 && id.chars().all(|c| c.is_ascii_alphanumeric())), "{ids:?}");
             assert_ne!(ids[0], ids[1]);
             ids
         };
         assert_ne!(ids(&app), ids(&app));
-        let rules = SessionRules {
-            sampling: Sampling::default(),
-            logp_temperature: 1.0,
-            max_tokens: 9,
-            max_calls: 9,
-            max_text: 9,
-        };
+        let rules =
+            SessionRules { sampling: Sampling::default(), logp_temperature: 1.0, max_tokens: 9, max_calls: 9, max_text: 9 };
         let of_session = |key: &str, seed| app.of_session(Sessions::default().open(key.to_owned(), seed, rules));
         assert_eq!(ids(&of_session("a", 1)), ids(&of_session("b", 2)));
     }

@@ -113,7 +113,7 @@ impl Connection {
         let difference = published.probe.difference(&scored?);
         let noise = f64::from_bits(self.noise.load(Ordering::Relaxed));
         let allowed = (NOISE.0 * noise).max(NOISE.1);
-        if !(difference <= OTHER_MODEL) {
+        if !difference.is_finite() || difference > OTHER_MODEL {
             return Err(Trouble::OtherModel { found: difference });
         }
         if noise == 0.0 {
