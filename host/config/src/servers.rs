@@ -11,6 +11,13 @@ const OF_TRL: (&str, &str) = ("0.0.0.0", "8000");
 const MOST: usize = 256;
 
 impl Config {
+    /// Has this process generate the completions that rollout servers would.
+    pub fn generate_here(&mut self) {
+        let Self { rollout_server, rollout_sync, rollout_sync_dir, max_staleness, .. } = Self::default();
+        (self.rollout_server, self.rollout_sync) = (rollout_server, rollout_sync);
+        (self.rollout_sync_dir, self.max_staleness) = (rollout_sync_dir, max_staleness);
+    }
+
     /// Returns how long a rollout server may take.
     pub fn rollout_timeout(&self) -> Duration {
         Duration::try_from_secs_f64(self.rollout_timeout_s).unwrap_or(Duration::MAX)

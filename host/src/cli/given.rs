@@ -89,7 +89,8 @@ impl Given {
         }
     }
 
-    /// Returns this configuration for a command that is no run: it opens no ports, least of all those of the run that it reads.
+    /// Returns this configuration for a command that is no run: it opens no ports, least of all those of the run that it reads, and asks no
+    /// rollout servers.
     pub(super) fn without_ports(self) -> Self {
         if self.overrides.value_of("metrics_port").is_some() {
             tracing::warn!("metrics_port has no effect: this command serves no metrics");
@@ -111,6 +112,10 @@ impl Given {
     pub(super) fn resolve(&self, beginning: &Beginning, world: &World) -> Result<Config, Failure> {
         let base = beginning.config_file().map_err(Failure::of)?;
         let mut config = self.config(base.as_deref(), beginning)?;
+        if !self.is_of_run {
+            config.metrics_port = None;
+            config.generate_here();
+        }
         if let Some(origin) = beginning.origin() {
             // Marks are checked where the first process runs: the key may be on its machine only.
             let accepted = || {
@@ -121,9 +126,6 @@ impl Given {
             let accepted = world.broadcast("accepted grants", accepted).map_err(Failure::of)?;
             let accepted: Vec<Grant> = serde_json::from_str(&accepted).map_err(Failure::of)?;
             granted::check_accepted(&config, &accepted, world.rank())?;
-        }
-        if !self.is_of_run {
-            config.metrics_port = None;
         }
         if world.is_first() {
             granted::show(&config);

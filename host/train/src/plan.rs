@@ -261,20 +261,39 @@ pub(super) struct ServerPlan {
     /// How they get weights, if that was said.
     pub sync: Option<RolloutSync>,
     /// The folder through which they get them.
-    pub folder: PathBuf,
+    pub folder: SyncFolder,
     /// Time for an answer, and for which the run waits for a server.
     pub timeout: Duration,
     /// Number of updates that the policy may be ahead of a completion.
     pub max_staleness: u64,
 }
 
+/// A folder through which servers get weights.
+#[derive(Clone, Debug)]
+pub(super) struct SyncFolder {
+    pub path: PathBuf,
+    /// Whether it is in the run's folder, so that nobody else uses it.
+    pub is_own: bool,
+}
+
+impl SyncFolder {
+    fn new(config: &Config) -> Self {
+        match &config.rollout_sync_dir {
+            Some(given) => Self { path: PathBuf::from(given), is_own: false },
+            None => {
+                let run = Path::new(config.output_dir.as_deref().unwrap_or("."));
+                Self { path: run.join("rollout_sync"), is_own: true }
+            }
+        }
+    }
+}
+
 impl ServerPlan {
     fn new(config: &Config) -> Option<Self> {
-        let of_run = || Path::new(config.output_dir.as_deref().unwrap_or(".")).join("rollout_sync");
         (!config.rollout_server.is_empty()).then(|| Self {
             urls: config.rollout_server.clone(),
             sync: config.rollout_sync,
-            folder: config.rollout_sync_dir.as_ref().map_or_else(of_run, PathBuf::from),
+            folder: SyncFolder::new(config),
             timeout: config.rollout_timeout(),
             max_staleness: config.max_staleness,
         })

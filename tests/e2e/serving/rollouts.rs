@@ -72,14 +72,22 @@ fn a_server_writes_the_tokens_that_the_run_itself_would_write() {
     ] {
         let server = start(&place);
         let (here, there, url) = (format!("{name}-here"), format!("{name}-there"), url(&server));
-        let steps = ["--max-steps", "4"];
+        let steps = ["--max-steps", "4", "--save-steps", "2"];
         let sync = if name == "merged" { &["--rollout-sync", "disk"][..] } else { &[] };
         place.run(&arguments(&here, &[&steps, more].concat())).succeeded();
         let outcome = place.run(&arguments(&there, &[&steps, more, &["--rollout-server", &url], sync].concat()));
         outcome.succeeded();
         assert!(outcome.stderr.contains("rollouts come from") && outcome.stderr.contains("rlhost serve"), "{}", outcome.stderr);
         assert_same(&place, &there, &here, 4, weights);
+        if name == "lora" {
+            place.copy(&there, "again");
+            place.run(&["resume", "again", "--step", "2", "--set", &format!("rollout_server=[\"{url}\"]")]).succeeded();
+            assert_same(&place, "again", &here, 4, weights);
+        }
         assert_eq!(place.lines(&format!("{there}/metrics.jsonl"))[0]["rollout/servers"], 1.0);
+        // An evaluation asks no server.
+        let evaluated = ["eval", &there, "--eval-dataset", rlhost_tests::STORIES, "--json"];
+        assert!(name != "lora" || !place.run(&evaluated).succeeded().stdout.contains("rollout/"));
         // Nothing is left: no file, and no adapter.
         assert!(!place.path(&there).join("rollout_sync").exists());
         assert_eq!(server.get("/v1/models").json()["data"].as_array().unwrap().len(), 1, "{name}");

@@ -421,16 +421,20 @@ impl Dispatcher {
 
     fn done(&mut self, job: u64, completions: Vec<Completion>, version: u64) {
         let Some(pending) = self.pending.remove(&job) else { return };
-        // Others that still compute it do so for nothing, but take no further room.
-        for server in pending.at {
-            let (sequences, _) = &mut self.members[server].under_way;
-            *sequences = sequences.saturating_sub(pending.job.request.samples);
-        }
+        self.give_room(&pending);
         if let Some(ticket) = self.tickets.get_mut(&pending.ticket) {
             ticket.left -= 1;
             ticket.batch.done.push(Done { place: pending.job.place, completions, version });
         }
         self.end_if_done(pending.ticket);
+    }
+
+    /// Counts a job that is no longer waited for out of the servers that still compute it.
+    fn give_room(&mut self, pending: &Pending) {
+        for &server in &pending.at {
+            let (sequences, _) = &mut self.members[server].under_way;
+            *sequences = sequences.saturating_sub(pending.job.request.samples);
+        }
     }
 
     fn end_if_done(&mut self, number: u64) {
@@ -477,7 +481,13 @@ impl Dispatcher {
 
     /// Ends the jobs that were submitted together, with a reason.
     fn fail(&mut self, ticket: u64, why: &str) {
-        self.pending.retain(|_, pending| pending.ticket != ticket);
+        let given_up: Vec<u64> =
+            self.pending.iter().filter_map(|(id, pending)| (pending.ticket == ticket).then_some(*id)).collect();
+        for id in given_up {
+            if let Some(pending) = self.pending.remove(&id) {
+                self.give_room(&pending);
+            }
+        }
         if let Some(ticket) = self.tickets.remove(&ticket) {
             // Who has submitted it may be gone.
             let _ = ticket.reply.send(Err(why.to_owned()));

@@ -3,11 +3,12 @@
 use crate::config::RolloutSync;
 use crate::model::{self, ModelFolder, Policy, Selected};
 use crate::ops::Forest;
+use crate::plan::SyncFolder;
 use crate::{Error, Result};
 use rand::TryRng;
 use rand::rngs::SysRng;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 /// Tokens of the probe at most.
@@ -71,10 +72,15 @@ impl Publisher {
     ///
     /// # Errors
     /// If a folder can't be created there.
-    pub(super) fn new(below: &Path, sync: RolloutSync, source: ModelFolder, probe: Vec<u32>) -> Result<Self> {
+    pub(super) fn new(place: &SyncFolder, sync: RolloutSync, source: ModelFolder, probe: Vec<u32>) -> Result<Self> {
+        let below = &place.path;
+        if place.is_own {
+            // What a run left that was killed.
+            let _ = fs::remove_dir_all(below);
+        }
         let run =
             SysRng.try_next_u32().map_err(|_| Error::setting("rollout_server", "the system has no random numbers for a name"))?;
-        let absolute = std::path::absolute(below).unwrap_or_else(|_| below.to_owned());
+        let absolute = std::path::absolute(below).unwrap_or_else(|_| below.clone());
         let folder = absolute.join(format!("weights-{run:08x}"));
         fs::create_dir_all(&folder)
             .map_err(|e| Error::setting("rollout_sync_dir", format!("{} can't be created: {e}", folder.display())))?;
