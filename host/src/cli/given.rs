@@ -113,7 +113,6 @@ impl Given {
         let base = beginning.config_file().map_err(Failure::of)?;
         let mut config = self.config(base.as_deref(), beginning)?;
         if !self.is_of_run {
-            config.metrics_port = None;
             config.generate_here();
         }
         if let Some(origin) = beginning.origin() {
@@ -126,6 +125,9 @@ impl Given {
             let accepted = world.broadcast("accepted grants", accepted).map_err(Failure::of)?;
             let accepted: Vec<Grant> = serde_json::from_str(&accepted).map_err(Failure::of)?;
             granted::check_accepted(&config, &accepted, world.rank())?;
+        }
+        if !self.is_of_run {
+            config.metrics_port = None;
         }
         if world.is_first() {
             granted::show(&config);
