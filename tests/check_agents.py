@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 """Let agents with tools play an optimizer step of GRPO, and compare everything that reaches the loss with transformers.
 
-    python -m venv venv && venv/bin/pip install torch transformers trl==1.16.0
-    python -m venv clients && clients/bin/pip install openai openai-agents
+    python -m venv venv && venv/bin/pip install torch transformers trl==1.16.0 openai openai-agents
     cargo build
-    venv/bin/python tests/check_agents.py target/debug/rlhost --mistral TEMPLATE --clients clients/bin/python
+    venv/bin/python tests/check_agents.py target/debug/rlhost --mistral TEMPLATE [--clients PYTHON]
 
 For the chat templates of Qwen3 (which removes thoughts from the history) and Llama 3.1, as TRL ships them, and of Mistral (which moves
-the tools to the last question; TEMPLATE is vLLM's examples/tool_chat_template_mistral_official.jinja): a tiny model of the family learns
+the tools to the last question; TEMPLATE is vLLM's examples/tool_chat_template_mistral_official.jinja, and without it this part is left
+out): a tiny model of the family learns
 a few turns with calls, and an agent (fixtures/agents/tools_agent.py) plays eight episodes, writing down what it is told of each call.
 Then, of the checkpoint after the first of two passes over the generation, whose rollouts are what the loss gets:
 
@@ -87,12 +87,16 @@ def families(mistral):
     brackets = ["INST", "/INST", "TOOL_CALLS", "AVAILABLE_TOOLS", "/AVAILABLE_TOOLS", "TOOL_RESULTS", "/TOOL_RESULTS"]
     of_qwen, brackets = ["<|im_start|>", "<|im_end|>"], ["<s>", "</s>", *(f"[{name}]" for name in brackets)]
     shipped = lambda name: (TEMPLATES / name).read_text()
-    return {
+    known = {
         "qwen3": Family(Qwen3Config, shipped("qwen3.jinja"), of_qwen, "<think>\nA look.\n</think>\n\n", hermes, weather),
         "llama3": Family(LlamaConfig, shipped("llama3_1.jinja"), of_llama, "", llama, weather),
-        "mistral": Family(MistralConfig, mistral.read_text(), brackets, "", of_mistral, weather),
         "plain": Family(Qwen3Config, PLAIN, of_qwen, "", hermes, routed),
     }
+    if mistral:
+        known["mistral"] = Family(MistralConfig, mistral.read_text(), brackets, "", of_mistral, weather)
+    else:
+        print("skipped: no template of Mistral (--mistral)")
+    return known
 
 
 def tools_of_agent():
@@ -415,18 +419,19 @@ def check_clients(check, runs, family, python):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("rlhost", type=Path)
-    parser.add_argument("--mistral", type=Path, required=True, help="Mistral's chat template")
-    parser.add_argument("--clients", type=Path, required=True, help="a Python with openai and openai-agents")
+    parser.add_argument("--mistral", type=Path, help="Mistral's chat template")
+    parser.add_argument("--clients", type=Path, default=sys.executable, help="a Python with openai and openai-agents")
     args = parser.parse_args()
     torch.set_num_threads(1)
     disable_progress_bar()
     check = Check()
     with tempfile.TemporaryDirectory() as place:
         runs = Runs(args.rlhost, Path(place))
-        for name, family in families(args.mistral).items():
-            if name != "plain":
-                check_family(check, runs, name, family)
-        check_clients(check, runs, families(args.mistral)["plain"], args.clients.absolute())
+        known = families(args.mistral)
+        plain = known.pop("plain")
+        for name, family in known.items():
+            check_family(check, runs, name, family)
+        check_clients(check, runs, plain, args.clients.absolute())
     return 1 if check.failed else 0
 
 

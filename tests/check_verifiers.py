@@ -2,16 +2,16 @@
 """Train small models on environments of verifiers 0.4 with examples/agents/verifiers_agent.py, and compare what the run records with
 what the environments say.
 
-    python -m venv venv && venv/bin/pip install verifiers==0.4.0 uv
+    python -m venv venv && venv/bin/pip install verifiers==0.4.0 uv transformers
     cargo build
     PATH=$PWD/venv/bin:$PATH venv/bin/python tests/check_verifiers.py target/debug/rlhost MODEL
 
 MODEL is stories260K in transformers' layout, a trained model of 260K parameters that writes stories. It is trained with GRPO on two
 environments (fixtures/verifiers/): a single turn that must name an animal, and several turns with a tool, which verifiers serves as a
-process; for the latter, some SFT first teaches the model the form of a call. Rewards must rise by the margins below, and the score of
+process; for the latter, SFT first teaches the model how calls are written, of any page. Rewards must rise by the margins below, and the score of
 each episode must be that which its conversation has. A harness within the agent's process asks in these runs, since that of verifiers
-takes seconds for each episode; a step with `null`, which ships with the package, a step with the environment `best-of-n`, and one of
-Hangman in TextArena, which ship with it too, show that they run as they are. The last needs `pip install textarena==0.7.4 nltk`, and gets
+takes seconds for each episode; a step with `null`, which ships with the package, one with the environment `best-of-n`, one with the training client, and one of Hangman in TextArena, which ship with
+it too, show that they run as they are. The last needs `pip install textarena==0.7.4 nltk`, and gets
 a few words in place of NLTK's list.
 
 Exits 1 if something differs. The last output is check_verifiers.txt beside this file.
@@ -32,14 +32,16 @@ HERE = Path(__file__).resolve().parent
 AGENT = HERE.parent / "examples/agents/verifiers_agent.py"
 FIXTURES = HERE / "fixtures/verifiers"
 sys.path.insert(0, str(FIXTURES))
-from page_tools import ANIMALS, animal_on
+from page_animals import ANIMAL, PROMPTS
+from page_tools import PAGES
+from story_animals import ANIMALS
 
 # By how much the mean reward of the last four steps must be above that of the first four.
 MARGINS = {"story_animals": 0.3, "page_animals": 0.2}
 STORY = "{% for m in messages %}{{ m.content }}\n{% endfor %}"
 CALLING = (
     "{% for t in tools or [] %}[{{ t.function.name }}]{% endfor %}{% for m in messages %}{% if m.role == 'assistant' %}A:{{ m.content or '' }}"
-    "{% for c in m.tool_calls or [] %}<tool_call>{{ c.function | tojson }}</tool_call>{% endfor %}{{ eos_token }}"
+    "{% for c in m.tool_calls or [] %}[TOOL_CALLS]{{ c.function.name }}[ARGS]{{ c.function.arguments | tojson }}{% endfor %}{{ eos_token }}"
     "{% else %}{{ m.role[0] | upper }}: {{ m.content }}\n{% endif %}{% endfor %}{% if add_generation_prompt %}A:{% endif %}"
 )
 TOOL = {
@@ -101,8 +103,9 @@ def score_of_story(row):
 
 def score_of_pages(row):
     calls = [json.loads(arguments) for turn in row["turns"] for name, arguments in turn["calls"] if name == "read"]
-    looked = row["row"] in [call.get("page") for call in calls if isinstance(call, dict)]
-    return 0.5 * looked + 0.5 * (looked and animal_on(row["row"]) in said(row))
+    pages = [call["page"] for call in calls if isinstance(call, dict) and "page" in call]
+    found = PAGES.index(ANIMAL) in pages
+    return 0.2 * (len(pages) > 0) + 0.5 * found + 0.3 * (found and ANIMAL in said(row))
 
 
 def check_run(check, name, completions, metrics, score):
@@ -120,10 +123,9 @@ def teach_calls(runs, model):
     """Trains the model on calls of the tool, and on what follows their results."""
     rng, rows = random.Random(1), []
     for _ in range(400):
-        page, animal = rng.randrange(10), rng.choice(ANIMALS)
-        asked = {"role": "user", "content": f"What is on page {page}?"}
-        call = {"id": "c", "type": "function", "function": {"name": "read", "arguments": {"page": page}}}
-        call = {"role": "assistant", "content": "", "tool_calls": [call]}
+        asked = {"role": "user", "content": rng.choice(PROMPTS)}
+        call = {"id": "c", "type": "function", "function": {"name": "read", "arguments": {"page": rng.randrange(len(PAGES))}}}
+        call, animal = {"role": "assistant", "content": "", "tool_calls": [call]}, rng.choice(PAGES)
         result = {"role": "tool", "tool_call_id": "c", "content": f"a {animal}"}
         rows.append({"prompt": [asked], "completion": [call], "tools": [TOOL]})
         answer = {"role": "assistant", "content": f" It is a {animal}."}
@@ -131,21 +133,25 @@ def teach_calls(runs, model):
     (runs.place / "calls.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     runs.rlhost(
         "sft", "--model", model, "--chat-template-path", "calling.jinja", "--dataset", "calls.jsonl", "--output-dir", "taught",
-        "--per-device-train-batch-size", 32, "--learning-rate", 2e-3, "--max-steps", 120, "--save-steps", 120, "--seed", 1)
-    return runs.place / "taught/checkpoint-120"
+        "--per-device-train-batch-size", 32, "--learning-rate", 2e-3, "--max-steps", 80, "--save-steps", 80, "--seed", 1)
+    return runs.place / "taught/checkpoint-80"
 
 
 def check_shipped(check, runs, model, taught):
     """A step with what ships with the package."""
-    short = {"steps": 1, "num_generations": 4, "per_device_train_batch_size": 8, "max_completion_length": 72}
+    short = {"steps": 1, "num_generations": 4, "per_device_train_batch_size": 8, "max_completion_length": 40}
     completions, metrics = runs.grpo("null", "page_animals", taught, agent=["--harness", "null"], **short)
-    good = metrics[0]["episodes/failed"] == 0 and all(row["rewards"]["agent"] == score_of_pages(row) for row in completions)
+    good = metrics[0]["episodes/failed"] == 0 and all(abs(row["rewards"]["agent"] - score_of_pages(row)) < 1e-6 for row in completions)
     check("page_animals with the harness null", good, f"{metrics[0]['agent/calls']:.2f} calls an episode")
     several = ["--harness", "inside_harness", "--env", "best-of-n", "--settings", '{"n": 3}']
     arguments = ["--chat-template-path", "story.jinja"]
     completions, metrics = runs.grpo("best", "story_animals", model, *arguments, agent=several, **short | {"max_completion_length": 32})
     good = metrics[0]["agent/calls"] == 3 and metrics[0]["episodes/failed"] == 0 and metrics[0]["agent/branches"] > 0
     check("story_animals with best-of-n, three attempts an episode", good, f"{metrics[0]['agent/branches']:.2f} branches an episode")
+    client = ["--harness", "inside_harness", "--client", json.dumps({"type": "train", "renderer_model_name": str(taught)})]
+    completions, metrics = runs.grpo("tokens", "story_animals", taught, agent=client, **short)
+    good = metrics[0]["episodes/failed"] == 0 and all(row["rewards"]["agent"] == score_of_story(row) for row in completions)
+    check("story_animals with the training client, which asks for tokens", good, f"{metrics[0]['agent/calls']:.2f} calls an episode")
     if importlib.util.find_spec("textarena") is None:
         print("skipped: there is no textarena")
         return
@@ -186,7 +192,7 @@ def main():
         done = runs.grpo("stories", "story_animals", model, *story, steps=12, agent=inside, max_completion_length=32)
         check_run(check, "story_animals", *done, score_of_story)
         taught = teach_calls(runs, model)
-        done = runs.grpo("pages", "page_animals", taught, steps=20, agent=inside, max_completion_length=72)
+        done = runs.grpo("pages", "page_animals", taught, steps=20, agent=inside, max_completion_length=40)
         check_run(check, "page_animals", *done, score_of_pages)
         check_shipped(check, runs, model, taught)
     return 1 if check.failed else 0

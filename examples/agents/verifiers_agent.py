@@ -81,10 +81,7 @@ async def play(env, task, episode, args):
     """Plays a task and returns the report. The key is in a variable of the episode's, as verifiers keeps a client for each."""
     variable = "RLHOST_KEY_" + episode["api_key"].rpartition("-")[2].upper()
     os.environ[variable] = episode["api_key"]
-    client = {"type": "eval", "base_url": episode["base_url"], "api_key_var": variable}
-    if args.tokenizer:
-        # Renders and parses on this side and asks for tokens, at the server's root.
-        client |= {"type": "train", "renderer_model_name": args.tokenizer} | json.loads(args.renderer)
+    client = {"type": "eval", "base_url": episode["base_url"], "api_key_var": variable} | json.loads(args.client)
     context = ModelContext(model="policy", client=TypeAdapter(ClientConfig).validate_python(client))
     try:
         played = await env.run_episode(task, context)
@@ -124,8 +121,7 @@ def main():
     parser.add_argument("--env", help="an environment to pair it with, such as user-sim")
     parser.add_argument("--harness", help="the program that plays it, such as null [default: the environment's]")
     parser.add_argument("--settings", default="{}", help='the environment\'s settings as JSON, such as {"taskset": {"game": "Hangman-v0"}}')
-    parser.add_argument("--tokenizer", help="use the training client, which asks for tokens, with the tokenizer of this folder")
-    parser.add_argument("--renderer", default="{}", help="settings of the training client as JSON")
+    parser.add_argument("--client", default="{}", help='the client\'s settings as JSON; {"type": "train", ...} renders here and asks for tokens')
     parser.add_argument("--export", type=Path, help="write the dataset to this file, and play nothing")
     parser.add_argument("--limit", type=int, help="number of tasks to export")
     args = parser.parse_args()

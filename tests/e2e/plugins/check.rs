@@ -1,6 +1,7 @@
 //! `rlhost plugin check`: what it lets pass, and what it finds.
 
-use rlhost_tests::{HOSTILE, Outcome, Place, REMEMBERING, UNRULY};
+use rlhost_tests::{HOSTILE, Outcome, Place, REMEMBERING, UNRULY, tiny};
+use std::process::Command;
 
 fn check(plugin: &str, more: &[&str]) -> Outcome {
     Place::new().run(&[&["plugin", "check", plugin], more].concat())
@@ -89,6 +90,38 @@ fn a_new_environment_is_a_script_or_a_component() {
     assert!(script.contains("--world environment-plugin") && wit.contains("package rlhost:plugin@1.0.0;"), "{script}");
     let refused = place.run(&["plugin", "new", "other", "--environment", "--lang", "zig"]);
     assert!(refused.error().contains("the languages of environments are python-component, python, rust"), "{}", refused.error());
+}
+
+#[test]
+fn a_new_agent_passes_its_test_and_trains() {
+    let place = Place::new();
+    let refused = place.run(&["plugin", "new", "other", "--agent", "--lang", "rust"]);
+    assert!(refused.error().contains("the languages of agents are python"), "{}", refused.error());
+    place.run(&["plugin", "new", "my-agent", "--agent", "--lang", "py"]).succeeded();
+    place.run(&["plugin", "new", "second", "--agent"]).succeeded();
+    assert!(place.path("second/agent.py").exists());
+    let about = std::fs::read_to_string(place.path("my-agent/README.md")).unwrap();
+    assert!(about.starts_with("# my-agent\n\nAn agent") && about.contains("python3 test_agent.py"), "{about}");
+    let Ok(tested) = Command::new("python3").arg(place.path("my-agent/test_agent.py")).output() else {
+        eprintln!("skipped: there is no python3");
+        return;
+    };
+    assert!(tested.status.success(), "{}", String::from_utf8_lossy(&tested.stderr));
+    let template = "{% for t in tools or [] %}{{ t.function.name }}\n{% endfor %}{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}";
+    place.write("chat.jinja", template);
+    let agent = [
+        "grpo",
+        "--agent",
+        "python3 my-agent/agent.py",
+        "--dataset",
+        "my-agent/rows.jsonl",
+        "--chat-template-path",
+        "chat.jinja",
+    ];
+    let rest = ["--model", tiny(), "--max-completion-length", "8", "--max-steps", "1", "--output-dir", "run"];
+    place.run(&[&agent[..], &rest].concat()).succeeded();
+    assert_eq!(place.figure("run", "episodes/failed"), [0.0]);
+    assert!(place.figure("run", "agent/looked_up")[0] >= 0.0);
 }
 
 #[test]

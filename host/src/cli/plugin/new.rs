@@ -22,8 +22,17 @@ const DEPENDENCY: &str = "path = \"../../../plugin-sdk\"";
 /// Suffix of the names of environment projects.
 const ENVIRONMENT: &str = "-environment";
 
+/// Suffix of the names of agent projects.
+const AGENT: &str = "-agent";
+
 /// Suffix of the names of projects that build components in languages that have scripts.
 const COMPONENT: &str = "-component";
+
+/// The commands to run next in an agent's project.
+const AGENT_STEPS: [&str; 2] = [
+    "python3 test_agent.py",
+    "rlhost grpo --model Qwen/Qwen3-0.6B --dataset rows.jsonl --agent 'python3 agent.py' --max-completion-length 256",
+];
 
 const SHORT: [(&str, &str); 5] =
     [("js", "javascript"), ("ts", "typescript"), ("py", "python"), ("as", "assemblyscript"), ("c++", "cpp")];
@@ -108,15 +117,18 @@ const KEYWORDS: [&str; 73] = [
 /// Arguments of `new`.
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// Name of the plugin and of its folder
+    /// Name of the plugin or agent, and of its folder
     name: String,
     /// Language: python, javascript or typescript for a script; rust, c, cpp, zig, assemblyscript, go, python-component,
     /// javascript-component or typescript-component for a component; rust-loss or c-loss for an algorithm
-    #[arg(long, default_value = "rust")]
+    #[arg(long, default_value = "rust", default_value_if("agent", "true", "python"))]
     lang: String,
     /// Create an environment instead of a reward; in python, python-component or rust
     #[arg(long)]
     environment: bool,
+    /// Create an agent instead of a reward: a program that asks the policy over HTTP, with its test; in python
+    #[arg(long, conflicts_with = "environment")]
+    agent: bool,
     /// Where to create the folder
     #[arg(long, default_value = ".")]
     path: PathBuf,
@@ -129,23 +141,41 @@ fn languages() -> Vec<&'static str> {
     all
 }
 
-pub(super) fn run(args: &Args) -> anyhow::Result<()> {
-    let short = args.lang.strip_suffix(ENVIRONMENT).unwrap_or(&args.lang);
+/// Returns the project's language with the suffix of what it is.
+fn language(args: &Args) -> anyhow::Result<String> {
+    let suffix = if args.agent || args.lang.ends_with(AGENT) {
+        AGENT
+    } else if args.environment || args.lang.ends_with(ENVIRONMENT) {
+        ENVIRONMENT
+    } else {
+        ""
+    };
+    let short = args.lang.strip_suffix(suffix).unwrap_or(&args.lang);
     let short = SHORT.iter().find(|(of, _)| *of == short).map_or(short, |(_, long)| long);
-    let environment = args.environment || args.lang.ends_with(ENVIRONMENT);
-    let mut known = languages();
+    let known = languages();
+    let whole = |short: &str| format!("{short}{suffix}");
     // Where there is no script for it, a component.
-    let whole = |short: &str| if environment { format!("{short}{ENVIRONMENT}") } else { short.to_owned() };
     let component = format!("{short}{COMPONENT}");
-    let short =
-        if !known.contains(&whole(short).as_str()) && known.contains(&whole(&component).as_str()) { &component } else { short };
-    let language = &whole(short);
-    known.retain(|known| known.ends_with(ENVIRONMENT) == environment);
-    if !known.contains(&language.as_str()) {
-        let known: Vec<&str> = known.iter().map(|known| known.strip_suffix(ENVIRONMENT).unwrap_or(known)).collect();
-        let (meant, of) = (did_you_mean(short, known.iter().copied()), if environment { " of environments" } else { "" });
-        return Err(anyhow!("--lang {short}: unknown language; the languages{of} are {}{meant}", known.join(", ")));
+    let candidates = [whole(short), whole(&component)];
+    if let Some(found) = candidates.into_iter().find(|candidate| known.contains(&candidate.as_str())) {
+        return Ok(found);
     }
+    let of_kind =
+        |name: &&str| [ENVIRONMENT, AGENT].iter().find(|other| name.ends_with(**other)).map_or("", |other| other) == suffix;
+    let fitting: Vec<&str> = known.iter().filter(|name| of_kind(name)).filter_map(|name| name.strip_suffix(suffix)).collect();
+    let (meant, of) = (
+        did_you_mean(short, fitting.iter().copied()),
+        match suffix {
+            AGENT => " of agents",
+            ENVIRONMENT => " of environments",
+            _ => "",
+        },
+    );
+    Err(anyhow!("--lang {short}: unknown language; the languages{of} are {}{meant}", fitting.join(", ")))
+}
+
+pub(super) fn run(args: &Args) -> anyhow::Result<()> {
+    let language = &language(args)?;
     let fine = args.name.starts_with(|c: char| c.is_ascii_lowercase())
         && args.name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || c == '_');
     if !fine {
@@ -185,10 +215,15 @@ fn fill(folder: &Path, language: &str, name: &str) -> anyhow::Result<Vec<String>
             write(&folder.join("sdk").join(inside), contents)?;
         }
     }
+    let agent = language.ends_with(AGENT);
     let is_script = |inside: &&str| ScriptPath::parse(inside).is_some() && !inside.contains("test");
     let script = FILES.iter().filter(|(of, ..)| *of == language).map(|(_, inside, _)| *inside).find(is_script);
-    let steps = steps(folder, script.map(|script| adapted(script, language, name)));
-    let about = format!("# {name}\n\nA plugin for rlhost. From this folder:\n\n{}\n", indented(&steps));
+    let (kind, steps) = if agent {
+        ("An agent", AGENT_STEPS.map(str::to_owned).to_vec())
+    } else {
+        ("A plugin", steps(folder, script.map(|script| adapted(script, language, name))))
+    };
+    let about = format!("# {name}\n\n{kind} for rlhost. From this folder:\n\n{}\n", indented(&steps));
     write(&folder.join("README.md"), about.as_bytes())?;
     Ok(steps)
 }
