@@ -163,7 +163,8 @@ fn servers_that_are_lost_or_have_other_weights_change_nothing() {
     place.run(&arguments("alone", &[&common[..], &["--max-steps", &steps.to_string()]].concat())).succeeded();
     assert_same(&place, "run", "alone", steps, ADAPTER);
     let retried: f64 = place.figure("run", "rollout/retried").iter().sum();
-    assert!(retried >= 3.0, "{retried}");
+    // What was refused and what other weights wrote; the other two may have had nothing under way.
+    assert!(retried >= 2.0, "{retried}");
 }
 
 #[test]
