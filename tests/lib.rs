@@ -1,5 +1,6 @@
 //! What the tests share: running the binary in a folder of its own and reading what it wrote.
 
+mod child;
 pub mod crafted;
 pub mod judged;
 mod outcome;
@@ -7,6 +8,7 @@ pub mod ranked;
 pub mod served;
 pub mod watched;
 
+pub use child::KilledOnDrop;
 pub use outcome::Outcome;
 use serde_json::Value;
 use sha2::{Digest, Sha256};

@@ -1,10 +1,9 @@
 //! A running `rlhost serve`, and what clients of any kind send it.
 
-use crate::Place;
+use crate::{KilledOnDrop, Place};
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
-use std::process::{Child, Command};
 use std::time::Duration;
 
 /// Time for an answer.
@@ -12,7 +11,7 @@ const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A running server. Dropping it kills it.
 pub struct Served {
-    child: Child,
+    child: KilledOnDrop,
     /// Its address, as in `127.0.0.1:8000`.
     pub address: String,
 }
@@ -94,7 +93,7 @@ impl Served {
             let _ = child.stderr.take().expect("its messages").read_to_string(&mut said);
             panic!("{line:?} {said}");
         };
-        Self { child, address }
+        Self { child: KilledOnDrop(child), address }
     }
 
     /// Connects to it.
@@ -164,8 +163,7 @@ impl Served {
     /// # Panics
     /// If it can't be sent.
     pub fn signal(&self, name: &str) {
-        let done = Command::new("kill").args([&format!("-{name}"), &self.child.id().to_string()]).status();
-        assert!(done.expect("kill runs").success());
+        self.child.signal(name);
     }
 
     /// Waits for its end, and returns its exit code.
@@ -175,13 +173,5 @@ impl Served {
     #[must_use]
     pub fn ended(mut self) -> Option<i32> {
         self.child.wait().expect("a child ends").code()
-    }
-}
-
-impl Drop for Served {
-    fn drop(&mut self) {
-        // It may have ended.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }

@@ -1,6 +1,6 @@
 //! Runs whose plugins misbehave, looked at from outside: their memory, their files, and what they say of swaps.
 
-use crate::{Outcome, Place, binary};
+use crate::{KilledOnDrop, Outcome, Place, binary};
 use serde_json::Value;
 use std::fs::{self, File};
 use std::path::Path;
@@ -123,8 +123,9 @@ pub fn assert_ended(what: &str, says: &str, place: &Place, outcome: &Outcome) {
 pub struct Running {
     /// Name of the plugin that is swapped.
     name: &'static str,
+    // Ended before its folder goes.
+    child: KilledOnDrop,
     place: Place,
-    child: Child,
     /// The most memory that its children had.
     children: u64,
     /// What it had before anything was swapped.
@@ -139,7 +140,7 @@ impl Running {
     #[must_use]
     pub fn start(place: Place, name: &'static str, arguments: &[&str]) -> Self {
         let run = ["--max-steps", "100000", "--logging-steps", "20", "--log-completions", "none", "--output-dir", "run"];
-        let child = begin(&place, &[arguments, &run].concat());
+        let child = KilledOnDrop(begin(&place, &[arguments, &run].concat()));
         let mut this = Self { name, place, child, children: 0, calm: 0 };
         this.wait("the first steps", |this| this.steps() > 0);
         this.calm = peak(this.child.id()).map_or(0, |(own, _)| own);
@@ -244,7 +245,7 @@ impl Running {
         let (beyond, calm, children) = (own.saturating_sub(self.calm), self.calm >> 20, self.children);
         assert!(beyond < MEMORY, "{} MiB beyond {calm} MiB", beyond >> 20);
         assert!(children < MEMORY, "{} MiB to compile", children >> 20);
-        Command::new("kill").args(["-TERM", &self.child.id().to_string()]).status().expect("what a run has");
+        self.child.signal("TERM");
         assert_eq!(self.child.wait().expect("what a run has").code(), Some(3), "{what}");
         let place = std::mem::take(&mut self.place);
         let last = *place.checkpoints("run").last().expect("what a run has");
@@ -260,13 +261,5 @@ impl Running {
             beyond >> 20,
             children >> 20
         );
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        // Also when an assertion failed.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }

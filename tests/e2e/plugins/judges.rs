@@ -1,7 +1,7 @@
 //! Runs whose reward asks a server: what it is granted, what it is answered, and that the run is the same when it is resumed.
 
 use rlhost_tests::judged::{BODY, Judge, KEY, STEPS, prompts, say, verdict};
-use rlhost_tests::{Outcome, Place, tiny};
+use rlhost_tests::{KilledOnDrop, Outcome, Place, tiny};
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
@@ -369,16 +369,6 @@ openssl req -newkey rsa:2048 -nodes -keyout leaf.key -out leaf.csr -subj /CN=jud
 printf 'subjectAltName=IP:127.0.0.1\\nbasicConstraints=CA:FALSE\\n' > leaf.ext
 openssl x509 -req -in leaf.csr -CA ca.pem -CAkey ca.key -CAcreateserial -out leaf.pem -days 2 -extfile leaf.ext";
 
-/// A process that ends with the test.
-struct Ended(Child);
-
-impl Drop for Ended {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 #[test]
 fn a_judge_is_asked_over_tls_if_its_certificate_is_vouched_for() {
     let place = prompts();
@@ -391,7 +381,7 @@ fn a_judge_is_asked_over_tls_if_its_certificate_is_vouched_for() {
         return;
     }
     let mut python = Command::new("python3");
-    let mut server = Ended(python.arg("judge.py").current_dir(place.path("")).stdout(Stdio::piped()).spawn().unwrap());
+    let mut server = KilledOnDrop(python.arg("judge.py").current_dir(place.path("")).stdout(Stdio::piped()).spawn().unwrap());
     let mut line = String::new();
     BufReader::new(server.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
     let judge = Judge::at(line.trim().parse().unwrap());

@@ -1,9 +1,8 @@
 //! Reward models that change while the run goes on.
 
-use rlhost_tests::{Outcome, Place, STORIES, tiny};
+use rlhost_tests::{KilledOnDrop, Outcome, Place, STORIES, tiny};
 use serde_json::{Value, json};
 use std::fs;
-use std::process::{Child, Command};
 use std::time::Duration;
 
 /// Longest that anything here is waited for.
@@ -28,14 +27,14 @@ fn arguments<'a>(run: &'a str, steps: &'a str) -> Vec<&'a str> {
 
 /// A run whose process is ended with it.
 struct Running<'a> {
+    child: KilledOnDrop,
     place: &'a Place,
-    child: Child,
 }
 
 impl<'a> Running<'a> {
     fn start(place: &'a Place, more: &[&str]) -> Self {
-        let child = place.start(&[&arguments("run", "100000")[..], more].concat());
-        let this = Self { place, child };
+        let child = KilledOnDrop(place.start(&[&arguments("run", "100000")[..], more].concat()));
+        let this = Self { child, place };
         this.wait(|| this.steps() > 1);
         this
     }
@@ -59,15 +58,8 @@ impl<'a> Running<'a> {
     }
 
     fn stop(mut self) {
-        Command::new("kill").args(["-TERM", &self.child.id().to_string()]).status().unwrap();
+        self.child.signal("TERM");
         assert_eq!(self.child.wait().unwrap().code(), Some(3));
-    }
-}
-
-impl Drop for Running<'_> {
-    fn drop(&mut self) {
-        // Also when an assertion failed.
-        let _ = self.child.kill();
     }
 }
 

@@ -1,11 +1,11 @@
 //! Plugins that change while the run goes on.
 
 use rlhost_tests::crafted::{NO_SCORES, core_reward, deep, long, multiplied};
-use rlhost_tests::{HOSTILE, Place, REMEMBERING, VERSIONED, small, version};
+use rlhost_tests::{HOSTILE, KilledOnDrop, Place, REMEMBERING, VERSIONED, small, version};
 use serde_json::Value;
 use std::fs;
 use std::io::Write;
-use std::process::{Child, Command};
+use std::process::Command;
 use std::time::Duration;
 
 /// Longest that anything here is waited for.
@@ -13,8 +13,9 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A run in `run` with steps of a tenth of a second, or what it is, and a good plugin in a file.
 struct Running {
+    // Ended before its folder goes.
+    child: KilledOnDrop,
     place: Place,
-    child: Child,
 }
 
 impl Running {
@@ -27,8 +28,8 @@ impl Running {
     fn start_in(place: Place, more: &[&str]) -> Self {
         let plugin = ["--plugin", "versioned.wasm", "--output-dir", "run", "--max-steps", "100000", "--logging-steps", "1"];
         let size = ["--max-completion-length", "96", "--per-device-train-batch-size", "16", "--learning-rate", "0"];
-        let child = place.start(&[&small()[..], &plugin, &size, more].concat());
-        let this = Self { place, child };
+        let child = KilledOnDrop(place.start(&[&small()[..], &plugin, &size, more].concat()));
+        let this = Self { child, place };
         this.wait(|| this.steps() > 1);
         this
     }
@@ -71,16 +72,9 @@ impl Running {
 
     /// Ends the run as a user would, and asserts that it was well until then.
     fn stop(mut self) -> Place {
-        Command::new("kill").args(["-TERM", &self.child.id().to_string()]).status().unwrap();
+        self.child.signal("TERM");
         assert_eq!(self.child.wait().unwrap().code(), Some(3));
-        std::mem::take(&mut self.place)
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        // Also when an assertion failed.
-        let _ = self.child.kill();
+        self.place
     }
 }
 

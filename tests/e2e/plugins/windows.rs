@@ -1,9 +1,8 @@
 //! Which version of a plugin made which number: logging windows end where a plugin or its weight changes, and rows name versions.
 
-use rlhost_tests::{Place, small, version};
+use rlhost_tests::{KilledOnDrop, Place, small, version};
 use serde_json::{Value, json};
 use std::fs;
-use std::process::{Child, Command};
 use std::time::Duration;
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -39,24 +38,17 @@ fn versions(place: &Place, run: &str) -> Vec<String> {
     loaded.chain(of("plugin_swapped", "to", "to_settings")).collect()
 }
 
-struct Live(Child);
+struct Live(KilledOnDrop);
 
 impl Live {
     fn start(place: &Place, arguments: &[String]) -> Self {
         let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-        Self(place.start(&arguments))
+        Self(KilledOnDrop(place.start(&arguments)))
     }
 
     fn stop(mut self) {
-        Command::new("kill").args(["-TERM", &self.0.id().to_string()]).status().unwrap();
+        self.0.signal("TERM");
         assert_eq!(self.0.wait().unwrap().code(), Some(3));
-    }
-}
-
-impl Drop for Live {
-    fn drop(&mut self) {
-        // Also when an assertion failed.
-        let _ = self.0.kill();
     }
 }
 

@@ -1,11 +1,10 @@
 //! Runs whose completions inference servers write.
 
 use rlhost_tests::served::Served;
-use rlhost_tests::{Place, small, tiny};
+use rlhost_tests::{KilledOnDrop, Place, small, tiny};
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpListener;
-use std::process::{Child, Command};
 use std::time::Duration;
 
 /// A time limit of what should take seconds.
@@ -101,17 +100,6 @@ fn adapter(server: &Served) -> Option<(String, String)> {
     Some((own["id"].as_str()?.to_owned(), own["root"].as_str()?.to_owned()))
 }
 
-/// A run that goes on. Dropping it kills it.
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        // It may have ended.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 #[test]
 fn servers_that_are_lost_or_have_other_weights_change_nothing() {
     let place = Place::new();
@@ -119,7 +107,7 @@ fn servers_that_are_lost_or_have_other_weights_change_nothing() {
     let (first, second) = (start(&place), start(&place));
     let urls = [url(&first), url(&second)];
     let servers = ["--rollout-server", &urls[0], "--rollout-server", &urls[1], "--max-num-seqs", "8", "--max-steps", "100000"];
-    let mut run = Running(place.start(&arguments("run", &[&common[..], &servers].concat())));
+    let mut run = KilledOnDrop(place.start(&arguments("run", &[&common[..], &servers].concat())));
     // What the run has said of a server.
     let said = |server: &str, what: &str| {
         let events = std::fs::read_to_string(place.path("run/events.jsonl")).unwrap_or_default();
@@ -157,8 +145,8 @@ fn servers_that_are_lost_or_have_other_weights_change_nothing() {
     until(&|| said(&urls[0], "onnection"));
     let killed = place.steps("run");
     until(&|| place.steps("run") >= killed + 3);
-    Command::new("kill").args(["-TERM", &run.0.id().to_string()]).status().unwrap();
-    assert!(run.0.wait().unwrap().code().is_some());
+    run.signal("TERM");
+    assert!(run.wait().unwrap().code().is_some());
     let steps = *place.checkpoints("run").last().unwrap();
     place.run(&arguments("alone", &[&common[..], &["--max-steps", &steps.to_string()]].concat())).succeeded();
     assert_same(&place, "run", "alone", steps, ADAPTER);
