@@ -13,9 +13,8 @@ const MOST: usize = 256;
 impl Config {
     /// Has this process generate the completions that rollout servers would.
     pub fn generate_here(&mut self) {
-        let Self { rollout_server, rollout_sync, rollout_sync_dir, max_staleness, .. } = Self::default();
-        (self.rollout_server, self.rollout_sync) = (rollout_server, rollout_sync);
-        (self.rollout_sync_dir, self.max_staleness) = (rollout_sync_dir, max_staleness);
+        self.rollout_server.clear();
+        (self.rollout_sync, self.rollout_sync_dir, self.max_staleness) = (None, None, 0);
     }
 
     /// Returns how long a rollout server may take.

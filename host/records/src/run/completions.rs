@@ -86,9 +86,6 @@ pub struct TurnRow {
 pub struct Recorded {
     /// The step that learns from it first.
     pub step: u64,
-    /// Number of updates of the policy that wrote it, if those are not as many.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub policy_version: Option<u64>,
     /// The row of the dataset.
     pub row: usize,
     /// Text of the prompt.
@@ -193,9 +190,6 @@ fn count(value: &Value) -> usize {
 pub struct ScoredCompletion {
     /// The step that learns from it first.
     pub step: u64,
-    /// Number of updates of the policy that wrote it, if those are not as many.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub policy_version: Option<u64>,
     /// The row of the dataset.
     pub row: usize,
     /// Its scores, by the names of the rewards.

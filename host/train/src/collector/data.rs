@@ -28,17 +28,15 @@ pub(crate) struct Data {
 
 /// A place in the order of prompts.
 pub(super) struct Mark {
-    before: (Cursor, Streaks),
+    cursor: Cursor,
+    streaks: Streaks,
     begins_epoch: bool,
 }
 
 /// Prompts that were drawn before training needs them.
 struct Drawn {
     prompts: Vec<Arc<Prompt>>,
-    /// The place in the order before them.
-    before: (Cursor, Streaks),
-    /// Whether they begin an epoch.
-    begins_epoch: bool,
+    at: Mark,
 }
 
 impl Data {
@@ -114,13 +112,12 @@ impl Data {
 
     /// Returns the place of the next batch to be drawn, and whether it begins an epoch.
     pub(super) fn mark(&self) -> Result<Mark> {
-        Ok(Mark { before: (self.loader.cursor(), self.own_streaks()), begins_epoch: self.loader_is_at_end()? })
+        Ok(Mark { cursor: self.loader.cursor(), streaks: self.own_streaks(), begins_epoch: self.loader_is_at_end()? })
     }
 
     /// Keeps a batch, which was drawn at a place, until training needs it.
     pub(super) fn keep(&mut self, at: Mark, prompts: Vec<Arc<Prompt>>) {
-        let Mark { before, begins_epoch } = at;
-        self.ahead.push_back(Drawn { prompts, before, begins_epoch });
+        self.ahead.push_back(Drawn { prompts, at });
     }
 
     /// Returns the first batch that was drawn ahead.
@@ -140,7 +137,7 @@ impl Data {
 
     /// Returns how many times in a row each prompt's rewards have not differed, if prompts are skipped.
     pub(super) fn streaks(&self) -> Streaks {
-        self.ahead.front().map_or_else(|| self.own_streaks(), |next| next.before.1.clone())
+        self.ahead.front().map_or_else(|| self.own_streaks(), |next| next.at.streaks.clone())
     }
 
     fn own_streaks(&self) -> Streaks {
@@ -152,7 +149,7 @@ impl Data {
     /// # Errors
     /// As [`Data::next`].
     pub(super) fn is_at_end(&self) -> Result<bool> {
-        self.ahead.front().map_or_else(|| self.loader_is_at_end(), |next| Ok(next.begins_epoch))
+        self.ahead.front().map_or_else(|| self.loader_is_at_end(), |next| Ok(next.at.begins_epoch))
     }
 
     fn loader_is_at_end(&self) -> Result<bool> {
@@ -220,7 +217,7 @@ impl Data {
 
     /// Returns the position of the next batch to be trained on.
     pub(super) fn cursor(&self) -> Cursor {
-        self.ahead.front().map_or_else(|| self.loader.cursor(), |next| next.before.0)
+        self.ahead.front().map_or_else(|| self.loader.cursor(), |next| next.at.cursor)
     }
 
     /// Moves to a position in the order, with the prompts' streaks there. What was drawn ahead is drawn again.

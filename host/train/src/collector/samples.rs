@@ -6,7 +6,6 @@ use crate::Result;
 use crate::activity::{Activity, Task};
 use crate::model::Policy;
 use crate::phase::Phase;
-use crate::plugins::Environments;
 
 /// The generation number of samples: both use the same random numbers, which training does not use.
 const GENERATION: u64 = u64::MAX - 1;
@@ -34,14 +33,9 @@ impl Collector {
         let first = if wanted { self.data.prompts().first(1)? } else { Vec::new() };
         let Some(prompt) = first.first() else { return Ok(None) };
         let request = RolloutRequest {
-            prompts: std::slice::from_ref(prompt),
             samples: 1,
             sampling: self.turns.sampling(Phase::Train),
-            logp_temperature: self.temperature(),
-            generation: GENERATION,
-            phase: Phase::Eval,
-            environments: Environments::default(),
-            keeps_prompt_pass: false,
+            ..self.request(std::slice::from_ref(prompt), GENERATION, Phase::Eval)
         };
         let _task = Task::new(Activity::SamplingExample);
         let batch = self.source.roll_out(&request, PolicyVersion { policy, version: step })?;

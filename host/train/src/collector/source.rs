@@ -21,7 +21,7 @@ pub(crate) struct PolicyVersion<'a> {
     pub version: u64,
 }
 
-/// What of a run its sources of rollouts show to others.
+/// The model and the folder of a run, which some sources of rollouts need.
 pub(crate) struct Home {
     /// The model that it started with.
     pub model: ModelFolder,

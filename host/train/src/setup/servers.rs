@@ -51,7 +51,7 @@ fn report(clients: &[Client], answers: Vec<std::result::Result<Server, Failure>>
                 let length = server.max_model_len.map(|length| format!(", at most {length} tokens")).unwrap_or_default();
                 tracing::info!("rollouts come from {}: {} with {}{length}", client.server(), server.kind.name(), server.model);
             }
-            Err(failure @ Failure::Unreachable { .. }) if found > 0 || clients.len() > 1 => {
+            Err(failure @ Failure::Unreachable { .. }) if clients.len() > 1 => {
                 tracing::warn!("rollout server {failure}; it is used once it answers");
             }
             Err(failure) => return Err(Error::setting("rollout_server", failure)),

@@ -42,9 +42,4 @@ impl Failure {
     pub fn is_of_the_request(&self) -> bool {
         matches!(self, Self::Refused { status: 400 | 401 | 403 | 413 | 422, .. })
     }
-
-    /// Returns whether the server does not know what was asked for.
-    pub fn is_unknown(&self) -> bool {
-        matches!(self, Self::Refused { status: 404, .. })
-    }
 }

@@ -11,4 +11,4 @@ pub use client::{Client, Patience};
 pub use completion::{Completion, CompletionRequest, RandomStream, SamplingParameters, Span};
 pub use failure::Failure;
 pub use server::{Kind, Server};
-pub use weights::{PauseMode, WeightInfo};
+pub use weights::WeightInfo;

@@ -8,15 +8,6 @@ use std::path::Path;
 
 const INFO: &str = "/weight_info";
 
-/// What becomes of requests under way when a server pauses.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PauseMode {
-    /// They end with the tokens that they have.
-    Abort,
-    /// The pause begins when they have ended.
-    Wait,
-}
-
 /// The versions of a server's weights, by its own names for them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WeightInfo {
@@ -44,13 +35,9 @@ impl Client {
         self.post("/collective_rpc", &body, patience).map(drop)
     }
 
-    /// Stops computing.
-    pub fn pause(&self, mode: PauseMode, patience: Patience) -> Result<(), Failure> {
-        let path = match mode {
-            PauseMode::Abort => "/pause?mode=abort",
-            PauseMode::Wait => "/pause?mode=wait",
-        };
-        self.post(path, &json!({}), patience).map(drop)
+    /// Stops computing when all requests under way have ended.
+    pub fn pause(&self, patience: Patience) -> Result<(), Failure> {
+        self.post("/pause?mode=wait", &json!({}), patience).map(drop)
     }
 
     /// Continues after a pause.

@@ -2,7 +2,7 @@
 
 use super::published::Published;
 use crate::config::RolloutSync;
-use rlhost_web::inference::{Client, Completion, CompletionRequest, Failure, Kind, Patience, PauseMode, Server};
+use rlhost_web::inference::{Client, Completion, CompletionRequest, Failure, Kind, Patience, Server};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -19,6 +19,8 @@ const NOISE: (f64, f64) = (8.0, 1e-4);
 pub(super) enum Trouble {
     #[error(transparent)]
     Failed(#[from] Failure),
+    #[error("it does not answer")]
+    Silent,
     #[error(
         "it computes with other weights than it was sent: the log-probabilities of a text differ from the policy's by {found:.2e} on \
          average, and by at most {allowed:.2e} in its precision"
@@ -39,7 +41,7 @@ impl Trouble {
         match self {
             Self::OtherModel { .. } => true,
             Self::Failed(failure) => failure.is_of_the_request(),
-            Self::OtherWeights { .. } | Self::OtherVersion { .. } => false,
+            Self::Silent | Self::OtherWeights { .. } | Self::OtherVersion { .. } => false,
         }
     }
 }
@@ -152,7 +154,7 @@ impl Connection {
     }
 
     fn reload(&self, server: &Server, published: &Published) -> Result<(String, Option<String>), Failure> {
-        self.client.pause(PauseMode::Wait, self.patience())?;
+        self.client.pause(self.patience())?;
         let loaded = self.client.reload(&published.folder, self.patience()).and_then(|()| self.client.reset_prefix_cache());
         let loaded = loaded.and_then(|()| match server.kind {
             Kind::Vllm => self.client.set_weight_version(&published.name),

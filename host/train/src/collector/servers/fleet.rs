@@ -62,8 +62,8 @@ enum Message {
     Publish(Arc<Published>),
     Submit(Vec<Job>, Sender<Outcome>),
     Updated { server: usize, result: Result<Serving, Trouble> },
-    Answered { server: usize, life: u64, job: u64, version: u64, result: Result<Vec<Completion>, Trouble> },
-    Checked { server: usize, life: u64, is_alive: bool },
+    Answered { server: usize, incarnation: u64, job: u64, version: u64, result: Result<Vec<Completion>, Trouble> },
+    Checked { server: usize, incarnation: u64, is_alive: bool },
     Stop,
 }
 
@@ -125,7 +125,7 @@ impl Drop for Fleet {
 /// Whether a server can be used.
 enum State {
     Ready(Arc<Serving>),
-    /// Since when it can't, why, and when it is tried again.
+    /// Since when it can't, why if it was tried, and when it is tried again.
     Down {
         since: Instant,
         reason: Option<Trouble>,
@@ -144,7 +144,7 @@ struct Member {
     /// Sequences under way, and requests.
     under_way: (usize, usize),
     /// Counts the times that it was lost: what was asked before is no longer waited for.
-    life: u64,
+    incarnation: u64,
     checked_at: Instant,
     is_checking: bool,
 }
@@ -158,7 +158,7 @@ impl Member {
             served: None,
             is_updating: false,
             under_way: (0, 0),
-            life: 0,
+            incarnation: 0,
             checked_at: now,
             is_checking: false,
         }
@@ -234,12 +234,14 @@ impl Dispatcher {
             Message::Publish(published) => self.published = Some(published),
             Message::Submit(jobs, reply) => self.submit(jobs, reply),
             Message::Updated { server, result } => self.updated(server, result),
-            Message::Answered { server, life, job, version, result } => self.answered(server, life, job, version, result),
-            Message::Checked { server, life, is_alive } => {
+            Message::Answered { server, incarnation, job, version, result } => {
+                self.answered(server, incarnation, job, version, result);
+            }
+            Message::Checked { server, incarnation, is_alive } => {
                 let member = &mut self.members[server];
                 (member.is_checking, member.checked_at) = (false, Instant::now());
-                if !is_alive && member.life == life && matches!(member.state, State::Ready(_)) {
-                    self.lost(server, None);
+                if !is_alive && member.incarnation == incarnation && matches!(member.state, State::Ready(_)) {
+                    self.lost(server, Trouble::Silent);
                 }
             }
             Message::Stop => {}
@@ -290,7 +292,7 @@ impl Dispatcher {
         member.is_updating = false;
         match result {
             Ok(serving) => {
-                if let State::Down { reason: Some(_), .. } = member.state {
+                if matches!(member.state, State::Down { reason: Some(_), .. }) {
                     tracing::info!("{} is back, with the policy's weights", member.connection.name());
                 }
                 let serving = Arc::new(serving);
@@ -298,12 +300,12 @@ impl Dispatcher {
                 member.state = State::Ready(serving);
                 member.checked_at = Instant::now();
             }
-            Err(trouble) => self.lost(server, Some(trouble)),
+            Err(trouble) => self.lost(server, trouble),
         }
     }
 
     /// Takes a server's work away from it, and tries it again later.
-    fn lost(&mut self, server: usize, reason: Option<Trouble>) {
+    fn lost(&mut self, server: usize, reason: Trouble) {
         let now = Instant::now();
         let member = &mut self.members[server];
         let (since, attempts, is_new) = match &member.state {
@@ -312,15 +314,15 @@ impl Dispatcher {
         };
         let name = member.connection.name();
         if is_new {
-            let why = reason.as_ref().map_or_else(|| format!("{name} does not answer"), |reason| described(name, reason));
+            let why = described(name, &reason);
             let warning = format!("rollout server {why}; its requests go to others, and it is tried again");
             tracing::warn!("{warning}");
             self.warnings.push(warning);
         }
-        // Weights that are not those that it was sent may have been replaced by somebody; they are sent again at once, once.
         let wait = Duration::from_millis(500) * 2u32.saturating_pow(attempts);
-        member.state = State::Down { since, reason, retry_at: now + wait.min(LONGEST_RETRY), attempts: attempts + 1 };
-        (member.under_way, member.life) = ((0, 0), member.life + 1);
+        member.state =
+            State::Down { since, reason: Some(reason), retry_at: now + wait.min(LONGEST_RETRY), attempts: attempts + 1 };
+        (member.under_way, member.incarnation) = ((0, 0), member.incarnation + 1);
         let back: Vec<u64> = self.pending.iter_mut().filter_map(|(id, pending)| pending.leaves(server).then_some(*id)).collect();
         for id in back.into_iter().rev() {
             self.requeue(id);
@@ -344,9 +346,9 @@ impl Dispatcher {
             if !is_due || !matches!(member.state, State::Ready(_)) {
                 continue;
             }
-            let (connection, sender, life) = (Arc::clone(&member.connection), self.sender.clone(), member.life);
+            let (connection, sender, incarnation) = (Arc::clone(&member.connection), self.sender.clone(), member.incarnation);
             let check = move || {
-                let _ = sender.send(Message::Checked { server, life, is_alive: connection.is_alive() });
+                let _ = sender.send(Message::Checked { server, incarnation, is_alive: connection.is_alive() });
             };
             member.is_checking = thread::Builder::new().name("health".into()).spawn(check).is_ok();
         }
@@ -370,10 +372,10 @@ impl Dispatcher {
             let member = &mut self.members[server];
             let Some(serving) = member.ready(version).cloned() else { return };
             let (connection, request) = (Arc::clone(&member.connection), pending.job.request.clone());
-            let (sender, life) = (self.sender.clone(), member.life);
+            let (sender, incarnation) = (self.sender.clone(), member.incarnation);
             let ask = move || {
                 let (result, version) = (connection.complete(&serving, &request), serving.version);
-                let _ = sender.send(Message::Answered { server, life, job: id, version, result });
+                let _ = sender.send(Message::Answered { server, incarnation, job: id, version, result });
             };
             if thread::Builder::new().name("rollout".into()).spawn(ask).is_err() {
                 // When others have ended, there is room for it.
@@ -388,9 +390,9 @@ impl Dispatcher {
         }
     }
 
-    fn answered(&mut self, server: usize, life: u64, job: u64, version: u64, result: Result<Vec<Completion>, Trouble>) {
+    fn answered(&mut self, server: usize, incarnation: u64, job: u64, version: u64, result: Result<Vec<Completion>, Trouble>) {
         let member = &mut self.members[server];
-        let is_current = member.life == life;
+        let is_current = member.incarnation == incarnation;
         let Some(pending) = self.pending.get_mut(&job) else {
             // Another server was faster, or its ticket has failed.
             if is_current {
@@ -412,7 +414,7 @@ impl Dispatcher {
             }
             Err(trouble) => {
                 if is_current {
-                    self.lost(server, Some(trouble));
+                    self.lost(server, trouble);
                 }
                 self.requeue(job);
             }
@@ -462,10 +464,7 @@ impl Dispatcher {
         for member in &self.members {
             match &member.state {
                 State::Down { since, reason, .. } if since.elapsed() > self.patience || member.is_unfit() => {
-                    let name = member.connection.name();
-                    reasons.push(
-                        reason.as_ref().map_or_else(|| format!("{name} does not answer"), |reason| described(name, reason)),
-                    );
+                    reasons.push(described(member.connection.name(), reason.as_ref().unwrap_or(&Trouble::Silent)));
                 }
                 _ => return,
             }
