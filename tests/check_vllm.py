@@ -74,6 +74,12 @@ class Vllm:
                                          {"Content-Type": "application/json"})
         return urllib.request.urlopen(request, timeout=300).read()
 
+    def last_lines(self):
+        """Return the end of its log, from its first error if there is one."""
+        lines = Path(self.log.name).read_text(errors="replace").splitlines()
+        first = next((i for i, line in enumerate(lines) if " ERROR " in line or line.startswith("ERROR")), len(lines) - 20)
+        return "\n".join(lines[max(0, first):][:80])
+
     def close(self):
         if self.process.poll() is None:
             os.killpg(self.process.pid, signal.SIGTERM)
@@ -149,6 +155,8 @@ def main():
                 judge(f"whole-{dtype}", "whole", dtype)
             finally:
                 server.close()
+                if failures:
+                    print(server.last_lines(), flush=True)
     sys.exit(1 if failures else 0)
 
 

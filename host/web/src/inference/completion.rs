@@ -155,25 +155,6 @@ impl Client {
         }
         all.into_iter().map(|one| one.ok_or_else(|| wrong("two choices of one index"))).collect()
     }
-
-    /// Returns the log-probability of each token but the first, given those before it, under a model's plain logits.
-    ///
-    /// # Errors
-    /// If they can't be had.
-    pub fn score(&self, model: &str, tokens: &[u32], salt: &str, patience: Patience) -> Result<Vec<f32>, Failure> {
-        let body = json!({
-            "model": model, "prompt": tokens, "max_tokens": 1, "temperature": 1.0, "prompt_logprobs": 0, "cache_salt": salt,
-            "return_token_ids": true,
-        });
-        let answer = self.post(PATH, &body, patience)?;
-        let choice = &answer["choices"][0];
-        let scored = choice.get("prompt_logprobs").or_else(|| answer.get("prompt_logprobs")).and_then(Value::as_array);
-        let scored = scored.filter(|scored| scored.len() == tokens.len());
-        let scored = scored.ok_or_else(|| self.foreign(PATH, "it has no prompt_logprobs for each token"))?;
-        let of = |(entry, token): (&Value, &u32)| Some(entry.get(token.to_string())?.get("logprob")?.as_f64()? as f32);
-        let all: Option<Vec<f32>> = scored.iter().zip(tokens).skip(1).map(of).collect();
-        all.ok_or_else(|| self.foreign(PATH, "its prompt_logprobs leave a token out"))
-    }
 }
 
 fn completion(choice: &Value, max_tokens: usize) -> Result<Completion, String> {

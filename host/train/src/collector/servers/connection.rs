@@ -2,7 +2,9 @@
 
 use super::published::Published;
 use crate::config::RolloutSync;
-use rlhost_web::inference::{Client, Completion, CompletionRequest, Failure, Kind, Patience, Server};
+use rlhost_web::inference::{
+    Client, Completion, CompletionRequest, Failure, Kind, Patience, RandomStream, SamplingParameters, Server,
+};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -13,6 +15,9 @@ const OTHER_MODEL: f64 = 0.25;
 
 /// How much larger a difference may be than the one that was measured at first, and at least, both for one precision.
 const NOISE: (f64, f64) = (8.0, 1e-4);
+
+/// Tokens that are sampled after each beginning of the probe.
+const SAMPLES: usize = 8;
 
 /// Why a server can't be used.
 #[derive(Clone, Debug, Error)]
@@ -111,8 +116,7 @@ impl Connection {
     /// Returns how far a server's log-probabilities are from the trainer's, if no further than its precision explains.
     fn prove(&self, serving: &Serving) -> Result<f64, Trouble> {
         let published = &serving.published;
-        let scored = self.client.score(&serving.model, &published.probe.tokens, &published.name, self.patience());
-        let difference = published.probe.difference(&scored?);
+        let difference = published.probe.difference(|beginning| self.sample(serving, beginning))?;
         let noise = f64::from_bits(self.noise.load(Ordering::Relaxed));
         let allowed = (NOISE.0 * noise).max(NOISE.1);
         if !difference.is_finite() || difference > OTHER_MODEL {
@@ -126,6 +130,31 @@ impl Connection {
         }
         *self.proved_at() = Instant::now();
         Ok(difference)
+    }
+
+    /// Returns tokens that a server samples after a text, each with its log-probability under the model's plain logits.
+    fn sample(&self, serving: &Serving, text: &[u32]) -> Result<Vec<(u32, f32)>, Failure> {
+        let parameters = SamplingParameters {
+            max_tokens: 1,
+            temperature: 1.0,
+            top_p: 1.0,
+            top_k: 0,
+            min_p: 0.0,
+            repetition_penalty: 1.0,
+            ends: Vec::new(),
+            stop: Vec::new(),
+        };
+        let request = CompletionRequest {
+            model: serving.model.clone(),
+            prompt: text.to_vec(),
+            samples: SAMPLES,
+            parameters,
+            logp_temperature: 1.0,
+            random: RandomStream { seed: 0, generation: serving.version, row: 0, sample: 0 },
+            salt: serving.published.name.clone(),
+        };
+        let completions = self.client.complete(&request, serving.server.kind, self.patience())?;
+        Ok(completions.iter().flat_map(|one| one.tokens.iter().copied().zip(one.logp.iter().copied())).collect())
     }
 
     fn proved_at(&self) -> MutexGuard<'_, Instant> {

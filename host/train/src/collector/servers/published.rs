@@ -1,8 +1,9 @@
 //! Versions of the policy's weights, as files that servers read, and the proof that a server computes with them.
 
 use crate::config::RolloutSync;
-use crate::model::{self, ModelFolder, Policy, Selected};
-use crate::ops::Forest;
+use crate::model::{self, ModelFolder, Policy};
+use crate::ops::logprob::log_sum_exp;
+use crate::ops::{self, Forest};
 use crate::plan::SyncFolder;
 use crate::{Error, Result};
 use rand::TryRng;
@@ -11,15 +12,18 @@ use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// Tokens of the probe at most.
+/// Tokens of the probe at most, and the number of its beginnings after which servers are asked for tokens.
 const PROBE: usize = 256;
+const BEGINNINGS: usize = 4;
 
-/// A text whose log-probabilities the trainer has computed, for servers to compute as well.
+/// Beginnings of a text, after which the trainer has computed the log-probability of every token, for servers to sample tokens with
+/// theirs. The log-probabilities of prompts themselves say more, but vLLM 0.32 ends on a request for those of an adapter while it answers
+/// another one.
 #[derive(Debug)]
 pub(super) struct Probe {
-    pub tokens: Vec<u32>,
-    /// Of each token but the first.
-    logp: Vec<f32>,
+    beginnings: Vec<Vec<u32>>,
+    /// Log-probabilities of all tokens after each.
+    logp: Vec<Vec<f32>>,
 }
 
 impl Probe {
@@ -27,16 +31,37 @@ impl Probe {
         let tokens = tokens[..tokens.len().min(PROBE)].to_vec();
         let mut forest = Forest::new();
         let segment = forest.push(&tokens, None);
-        let mut selected = Selected::default();
-        selected.push_segment(&forest, segment);
-        let logp = policy.frozen().score(&forest, &selected, 1.0)?.logp;
-        Ok(Self { tokens, logp })
+        let lengths: Vec<usize> = (1..=BEGINNINGS).map(|part| (tokens.len() * part / BEGINNINGS).max(1)).collect();
+        let first = forest.segments()[segment].range().start;
+        let rows: Vec<usize> = lengths.iter().map(|length| first + length - 1).collect();
+        let logits = ops::to_vec(&policy.frozen().logits(&forest, &rows)?)?;
+        let logp = logits.chunks_exact(logits.len() / BEGINNINGS).map(|logits| {
+            let log_sum = log_sum_exp(logits, 1.0);
+            logits.iter().map(|z| z - log_sum).collect()
+        });
+        Ok(Self { beginnings: lengths.iter().map(|length| tokens[..*length].to_vec()).collect(), logp: logp.collect() })
     }
 
-    /// Returns the mean difference of a server's log-probabilities from the trainer's.
-    pub(super) fn difference(&self, logp: &[f32]) -> f64 {
-        let differences = self.logp.iter().zip(logp).map(|(own, other)| f64::from((own - other).abs()));
-        differences.sum::<f64>() / self.logp.len().max(1) as f64
+    /// Returns the mean difference of a server's log-probabilities from the trainer's: `sample` returns tokens that the server has sampled
+    /// after a beginning, each with its log-probability. It is called for all beginnings at once.
+    pub(super) fn difference<E: Send>(
+        &self,
+        sample: impl Fn(&[u32]) -> std::result::Result<Vec<(u32, f32)>, E> + Sync,
+    ) -> std::result::Result<f64, E> {
+        let sampled: Vec<std::result::Result<_, E>> = std::thread::scope(|scope| {
+            let all = self.beginnings.iter().map(|beginning| scope.spawn(|| sample(beginning))).collect::<Vec<_>>();
+            all.into_iter().map(|one| one.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()
+        });
+        let (mut sum, mut count) = (0.0, 0);
+        for (sampled, logp) in sampled.into_iter().zip(&self.logp) {
+            for (token, found) in sampled? {
+                // A token that the model does not have comes from another model.
+                let own = logp.get(token as usize).copied().unwrap_or(f32::INFINITY);
+                sum += f64::from((own - found).abs());
+                count += 1;
+            }
+        }
+        Ok(sum / f64::from(count.max(1)))
     }
 }
 
