@@ -8,7 +8,7 @@ mod common;
 
 use common::{COMPLETION, GROUP, MODELS, PROMPT, architecture, batch, decoder, short, tokens};
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use rlhost::model::{Cache, Decode, Policy};
+use rlhost::model::{Cache, Decode, Derivatives, Policy};
 use rlhost::ops::Forest;
 use std::hint::black_box;
 
@@ -29,7 +29,11 @@ fn training(c: &mut Criterion) {
         group.bench_function("forward", |b| b.iter(|| drop(black_box(policy.forward(&forest, &selected, 1.0).unwrap()))));
         group.bench_function("forward and backward", |b| {
             b.iter(|| {
-                policy.forward(&forest, &selected, 1.0).unwrap().backward(&d_logp, None, None, &gradients, &|| ()).unwrap();
+                policy
+                    .forward(&forest, &selected, 1.0)
+                    .unwrap()
+                    .backward(Derivatives::of_logp(&d_logp), &gradients, &|| ())
+                    .unwrap();
             });
         });
         group.bench_function("score (the reference's pass)", |b| {

@@ -221,6 +221,20 @@ def losses(made, checks: Checks) -> None:
         checks.same(f"{script}: what it needs", list(instance.call("plugin", "describe").needs), needs)
 
 
+def taught(made, checks: Checks) -> None:
+    """A loss by a teacher's divergence has its contract's name."""
+    instance = opened(made, "distilled.py", None, {"bonus": 0.5})
+    checks.same("what it needs", sorted(instance.call("plugin", "describe").needs), ["entropy", "teacher_divergence/1"])
+    data = instance.call("algorithm", "describe-data")
+    checks.same("where it learns from", (data.source, data.shape, list(data.estimates)), ("either", "completions", []))
+    columns = {"teacher_divergence/1": ("token", [0.5, 1.0, 3.0]), "entropy": ("token", [1.0, 2.0, 9.0])}
+    answer = instance.call("algorithm", "loss", batch_of(columns, [0, 3], [0, 1], [1, 1, 0]))
+    checks.close("its loss", [answer.loss], [0.0])
+    found = {column.name: column.values for column in answer.derivatives}
+    checks.close("by the divergence", found["teacher_divergence/1"], [0.5, 0.5, 0.0])
+    checks.close("by the entropy", found["entropy"], [-0.25, -0.25, 0.0])
+
+
 def alone(made, checks: Checks) -> None:
     """A loss without advantages of its own gets the usual ones."""
     source = "from rlhost import exp\ndef loss(logp, old_logp, advantage):\n    return -exp(logp - old_logp) * advantage\n"
@@ -257,7 +271,7 @@ def main(path: str) -> int:
     engine = component.engine()
     made = engine, component.compiled(engine, Path(path))[0]
     checks = Checks()
-    for check in (inspected, environments, advantages, losses, alone):
+    for check in (inspected, environments, advantages, losses, taught, alone):
         check(made, checks)
     for failed in checks.failed:
         print(f"FAILED {failed}")

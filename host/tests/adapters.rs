@@ -5,7 +5,7 @@ mod packed;
 
 use candle_core::{Device, Tensor};
 use packed::packed;
-use rlhost::model::{Decode, Decoder, Frozen, ModelFolder, Policy, Weights, merge, save};
+use rlhost::model::{Decode, Decoder, Derivatives, Frozen, ModelFolder, Policy, Weights, merge, save};
 use rlhost::ops::{self, Forest};
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
@@ -198,7 +198,7 @@ fn gradients(policy: &Policy) -> Vec<(String, Vec<f32>)> {
     let (forest, selected) = packed(&[(vec![5, 9, 2, 41, 7], vec![vec![3, 1, 8, 20], vec![60, 11]])]);
     let (gradients, d_logp): (_, Vec<f32>) =
         (policy.zero_gradients().unwrap(), (0..selected.len()).map(|i| (i as f64 * 0.8).cos() as f32).collect());
-    policy.forward(&forest, &selected, 1.0).unwrap().backward(&d_logp, None, None, &gradients, &|| ()).unwrap();
+    policy.forward(&forest, &selected, 1.0).unwrap().backward(Derivatives::of_logp(&d_logp), &gradients, &|| ()).unwrap();
     gradients.named().into_iter().map(|(name, t)| (name, ops::to_vec(t).unwrap())).collect()
 }
 

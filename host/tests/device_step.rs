@@ -5,7 +5,7 @@
 
 use candle_core::{DType, Tensor};
 use rlhost::config::Rule;
-use rlhost::model::{Backend, Decoder, Frozen, Lora, ModelFolder, Policy, Selected};
+use rlhost::model::{Backend, Decoder, Derivatives, Frozen, Lora, ModelFolder, Policy, Selected};
 use rlhost::ops::{self, Forest};
 use rlhost::optim::{Optimizer, Settings, Update};
 use std::path::Path;
@@ -84,7 +84,17 @@ fn steps(policy: &Policy) -> Figures {
         ];
         all.extend(named.map(|(name, figures)| (format!("{name} of step {step}"), figures)));
         let n = selected.len();
-        pass.backward(&column(n, 0.7), Some(&column(n, 1.3)), Some(&column(n, 0.9)), &gradients, &|| ()).unwrap();
+        pass.backward(
+            Derivatives {
+                logp: Some(&column(n, 0.7)),
+                entropy: Some(&column(n, 1.3)),
+                values: Some(&column(n, 0.9)),
+                ..Derivatives::default()
+            },
+            &gradients,
+            &|| (),
+        )
+        .unwrap();
         for (name, gradient) in gradients.named() {
             assert_eq!(gradient.dtype(), DType::F32);
             all.push((format!("gradient of {name} in step {step}"), ops::to_vec(gradient).unwrap()));

@@ -12,7 +12,7 @@ use candle_core::{DType, Device, Result, Tensor, Var};
 use families::FAMILIES;
 use naive::{Naive, unevenness};
 use packed::packed;
-use rlhost::model::{Architecture, Family, Gradients, Linear, Lora, ModelFolder, NewHead, Policy, Stacks, Weights};
+use rlhost::model::{Architecture, Derivatives, Family, Gradients, Linear, Lora, ModelFolder, NewHead, Policy, Stacks, Weights};
 use rlhost::ops;
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -47,7 +47,7 @@ fn policy(name: &str) -> (Policy, Architecture) {
 /// Coefficients of a made-up loss: sum of `c * logp + e * entropy + v * value` over completion
 /// tokens.
 /// The loss's derivatives with respect to this many log-probabilities, entropies and values.
-type Derivatives = fn(usize) -> (Vec<f32>, Vec<f32>, Vec<f32>);
+type DerivativesOf = fn(usize) -> (Vec<f32>, Vec<f32>, Vec<f32>);
 
 fn coefficients(n: usize) -> (Vec<f32>, Vec<f32>, Vec<f32>) {
     let wave = |f: f32| move |i: usize| (i as f32 * f).sin();
@@ -78,12 +78,12 @@ fn naive(a: &Architecture, weights: &Weights) -> Result<Scored> {
 }
 
 /// Computes the naive padded form of a loss with these derivatives.
-fn naive_of(a: &Architecture, weights: &Weights, derivatives: Derivatives) -> Result<Scored> {
+fn naive_of(a: &Architecture, weights: &Weights, derivatives: DerivativesOf) -> Result<Scored> {
     naive_with(a, weights, derivatives, 0.0)
 }
 
 /// Computes the naive padded form of a loss with these derivatives, with the auxiliary loss of experts at this weight.
-fn naive_with(a: &Architecture, weights: &Weights, derivatives: Derivatives, aux: f64) -> Result<Scored> {
+fn naive_with(a: &Architecture, weights: &Weights, derivatives: DerivativesOf, aux: f64) -> Result<Scored> {
     let vars: HashMap<String, Var> =
         weights.named().into_iter().map(|(n, t)| Ok((n, Var::from_tensor(&t.copy()?)?))).collect::<Result<_>>()?;
     // What is only compared with, and has no gradient.
@@ -172,7 +172,12 @@ fn log_probabilities_and_all_gradients_equal_the_naive_padded_form() {
 
         let gradients = policy.zero_gradients().unwrap();
         let (c, e, v) = coefficients(logp.len());
-        pass.backward(&c, Some(&e), Some(&v), &gradients, &|| ()).unwrap();
+        pass.backward(
+            Derivatives { logp: Some(&c), entropy: Some(&e), values: Some(&v), ..Derivatives::default() },
+            &gradients,
+            &|| (),
+        )
+        .unwrap();
         for (parameter, got) in compared(name, &gradients, &want) {
             assert!(got.iter().all(|g| g.is_finite()) && got.iter().any(|g| *g != 0.0), "{name}: {parameter} has no gradient");
         }
@@ -266,7 +271,12 @@ fn an_adapter_and_a_critic_are_all_that_has_gradients_and_they_equal_the_naive_f
 
         let gradients = policy.zero_gradients().unwrap();
         let (c, e, v) = coefficients(selected.len());
-        pass.backward(&c, Some(&e), Some(&v), &gradients, &|| ()).unwrap();
+        pass.backward(
+            Derivatives { logp: Some(&c), entropy: Some(&e), values: Some(&v), ..Derivatives::default() },
+            &gradients,
+            &|| (),
+        )
+        .unwrap();
         let trained: Vec<String> = gradients.named().into_iter().map(|(name, _)| name).collect();
         let maps: usize = (0..a.layers).map(|layer| maps(&a, layer, targets.len())).sum();
         let sparse = a.mixture.as_ref().map_or(0, |mixture| mixture.sparse.iter().filter(|sparse| **sparse).count());
@@ -326,7 +336,12 @@ fn gradients_of_episodes_equal_the_naive_form_in_which_replies_have_no_loss() {
         let pass = policy.forward(&forest, &selected, TEMPERATURE as f32).unwrap();
         let gradients = policy.zero_gradients().unwrap();
         let (c, e, v) = of_turns(selected.len());
-        pass.backward(&c, Some(&e), Some(&v), &gradients, &|| ()).unwrap();
+        pass.backward(
+            Derivatives { logp: Some(&c), entropy: Some(&e), values: Some(&v), ..Derivatives::default() },
+            &gradients,
+            &|| (),
+        )
+        .unwrap();
         for (parameter, got) in compared(name, &gradients, &want) {
             assert!(relative(&got, &all.gradient(&parameter)) > 1e-3, "{name}: {parameter} has the gradient of replies, too");
         }
@@ -341,7 +356,11 @@ fn running_layers_again_on_the_way_back_changes_no_bit() {
             let (forest, selected) = packed(&texts());
             let (c, e, _) = coefficients(selected.len());
             let gradients = policy.zero_gradients().unwrap();
-            policy.forward(&forest, &selected, 1.0).unwrap().backward(&c, Some(&e), None, &gradients, &|| ()).unwrap();
+            policy
+                .forward(&forest, &selected, 1.0)
+                .unwrap()
+                .backward(Derivatives { logp: Some(&c), entropy: Some(&e), ..Derivatives::default() }, &gradients, &|| ())
+                .unwrap();
             gradients.named().into_iter().map(|(name, t)| (name, ops::to_vec(t).unwrap())).collect::<Vec<_>>()
         };
         assert!(gradients(true) == gradients(false), "{name}");
@@ -364,7 +383,15 @@ fn a_gradient_changes_no_more_once_its_group_is_done() {
             let group = values(&groups[seen.borrow().len()]);
             seen.borrow_mut().push(group);
         };
-        policy.forward(&forest, &selected, 1.0).unwrap().backward(&c, Some(&e), Some(&v), &gradients, &done).unwrap();
+        policy
+            .forward(&forest, &selected, 1.0)
+            .unwrap()
+            .backward(
+                Derivatives { logp: Some(&c), entropy: Some(&e), values: Some(&v), ..Derivatives::default() },
+                &gradients,
+                &done,
+            )
+            .unwrap();
         let last: Vec<_> = groups.iter().map(|group| values(group)).collect();
         assert!(*seen.borrow() == last, "{name}");
         assert_eq!(groups.iter().map(Vec::len).sum::<usize>(), gradients.named().len(), "{name}: all are in a group");
@@ -390,7 +417,13 @@ fn the_auxiliary_loss_of_experts_and_its_gradients_equal_the_naive_form() {
             assert!((got - aux).abs() <= 1e-5 * aux, "{name}: {got}, and {aux} in the naive form");
             let gradients = policy.zero_gradients().unwrap();
             let (c, e, v) = coefficients(selected.len());
-            pass.weighing_aux_loss(WEIGHT).backward(&c, Some(&e), Some(&v), &gradients, &|| ()).unwrap();
+            pass.weighing_aux_loss(WEIGHT)
+                .backward(
+                    Derivatives { logp: Some(&c), entropy: Some(&e), values: Some(&v), ..Derivatives::default() },
+                    &gradients,
+                    &|| (),
+                )
+                .unwrap();
             compared(name, &gradients, &want);
         }
     }
@@ -402,7 +435,11 @@ fn gradients_add_up_over_micro_batches() {
     let (forest, selected) = packed(&texts());
     let (c, e, _) = coefficients(selected.len());
     let whole = policy.zero_gradients().unwrap();
-    policy.forward(&forest, &selected, 1.0).unwrap().backward(&c, Some(&e), None, &whole, &|| ()).unwrap();
+    policy
+        .forward(&forest, &selected, 1.0)
+        .unwrap()
+        .backward(Derivatives { logp: Some(&c), entropy: Some(&e), ..Derivatives::default() }, &whole, &|| ())
+        .unwrap();
 
     let parts = policy.zero_gradients().unwrap();
     let mut at = 0;
@@ -413,7 +450,11 @@ fn gradients_add_up_over_micro_batches() {
             policy
                 .forward(&forest, &selected, 1.0)
                 .unwrap()
-                .backward(&c[at..at + n], Some(&e[at..at + n]), None, &parts, &|| ())
+                .backward(
+                    Derivatives { logp: Some(&c[at..at + n]), entropy: Some(&e[at..at + n]), ..Derivatives::default() },
+                    &parts,
+                    &|| (),
+                )
                 .unwrap();
             at += n;
         }

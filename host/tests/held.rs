@@ -6,7 +6,8 @@ mod packed;
 
 use packed::packed;
 use rlhost::model::{
-    Backend, Decode, Decoder, Dtype, Frozen, Held, Lora, ModelFolder, Policy, Selected, Weights, copy_companions, export,
+    Backend, Decode, Decoder, Derivatives, Dtype, Frozen, Held, Lora, ModelFolder, Policy, Selected, Weights, copy_companions,
+    export,
 };
 use rlhost::ops::quantized::Scheme;
 use rlhost::ops::{self, Forest};
@@ -65,7 +66,8 @@ fn pass(policy: &Policy) -> Passed {
     let d_logp: Vec<f32> = (0..selected.len()).map(|i| (i as f32 * 0.8).cos()).collect();
     let pass = policy.forward(&forest, &selected, 0.9).unwrap();
     let stats = pass.stats().clone();
-    pass.backward(&d_logp, Some(&d_logp), None, &gradients, &|| ()).unwrap();
+    pass.backward(Derivatives { logp: Some(&d_logp), entropy: Some(&d_logp), ..Derivatives::default() }, &gradients, &|| ())
+        .unwrap();
     let gradients = gradients.named().into_iter().map(|(name, g)| (name, ops::to_vec(g).unwrap())).collect();
     Passed { logp: stats.logp, entropy: stats.entropy, gradients }
 }

@@ -5,7 +5,7 @@ mod packed;
 
 use candle_core::{DType, Device, Tensor};
 use packed::packed;
-use rlhost::model::{Decoder, ModelFolder, Policy, Selected};
+use rlhost::model::{Decoder, Derivatives, ModelFolder, Policy, Selected};
 use rlhost::ops::dropout::mixed_bits;
 use rlhost::ops::noise::Noise;
 use rlhost::ops::{self, Forest};
@@ -40,7 +40,7 @@ fn learned(policy: &Policy, key: Option<u64>) -> (Vec<f32>, Vec<(String, Vec<f32
         None => policy.forward(&forest, &selected, 1.0).unwrap(),
     };
     let logp = pass.stats().logp.clone();
-    pass.backward(&d_logp, None, None, &gradients, &|| ()).unwrap();
+    pass.backward(Derivatives::of_logp(&d_logp), &gradients, &|| ()).unwrap();
     (logp, gradients.named().into_iter().map(|(name, t)| (name, ops::to_vec(t).unwrap())).collect())
 }
 

@@ -6,6 +6,10 @@ pub const LOGP: &str = "logp";
 pub const OLD_LOGP: &str = "old_logp";
 /// Log-probabilities of the reference model.
 pub const REF_LOGP: &str = "ref_logp";
+/// Log-probabilities of the teacher.
+pub const TEACHER_LOGP: &str = "teacher_logp";
+/// Divergences of the policy's distributions from the teacher's; [`teacher_divergence`] names a column of them.
+pub const TEACHER_DIVERGENCE: &str = "teacher_divergence";
 /// Log-probabilities as the sampler computed them.
 pub const SAMPLING_LOGP: &str = "sampling_logp";
 /// Entropies of the policy's distributions.
@@ -42,6 +46,13 @@ pub const ADVANTAGE: &str = "advantage";
 pub const RETURN: &str = "return";
 /// The column in which an estimator returns a mask.
 pub const MASK: &str = "mask";
+
+/// Returns the name of the column with the divergence that `beta` selects: 0 the forward one, `KL(teacher || policy)`, 1 the reverse one,
+/// and a number between them the generalised Jensen-Shannon divergence.
+#[must_use]
+pub fn teacher_divergence(beta: f64) -> String {
+    format!("{TEACHER_DIVERGENCE}/{beta}")
+}
 
 /// Returns the name of the column with a reward's scores.
 #[must_use]

@@ -48,6 +48,8 @@ known! {
     OLD_LOGP = columns::OLD_LOGP;
     /// Needs the column [`columns::REF_LOGP`].
     REF_LOGP = columns::REF_LOGP;
+    /// Needs the column [`columns::TEACHER_LOGP`].
+    TEACHER_LOGP = columns::TEACHER_LOGP;
     /// Needs the column [`columns::SAMPLING_LOGP`].
     SAMPLING_LOGP = columns::SAMPLING_LOGP;
     /// Needs the column [`columns::ENTROPY`].

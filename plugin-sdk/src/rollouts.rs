@@ -34,6 +34,8 @@ pub struct Rollouts {
     pub logp: Vec<f32>,
     /// Per token: log-probabilities of the reference model, with `Needs::REF_LOGP`.
     pub ref_logp: Option<Vec<f32>>,
+    /// Per token: log-probabilities of the teacher, with `Needs::TEACHER_LOGP`.
+    pub teacher_logp: Option<Vec<f32>>,
     /// Per token: log-probabilities that the sampler computed, with `Needs::SAMPLING_LOGP`.
     pub sampling_logp: Option<Vec<f32>>,
     /// Per token: the critic's values, with `Needs::OLD_VALUE`.
@@ -59,6 +61,7 @@ impl Rollouts {
             mask: generation.mask.clone(),
             logp: generation.values(columns::OLD_LOGP, Unit::Token)?.to_vec(),
             ref_logp: of_tokens(columns::REF_LOGP)?,
+            teacher_logp: of_tokens(columns::TEACHER_LOGP)?,
             sampling_logp: of_tokens(columns::SAMPLING_LOGP)?,
             values: of_tokens(columns::OLD_VALUE)?,
             turns: Turns::from_batch(generation, &rewards)?,

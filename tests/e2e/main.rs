@@ -97,6 +97,7 @@ mod runs {
     mod bench;
     mod bf16;
     mod critic;
+    mod distillation;
     mod ends;
     mod evaluation;
     mod filtering;

@@ -29,6 +29,8 @@ pub enum Activity {
     TryingPlugin,
     /// Computes the reference model's log-probabilities.
     ReferenceModel,
+    /// Computes the teacher's log-probabilities.
+    Teacher,
     /// Samples completions.
     Generating,
     /// Samples a completion before and after training, to be printed at the end.
@@ -62,6 +64,7 @@ impl Activity {
             Self::CompilingPlugin => "compiling",
             Self::TryingPlugin => "trying",
             Self::ReferenceModel => "reference model",
+            Self::Teacher => "teacher",
             Self::Generating => "generating",
             Self::SamplingExample => "an example for the end",
             Self::Scoring => "scoring",

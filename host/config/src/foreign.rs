@@ -140,6 +140,7 @@ fn texts(value: &Value) -> impl Iterator<Item = &str> {
 const OPTIONS: &[(Treatment, &str, &[&str])] = &[
     (AppendedTo("dataset", '/'), "name the dataset OWNER/NAME/SUBSET", &["dataset_config"]),
     (AppendedTo("model", '@'), "name the model OWNER/NAME@REVISION", &["model_revision"]),
+    (AppendedTo("teacher_model", '@'), "name the teacher OWNER/NAME@REVISION", &["teacher_model_revision"]),
     (Sets("model"), "the model that training starts with; --model_name_or_path is then not read", &["sft_model_path"]),
     (NotNeeded, "attention is rlhost's own: packed, exact and without padding", &["attn_implementation"]),
     (NotNeeded, "computation is in float32, or in bfloat16 with --bf16", &["tf32"]),
@@ -271,6 +272,11 @@ const OPTIONS: &[(Treatment, &str, &[&str])] = &[
         &["train_sampling_strategy"],
     ),
     (NONE, "use flags, such as --dtype, or --model OWNER/NAME@REVISION", &["model_init_kwargs"]),
+    (
+        NONE,
+        "the teacher's weights stay in the precision of its files; --teacher-load-in-8bit or --teacher-load-in-4bit hold them in less",
+        &["teacher_model_init_kwargs"],
+    ),
     (NONE, "datasets are always prepared; use flags, such as --max-length or --packing", &["dataset_kwargs"]),
     (NONE, "use --device cpu", &["use_cpu"]),
     (NONE, "use --gradient-checkpointing", &["activation_checkpointing", "activation_offloading"]),

@@ -35,6 +35,16 @@ pub struct Config {
     /// with the policy's tokenizer. It is not trained [default: the model that the run starts with]
     #[schemars(extend("rank" = "own", "aliases" = ["ref_model_name_or_path", "ref_pretrain"], "inherited_with" = "algorithm", "reach" = "read"))]
     pub ref_model: Option<String>,
+    /// Teacher of algorithms that learn from another model's predictions, such as distillation: a model folder or a name on the hub,
+    /// with the policy's tokenizer. It is not trained [default: none]
+    #[schemars(extend("rank" = "own", "aliases" = ["teacher_model_name_or_path"], "inherited_with" = "algorithm", "reach" = "read"))]
+    pub teacher_model: Option<String>,
+    /// Hold the teacher's linear layers in 8 bits, like bitsandbytes; CPU only [default: false]
+    #[schemars(extend("inherited_with" = "algorithm"))]
+    pub teacher_load_in_8bit: bool,
+    /// Hold the teacher's linear layers in 4 bits (NF4); CPU only [default: false]
+    #[schemars(extend("inherited_with" = "algorithm"))]
+    pub teacher_load_in_4bit: bool,
     /// Training dataset with a column "prompt": a JSON Lines, Parquet, CSV or text file, optionally compressed, a folder of
     /// shards, or a name on the hub, OWNER/NAME or OWNER/NAME/SUBSET [default: built-in forum posts to summarise]
     #[schemars(extend("heading" = "Data", "on_resume" = "free", "rank" = "own", "aliases" = ["dataset_name"], "reach" = "read"))]

@@ -158,6 +158,12 @@ impl Config {
         if let Some(name) = of_evaluation.filter(|_| !self.evaluates()) {
             return Err(("metric_for_best_model", format!("{name} is an evaluation metric; set eval_dataset")));
         }
+        if self.teacher_model.as_deref() == Some("") {
+            return Err(("teacher_model", "is empty; name a model, or leave it out".into()));
+        }
+        if self.teacher_load_in_8bit && self.teacher_load_in_4bit {
+            return Err(("teacher_load_in_8bit", "can't be combined with teacher_load_in_4bit; choose one".into()));
+        }
         if self.ref_model.as_deref() == Some("") {
             return Err(("ref_model", "is empty; name a model, or leave it out for the one that training starts from".into()));
         }
@@ -186,18 +192,35 @@ impl Config {
         Ok(())
     }
 
-    /// Checks the further requirements of a run that generates completions, by whether it makes `pairs` of them.
+    /// Refuses what compares scores in a run without rewards.
+    fn check_unscored(&self) -> Result<(), (&'static str, String)> {
+        let by_reward = [
+            ("filter_groups", self.filter_groups),
+            ("skip_groups", self.skip_groups > 0.0),
+            ("eval_pass_threshold", self.eval_pass_threshold.is_some()),
+        ];
+        let has_reward = self.plugin.iter().any(|entry| !entry.eval_only) || self.has_episodes();
+        match by_reward.into_iter().find(|(_, given)| *given && !has_reward) {
+            Some((key, _)) => Err((key, "compares rewards, and this run has none; name one with --plugin".to_owned())),
+            None => Ok(()),
+        }
+    }
+
+    /// Checks the further requirements of a run that generates completions, by whether it makes `pairs` of them and learns from their
+    /// scores.
     ///
     /// # Errors
     /// The key that is wrong, and what would be right.
-    pub fn check_generation(&self, pairs: bool, ranks: usize) -> Result<(), Error> {
+    pub fn check_generation(&self, pairs: bool, scored: bool, ranks: usize) -> Result<(), Error> {
         let invalid = |key: &str, detail: String| Err(Error::Invalid { place: key.to_owned(), detail });
         if pairs && self.has_episodes() {
             let detail = "this algorithm compares completions in pairs, and its loss can't mask replies; for episodes, use one \
                           that learns from single completions: grpo, rloo, ppo, reinforce_pp";
             return invalid(if self.agent.is_empty() { "environment" } else { "agent" }, detail.into());
         }
-        if self.plugin.iter().all(|entry| entry.eval_only) && !self.has_episodes() {
+        if !scored {
+            self.check_unscored().or_else(|(key, detail)| invalid(key, detail))?;
+        } else if self.plugin.iter().all(|entry| entry.eval_only) && !self.has_episodes() {
             let detail = "is missing: name at least one reward, as in --plugin tldr_length_reward.wasm, or --reward-model. To learn \
                           from the \
                           dataset's own completions, as `rlhost sft` does, use --learn-from dataset";

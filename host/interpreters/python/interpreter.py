@@ -9,7 +9,7 @@ import rlhost  # noqa: F401  (for scripts)
 from rlhost_interpreter import library, loop, preload, scripts, tracebacks
 from rlhost_interpreter.algorithms import Estimator as Estimating
 from rlhost_interpreter.algorithms import Loss, Measured, ResultError
-from rlhost_interpreter.batches import Generation
+from rlhost_interpreter.batches import DIVERGENCES, Generation
 from rlhost_interpreter.calls import AnswerError, BatchError, Call
 from rlhost_interpreter.environments import EpisodeError
 from rlhost_interpreter.guard import GUARD, plain
@@ -244,6 +244,7 @@ class Algorithm(exports.Algorithm):
         called = Running.of("loss")
         with answering():
             value, gradients, measured = called.loss(batch)
+        gradients = {DIVERGENCES.get(name, name): column for name, column in gradients.items()}
         return algorithm.Gradient(value, columns_of(gradients), metrics_of(measured))
 
 

@@ -29,6 +29,8 @@ pub enum Capability {
     SquaredProbabilities,
     /// Smoothed targets.
     SmoothedTargets,
+    /// Divergences from another model's distributions.
+    Divergences,
     /// Optimizers other than AdamW in f32.
     OtherOptimizers,
     /// Rotary embeddings that rotate neighbouring dimensions.
@@ -49,7 +51,7 @@ pub enum Capability {
 
 impl Capability {
     /// All capabilities.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 19] = [
         Self::QuantizedWeights,
         Self::StoredWeights,
         Self::RolloutPrecision,
@@ -60,6 +62,7 @@ impl Capability {
         Self::Noise,
         Self::SquaredProbabilities,
         Self::SmoothedTargets,
+        Self::Divergences,
         Self::OtherOptimizers,
         Self::NeighbouringRotation,
         Self::OtherNorms,
@@ -83,6 +86,7 @@ impl Capability {
             | Self::Noise
             | Self::SquaredProbabilities
             | Self::SmoothedTargets
+            | Self::Divergences
             | Self::OtherOptimizers
             | Self::NeighbouringRotation
             | Self::OtherNorms
@@ -107,6 +111,7 @@ impl Capability {
             Self::Noise => "noise on embeddings",
             Self::SquaredProbabilities => "sums of squared probabilities",
             Self::SmoothedTargets => "smoothed targets",
+            Self::Divergences => "divergences from a teacher's distributions",
             Self::OtherOptimizers => "optimizers other than adamw_torch",
             Self::NeighbouringRotation => "RoPE that rotates neighbouring dimensions",
             Self::OtherNorms => "norms of rotated heads and norms that attention and MLP share",

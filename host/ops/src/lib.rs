@@ -43,6 +43,7 @@ mod delta_backward;
 mod delta_rule;
 pub mod device;
 mod dispatch;
+pub mod divergence;
 pub mod dropout;
 mod elementwise;
 pub mod embedding;

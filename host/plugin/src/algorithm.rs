@@ -92,6 +92,11 @@ impl Gradient {
     pub fn by(&self, column: &str) -> Option<&[f32]> {
         self.derivatives.iter().find(|d| d.name == column).map(|d| &d.values[..])
     }
+
+    /// Returns the derivatives with respect to a divergence from a teacher, if the loss depends on one.
+    pub fn by_divergence(&self) -> Option<&[f32]> {
+        self.derivatives.iter().find(|d| columns::divergence_of(&d.name).is_some()).map(|d| &d.values[..])
+    }
 }
 
 impl Batch {
@@ -185,6 +190,12 @@ impl Algorithm {
         &self.data
     }
 
+    /// Returns whether it learns from the scores of rewards, as far as it learns from what the policy generates: it makes estimates or
+    /// pairs of them.
+    pub fn reads_scores(&self) -> bool {
+        self.data.shape == Shape::Pairs || !self.data.estimates.is_empty()
+    }
+
     /// Returns the columns that its loss reads and that its estimator always returns.
     pub fn required_estimates(&self) -> impl Iterator<Item = &str> {
         let with_loss = self.of_base.as_ref().unwrap_or(&self.interface);
@@ -198,8 +209,12 @@ impl Algorithm {
     }
 
     /// Has it estimate columns for a whole generation, or choose pairs from it, by what its loss is a sum over. Also returns its metrics.
+    /// One that does neither learns from all tokens.
     pub fn assess(&mut self, generation: &Generation) -> Result<(Assessment, Vec<Metric>)> {
         match self.data.shape {
+            Shape::Completions if !self.interface.sees_generations().0 => {
+                Ok((Assessment::Columns { columns: Vec::new(), mask: generation.batch.mask.clone() }, Vec::new()))
+            }
             Shape::Completions => {
                 let Estimates { columns, mask, metrics } = self.estimate(generation)?;
                 Ok((Assessment::Columns { columns, mask }, metrics))

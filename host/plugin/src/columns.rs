@@ -20,6 +20,11 @@ pub const LOGP: &str = "logp";
 pub const OLD_LOGP: &str = "old_logp";
 /// Log-probabilities of the reference model.
 pub const REF_LOGP: &str = "ref_logp";
+/// Log-probabilities of the teacher.
+pub const TEACHER_LOGP: &str = "teacher_logp";
+/// Divergences of the policy's distributions from the teacher's. A column's name says which: `teacher_divergence/0` the forward
+/// divergence, `/1` the reverse one, and numbers between the generalised Jensen-Shannon divergences.
+pub const TEACHER_DIVERGENCE: &str = "teacher_divergence";
 /// Log-probabilities as the sampler computed them.
 pub const SAMPLING_LOGP: &str = "sampling_logp";
 /// Entropies of the policy's distributions.
@@ -67,6 +72,12 @@ pub fn turn_reward(name: &str) -> String {
     format!("{TURN_REWARD}/{name}")
 }
 
+/// Returns which divergence a column of this name holds, from 0 to 1, if it is one of [`TEACHER_DIVERGENCE`].
+pub fn divergence_of(name: &str) -> Option<f64> {
+    let beta = name.strip_prefix(TEACHER_DIVERGENCE)?.strip_prefix('/')?.parse().ok()?;
+    (0.0..=1.0).contains(&beta).then_some(beta)
+}
+
 /// A column that the host can compute.
 #[derive(Debug)]
 pub struct Known {
@@ -87,10 +98,12 @@ const fn known(name: &'static str, unit: Unit) -> Known {
 }
 
 /// All columns that the host can compute, except those whose names contain a reward's.
-pub const KNOWN: [Known; 18] = [
+pub const KNOWN: [Known; 20] = [
     Known { has_derivative: true, ..known(LOGP, Unit::Token) },
     Known { in_generation: true, ..known(OLD_LOGP, Unit::Token) },
     Known { in_generation: true, ..known(REF_LOGP, Unit::Token) },
+    Known { in_generation: true, ..known(TEACHER_LOGP, Unit::Token) },
+    Known { has_derivative: true, ..known(TEACHER_DIVERGENCE, Unit::Token) },
     Known { in_generation: true, ..known(SAMPLING_LOGP, Unit::Token) },
     Known { has_derivative: true, ..known(ENTROPY, Unit::Token) },
     known(MEAN_LOGITS, Unit::Token),
@@ -111,7 +124,10 @@ pub const KNOWN: [Known; 18] = [
 impl Known {
     /// Returns the known column of this name.
     pub fn find(name: &str) -> Option<&'static Self> {
-        KNOWN.iter().find(|known| known.name == name)
+        KNOWN.iter().find(|known| match known.name {
+            TEACHER_DIVERGENCE => divergence_of(name).is_some(),
+            own => own == name,
+        })
     }
 }
 
@@ -160,6 +176,24 @@ impl Column {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_divergence_is_named_by_its_number() {
+        for (name, beta) in
+            [("teacher_divergence/0", Some(0.0)), ("teacher_divergence/0.5", Some(0.5)), ("teacher_divergence/1", Some(1.0))]
+        {
+            assert_eq!((divergence_of(name), Known::find(name).map(|known| known.name)), (beta, Some(TEACHER_DIVERGENCE)));
+        }
+        for name in [
+            "teacher_divergence",
+            "teacher_divergence/",
+            "teacher_divergence/1.5",
+            "teacher_divergence/NaN",
+            "teacher_divergence0.5",
+        ] {
+            assert!(divergence_of(name).is_none() && Known::find(name).is_none(), "{name}");
+        }
+    }
 
     #[test]
     fn the_contract_lists_every_known_column_as_it_is() {

@@ -33,6 +33,16 @@ impl Needs {
         self.names().filter(|own| *own != name).collect()
     }
 
+    /// Returns the name of the divergence from the teacher that it reads, and which it is, from 0 to 1.
+    pub fn divergence(&self) -> Option<(&str, f64)> {
+        self.names().find_map(|name| Some((name, columns::divergence_of(name)?)))
+    }
+
+    /// Returns whether it reads what a teacher predicts.
+    pub fn has_teacher(&self) -> bool {
+        self.has(columns::TEACHER_LOGP) || self.divergence().is_some()
+    }
+
     /// Checks the names of a plugin in this role; an algorithm also reads its own `estimates`. The error is a sentence about the plugin.
     pub(super) fn check(&self, role: Role, estimates: &[String]) -> Result<(), String> {
         let known: Vec<&str> = match role {
@@ -40,9 +50,20 @@ impl Needs {
             _ => columns::KNOWN.iter().map(|known| known.name).collect(),
         };
         let own = estimates.iter().map(String::as_str);
-        let Some(unknown) = self.names().find(|name| !known.contains(name) && !own.clone().any(|own| own == *name)) else {
-            return Ok(());
+        let is_known = |name: &str| match role {
+            Role::Reward | Role::Environment => known.contains(&name),
+            _ => columns::Known::find(name).is_some(),
         };
+        let Some(unknown) = self.names().find(|name| !is_known(name) && !own.clone().any(|own| own == *name)) else {
+            return self.check_divergence();
+        };
+        if unknown.split('/').next() == Some(columns::TEACHER_DIVERGENCE) && !matches!(role, Role::Reward | Role::Environment) {
+            let text = format!(
+                "it needs {unknown:?}, which names no divergence: add a number from 0 (forward) to 1 (reverse), as in \"{}/0.5\"",
+                columns::TEACHER_DIVERGENCE
+            );
+            return Err(printable(&text, LONGEST_TEXT));
+        }
         let meant = did_you_mean(unknown, known.iter().copied().chain(own));
         let own = match estimates {
             [] => String::new(),
@@ -51,6 +72,19 @@ impl Needs {
         let what = if matches!(role, Role::Reward | Role::Environment) { "input" } else { "column" };
         let text = format!("it needs {unknown:?}, which is no {what}; there are {}{own}{meant}", known.join(", "));
         Err(printable(&text, LONGEST_TEXT))
+    }
+}
+
+impl Needs {
+    /// Refuses several divergences, each of which would take as long as the first.
+    fn check_divergence(&self) -> Result<(), String> {
+        let all: Vec<&str> = self.names().filter(|name| columns::divergence_of(name).is_some()).collect();
+        match all[..] {
+            [first, second, ..] => {
+                Err(printable(&format!("it needs {first:?} and {second:?}; a loss has one divergence"), LONGEST_TEXT))
+            }
+            _ => Ok(()),
+        }
     }
 }
 
@@ -65,6 +99,11 @@ mod tests {
         let wrong = check(Role::Algorithm, &["ref_lopg"]).unwrap_err();
         assert!(wrong.starts_with("it needs \"ref_lopg\", which is no column; there are logp, old_logp, "), "{wrong}");
         assert!(wrong.ends_with("and it estimates advantage; did you mean \"ref_logp\"?"), "{wrong}");
+        assert_eq!(check(Role::Algorithm, &["teacher_logp", "teacher_divergence/0.25"]), Ok(()));
+        let vague = check(Role::Algorithm, &["teacher_divergence"]).unwrap_err();
+        assert!(vague.ends_with("as in \"teacher_divergence/0.5\""), "{vague}");
+        let two = check(Role::Algorithm, &["teacher_divergence/0", "teacher_divergence/1"]).unwrap_err();
+        assert!(two.ends_with("a loss has one divergence"), "{two}");
         assert!(check(Role::Algorithm, &["prompt_text"]).unwrap_err().contains("\"prompt_text\""));
         assert_eq!(check(Role::Reward, &["prompt_text", "completion_text", "token_ids", "dataset_columns"]), Ok(()));
         let wrong = check(Role::Reward, &["logp"]).unwrap_err();

@@ -156,7 +156,7 @@ fn with_value(arg: Arg, known: &Known) -> Arg {
         "plugin" => Values { words: plugins(Role::Reward, ""), paths: paths() },
         "environment" => Values { words: plugins(Role::Environment, ".wasm"), paths: paths() },
         "algorithm" => Values { words: plugins(Role::Algorithm, ".wasm"), paths: paths() },
-        "model" | "reward_model" | "value_model" | "ref_model" | "run" | "output_dir" => {
+        "model" | "reward_model" | "value_model" | "ref_model" | "teacher_model" | "run" | "output_dir" => {
             Values { words: Vec::new(), paths: folders() }
         }
         "dataset" | "resume_from_checkpoint" => Values { words: Vec::new(), paths: paths() },

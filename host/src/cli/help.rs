@@ -30,12 +30,13 @@ pub(super) const PLUGINS: &str = "Plugins";
 pub(super) const SETTINGS: &str = "Settings of the algorithm";
 
 /// The flags of the page, with what it says about them.
-pub(super) const COMMON: [(&str, &str); 28] = [
+pub(super) const COMMON: [(&str, &str); 29] = [
     ("config", "File with keys, in TOML or YAML"),
     ("set", "Set any key"),
     ("dry_run", "Show what the run would do"),
     ("resume_from_checkpoint", "Resume a run, or start from its state"),
     ("model", "Folder or hub name [default: built-in]"),
+    ("teacher_model", "Teacher of distillation [default: none]"),
     ("dataset", "File, folder or hub name [default: built-in]"),
     ("eval_dataset", "Evaluate on this dataset [default: none]"),
     ("columns", "Rename columns, as in prompt=question"),

@@ -8,7 +8,7 @@ pub(super) struct Training {
 }
 
 /// The training commands. Those of an algorithm have its name.
-pub(super) const TRAINING: [Training; 12] = [
+pub(super) const TRAINING: [Training; 13] = [
     Training { name: "train", about: "Train a model with any algorithm (the default command)", sets: &[] },
     Training {
         name: "sft",
@@ -32,6 +32,11 @@ pub(super) const TRAINING: [Training; 12] = [
         name: "grpo",
         about: "Train with rewards, relative to a group of completions (GRPO)",
         sets: &[("algorithm", "grpo")],
+    },
+    Training {
+        name: "distillation",
+        about: "Learn a teacher model's predictions, on the model's own completions or given ones (GKD)",
+        sets: &[("algorithm", "distillation")],
     },
     Training { name: "rloo", about: "Train with rewards and a leave-one-out baseline (RLOO)", sets: &[("algorithm", "rloo")] },
     Training { name: "ppo", about: "Train with rewards and a critic (PPO)", sets: &[("algorithm", "ppo")] },

@@ -32,7 +32,7 @@ impl Trainer {
         let Some(figures) = figures else { return Ok(()) };
         self.journal.log(step, self.epoch(), &figures)?;
         let is_score = |name: &String| name.starts_with("eval_rewards/") && name.ends_with("/mean");
-        if self.plan.batching.groups.is_none() || figures.keys().any(is_score) {
+        if !self.plan.evaluation.needs_scores || figures.keys().any(is_score) {
             self.journal.add_evaluation(&figures)?;
             self.follow_evaluation(&figures)?;
         } else {

@@ -21,6 +21,8 @@ pub struct Flow {
     pub(super) has_labels: bool,
     /// Whether each completion gets one value, as a reward model gives it.
     gives_values: bool,
+    /// Whether it learns from the scores of rewards.
+    pub(super) has_scores: bool,
 }
 
 /// Which metrics a run has.
@@ -28,6 +30,8 @@ pub struct Flow {
 pub(super) struct MetricsPlan {
     /// The metric that checkpoints and evaluations are compared by where none is named, and whether a greater one is better.
     pub usual: (&'static str, bool),
+    /// Whether evaluations have something to say only if a reward scores completions.
+    pub of_scores: bool,
     /// Whether there are metrics of generated completions.
     pub of_completions: bool,
     /// Those of a pass.
@@ -38,12 +42,14 @@ impl Flow {
     /// Returns the data of an algorithm, in a run with this setting.
     pub fn new(algorithm: &Algorithm, learn_from: LearnFrom) -> Self {
         let (data, needs) = (algorithm.data(), &algorithm.info().needs);
+        let generates = match data.source {
+            DataSource::Policy => true,
+            DataSource::Dataset => false,
+            DataSource::Either => learn_from == LearnFrom::Generation,
+        };
         Self {
-            generates: match data.source {
-                DataSource::Policy => true,
-                DataSource::Dataset => false,
-                DataSource::Either => learn_from == LearnFrom::Generation,
-            },
+            generates,
+            has_scores: generates && algorithm.reads_scores(),
             has_pairs: data.shape == Shape::Pairs,
             has_labels: needs.has(LABEL),
             gives_values: needs.has(SEQUENCE_VALUE),
@@ -53,7 +59,7 @@ impl Flow {
     /// Returns the data of algorithms that learn from what the policy generates, as pairs or one by one.
     #[cfg(test)]
     pub(super) fn generated(has_pairs: bool) -> Self {
-        Self { generates: true, has_pairs, has_labels: false, gives_values: false }
+        Self { generates: true, has_pairs, has_labels: false, gives_values: false, has_scores: true }
     }
 
     /// Returns whether the policy's own completions are learned from one by one: GRPO, RLOO, PPO.
@@ -106,8 +112,8 @@ impl Flow {
             Self { has_pairs: true, .. } => PassMetrics::EntropyAndChosenAccuracy,
             _ => PassMetrics::Accuracy,
         };
-        let usual = if self.generates { ("reward", true) } else { ("loss", false) };
-        MetricsPlan { usual, of_completions: self.generates, of_pass }
+        let usual = if self.has_scores { ("reward", true) } else { ("loss", false) };
+        MetricsPlan { usual, of_scores: self.has_scores, of_completions: self.generates, of_pass }
     }
 
     /// Returns the divisor of logits in training: the sampling temperature if sampled tokens are learned one by one.
@@ -125,7 +131,11 @@ impl fmt::Display for Flow {
             (false, false, true) => "completions with a value each",
             (false, false, false) => "completions",
         };
-        let whose = if self.generates { "that the policy generates" } else { "of the dataset" };
+        let whose = match (self.generates, self.has_scores) {
+            (true, true) => "that the policy generates",
+            (true, false) => "that the policy generates, without their scores",
+            (false, _) => "of the dataset",
+        };
         write!(f, "{what} {whose}")
     }
 }
@@ -136,7 +146,13 @@ mod tests {
 
     #[test]
     fn columns_that_a_run_can_not_have_are_refused_by_name() {
-        let dataset = |has_pairs, has_labels, gives_values| Flow { generates: false, has_pairs, has_labels, gives_values };
+        let dataset = |has_pairs, has_labels, gives_values| Flow {
+            generates: false,
+            has_pairs,
+            has_labels,
+            gives_values,
+            has_scores: false,
+        };
         let (labelled, pairs, values) = (dataset(false, true, false), dataset(true, false, false), dataset(true, false, true));
         let refused = |flow: Flow, names: &[&str]| flow.check_needs(&names.iter().copied().collect()).err();
         for (flow, names) in [

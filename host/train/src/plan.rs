@@ -427,6 +427,8 @@ impl ReferencePlan {
 pub(super) struct EvaluationPlan {
     /// Whether there is one before the first step.
     pub on_start: bool,
+    /// Whether there is nothing to compare unless a reward scores completions.
+    pub needs_scores: bool,
     /// Length of the sequences that rows are packed into, if they are.
     pub packs_into: Option<usize>,
     /// Which completions solve their prompt.
@@ -472,6 +474,7 @@ impl EvaluationPlan {
         let threshold = config.early_stopping_threshold;
         Self {
             on_start: config.eval_on_start,
+            needs_scores: metrics.of_scores,
             packs_into: config.packs_evaluations().then(|| config.longest(context)),
             solved,
             metric: (metric.trim_start_matches("eval_").to_owned(), greater),

@@ -776,6 +776,10 @@ pub mod rlhost {
             /// - `logp` (token, loss, d): log-probabilities of the policy as it is. All are natural logarithms at the sampling temperature.
             /// - `old_logp` (token, both): those of the version of the policy that generated the sequences.
             /// - `ref_logp` (token, both): those of the reference model, in runs that have one.
+            /// - `teacher_logp` (token, both): those of the teacher, another model.
+            /// - `teacher_divergence` (token, loss, d): divergences of the policy's distributions from the teacher's over the whole vocabulary. A
+            ///   plugin needs one of them as `teacher_divergence/BETA`: 0 is the forward divergence `KL(teacher || policy)`, 1 the reverse one,
+            ///   and a number between them the generalised Jensen-Shannon divergence with `BETA teacher + (1 - BETA) policy` as the mixture.
             /// - `sampling_logp` (token, both): those that the sampler computed, of sequences that the policy generated.
             /// - `entropy` (token, loss, d): entropies of the policy's distributions.
             /// - `mean_logits` (token, loss): means over the vocabulary of the raw logits.
@@ -2372,8 +2376,8 @@ pub mod exports {
                 pub struct Gradient {
                     /// This micro-batch's part of the step's loss.
                     pub loss: f64,
-                    /// Its derivatives by the entries of the columns of these names: `logp`, `entropy`, `value`, `prompt_logp` or
-                    /// `sequence_value`. They are 0 where the mask is 0; a column that is not listed has no influence.
+                    /// Its derivatives by the entries of the columns of these names: `logp`, `entropy`, `value`, `prompt_logp`,
+                    /// `teacher_divergence/BETA` or `sequence_value`. They are 0 where the mask is 0; a column that is not listed has no influence.
                     pub derivatives: _rt::Vec<Column>,
                     pub metrics: _rt::Vec<Metric>,
                 }

@@ -3,6 +3,7 @@
 //!
 //! - `advantage`: advantages from rewards
 //! - `turns`: the same of each turn of an episode
+//! - `teacher`: what a teacher adds to advantages
 //! - `surrogate`: the loss of one token, by loss type
 //! - `loss`: the loss of a micro-batch and its derivatives
 //! - `correction`: factors where sampling had another precision
@@ -18,6 +19,7 @@ mod loss;
 mod masks;
 pub mod settings;
 mod surrogate;
+mod teacher;
 #[cfg(test)]
 mod tests;
 mod turns;
@@ -46,6 +48,9 @@ impl Policy for Grpo {
         if config.beta > 0.0 {
             needs |= Needs::REF_LOGP;
         }
+        if config.teacher_kl_coef > 0.0 {
+            needs |= Needs::TEACHER_LOGP;
+        }
         if config.off_policy_mask_threshold.is_some() || config.vllm_importance_sampling_correction {
             needs |= Needs::SAMPLING_LOGP;
         }
@@ -69,10 +74,11 @@ impl Policy for Grpo {
     }
 
     fn estimate(&mut self, rollouts: &Rollouts) -> Result<Advantages, Error> {
-        Ok(match &rollouts.turns {
+        let estimated = match &rollouts.turns {
             Some(turns) => turns::estimate(&self.settings, rollouts, turns),
             None => advantage::estimate(&self.settings, rollouts),
-        })
+        };
+        teacher::add(&self.settings, rollouts, estimated)
     }
 
     fn loss(&mut self, tokens: &Tokens) -> Result<Gradient, Error> {

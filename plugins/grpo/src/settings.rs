@@ -218,6 +218,10 @@ pub struct Settings {
     pub vespo_k_neg: f64,
     /// Decay of vespo's weight for negative advantages.
     pub vespo_lambda_neg: f64,
+    /// Weight, beside the rewards, of a teacher: it adds this times `ln p(teacher) - ln p(policy)` of each sampled token to the token's
+    /// advantage (on-policy distillation); 0 for none.
+    #[schemars(range(min = 0.0))]
+    pub teacher_kl_coef: f64,
     /// Share of a micro-batch's tokens, those with the highest entropy, kept in the policy's loss.
     #[schemars(range(min = 0.0, max = 1.0))]
     pub top_entropy_quantile: f64,
@@ -272,6 +276,7 @@ impl Default for Settings {
             vespo_lambda_pos: 3.0,
             vespo_k_neg: 3.0,
             vespo_lambda_neg: 2.0,
+            teacher_kl_coef: 0.0,
             top_entropy_quantile: 1.0,
             entropy_coef: 0.0,
             use_adaptive_entropy: false,

@@ -61,6 +61,7 @@ const LAYERS: [(&str, &[&str]); 6] = [
             "layer_norm",
             "linear",
             "logprob",
+            "divergence",
             "low_rank",
             "magnitude",
             "mean_rows",

@@ -8,6 +8,7 @@ from .signatures import Arguments, SignatureError, parameters_of
 GENERATION = {
     "old_logp": "token",
     "ref_logp": "token",
+    "teacher_logp": "token",
     "sampling_logp": "token",
     "old_value": "token",
     "finished": "sequence",
@@ -17,6 +18,10 @@ LOSS = {
     "logp": "token",
     "old_logp": "token",
     "ref_logp": "token",
+    "teacher_logp": "token",
+    "forward_kl": "token",
+    "jensen_shannon": "token",
+    "reverse_kl": "token",
     "sampling_logp": "token",
     "entropy": "token",
     "mean_logits": "token",
@@ -29,7 +34,10 @@ LOSS = {
     "margin": "group",
     "finished": "sequence",
 }
-DIFFERENTIATED = ("logp", "entropy", "value", "prompt_logp", "sequence_value")
+# Divergences from the teacher, whose names in the contract are no identifiers.
+DIVERGENCES = {"forward_kl": "teacher_divergence/0", "jensen_shannon": "teacher_divergence/0.5", "reverse_kl": "teacher_divergence/1"}
+ARGUMENTS = {column: argument for argument, column in DIVERGENCES.items()}
+DIFFERENTIATED = ("logp", *DIVERGENCES, "entropy", "value", "prompt_logp", "sequence_value")
 # Whole columns of pairs: `chosen_logp` is the sum of the chosen sequence's `logp`.
 OF_PAIRS = ("chosen_", "rejected_")
 
@@ -191,7 +199,7 @@ class LossSignature(Arguments):
 
     def needs(self) -> list[str]:
         wanted = {self.source_of(name) for name in self.taken}
-        return [name for name in (*LOSS, *self.estimates) if name in wanted]
+        return [DIVERGENCES.get(name, name) for name in (*LOSS, *self.estimates) if name in wanted]
 
 
 class Learned:
@@ -209,8 +217,9 @@ class Learned:
         self.layout.sizes["prompt_token"] = batch.prompt_tokens[-1] if batch.prompt_tokens else 0
         self.columns = {}
         for column in batch.columns:
-            unit = LOSS.get(column.name) or ("token" if len(column.values) == self.layout.sizes["token"] else "sequence")
-            self.columns[column.name] = Column(list(column.values), unit, self.layout, tracked=column.name in differentiated)
+            name = ARGUMENTS.get(column.name, column.name)
+            unit = LOSS.get(name) or ("token" if len(column.values) == self.layout.sizes["token"] else "sequence")
+            self.columns[name] = Column(list(column.values), unit, self.layout, tracked=name in differentiated)
         self.mask = Column(self.layout.mask, "token", self.layout)
 
     def _of_pair(self, name: str) -> Column | None:

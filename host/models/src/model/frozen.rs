@@ -27,8 +27,12 @@ impl Frozen {
         &self.decoder.architecture
     }
 
+    pub(super) fn decoder(&self) -> &Decoder {
+        &self.decoder
+    }
+
     /// Computes the hidden states at the packed positions `rows` and keeps nothing else.
-    fn hidden(&self, forest: &Forest, rows: &[usize]) -> Result<Tensor> {
+    pub(super) fn hidden(&self, forest: &Forest, rows: &[usize]) -> Result<Tensor> {
         Ok(self.decoder.run(forest, rows, &self.decoder.plainly()?, |_, _| Ok(()))?.0)
     }
 

@@ -7,8 +7,10 @@ use super::how::How;
 use super::noised::Noise;
 use super::prompt_pass::{Continuation, PromptPass};
 use super::selected::{Selected, finite};
+use super::teacher::{Taught, Teaching};
 use super::{Architecture, Backend, Frozen, Gradients, Passed, Result, Weights, critic};
 use crate::ops::adamw::Parameter;
+use crate::ops::divergence::Predictions;
 use crate::ops::logprob::{self, Scale, TokenStats};
 use crate::ops::{self, Forest, Precision, squares};
 use candle_core::{DType, Device, Tensor};
@@ -36,8 +38,29 @@ pub struct Pass<'a> {
     hidden: Tensor,
     stats: TokenStats,
     values: Option<Vec<f32>>,
+    taught: Option<Taught>,
     /// Operations of the pass that it continued.
     known_work: f64,
+}
+
+/// A loss's derivatives with respect to what a pass shows of each selected prediction; none where the loss does not depend on it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Derivatives<'a> {
+    /// By log-probabilities.
+    pub logp: Option<&'a [f32]>,
+    /// By entropies.
+    pub entropy: Option<&'a [f32]>,
+    /// By the critic's values.
+    pub values: Option<&'a [f32]>,
+    /// By divergences from a teacher.
+    pub divergence: Option<&'a [f32]>,
+}
+
+impl<'a> Derivatives<'a> {
+    /// Returns those of a loss that depends on log-probabilities alone.
+    pub fn of_logp(logp: &'a [f32]) -> Self {
+        Self { logp: Some(logp), ..Self::default() }
+    }
 }
 
 impl Policy {
@@ -221,7 +244,7 @@ impl Policy {
         let stats = statistics(&hidden, weights.output(), &selected.targets, scale, selected.restriction())?;
         finite(&stats)?;
         let values = self.decoder.weights.value_head.as_ref().map(|head| critic::values(&hidden, head)).transpose()?;
-        Ok(Pass { policy: self, forest, selected, scale, kept, hidden, stats, values, known_work })
+        Ok(Pass { policy: self, forest, selected, scale, kept, hidden, stats, values, taught: None, known_work })
     }
 }
 
@@ -258,6 +281,28 @@ impl Pass<'_> {
         Ok(self)
     }
 
+    /// Compares each selected prediction's distribution over the whole vocabulary with a teacher's of the same tokens.
+    ///
+    /// # Errors
+    /// If the teacher has another vocabulary, predictions are scored among some tokens alone, a divergence is not finite, or on a device.
+    pub fn taught_by(mut self, teaching: Teaching) -> Result<Self> {
+        if self.selected.restriction().is_some() {
+            let detail = "predictions are scored among some tokens alone, and divergences among all".into();
+            return Err(ops::Error::Shape { op: "divergence", detail }.into());
+        }
+        self.taught = Some(Taught::new(teaching, self.predictions(), &self.stats)?);
+        Ok(self)
+    }
+
+    /// Returns the divergence from a teacher of each selected prediction, if there is one.
+    pub fn divergences(&self) -> Option<&[f32]> {
+        self.taught.as_ref().map(|taught| taught.divergence.values())
+    }
+
+    fn predictions(&self) -> Predictions<'_> {
+        Predictions { hidden: &self.hidden, output: self.policy.decoder.weights.output(), scale: self.scale }
+    }
+
     /// Computes the mean over the vocabulary of each selected prediction's logits at temperature one.
     pub fn mean_logits(&self) -> Result<Vec<f32>> {
         Ok(logprob::mean_logits(&self.hidden, self.policy.decoder.weights.output(), self.scale)?)
@@ -285,30 +330,41 @@ impl Pass<'_> {
         self
     }
 
-    /// Adds the gradients of the trained parameters to `grads`, given the loss's derivatives with respect to each
-    /// log-probability, entropy and value. Calls `done` when the next group of [`Gradients::in_backward_order`] is complete.
-    pub fn backward(
-        self,
-        d_logp: &[f32],
-        d_entropy: Option<&[f32]>,
-        d_values: Option<&[f32]>,
-        grads: &Gradients,
-        done: &dyn Fn(),
-    ) -> Result<()> {
+    /// Adds the gradients of the trained parameters to `grads`, given the loss's derivatives. Calls `done` when the next group of
+    /// [`Gradients::in_backward_order`] is complete.
+    pub fn backward(self, by: Derivatives<'_>, grads: &Gradients, done: &dyn Fn()) -> Result<()> {
         let decoder = &self.policy.decoder;
         let Gradients(grads) = grads;
-        let output = decoder.weights.output();
         let d_output = grads.head.as_ref().unwrap_or(&grads.embedding).as_ref();
-        let (targets, scale, restriction) = (&self.selected.targets, self.scale, self.selected.restriction());
-        let stats = &self.stats;
-        let d_hidden = logprob::backward(&self.hidden, output, targets, scale, restriction, stats, d_logp, d_entropy, d_output)?;
-        if let (Some(d_values), Some(head), Some(d_head)) = (d_values, &decoder.weights.value_head, &grads.value_head) {
+        let d_hidden = self.d_hidden(by, d_output)?;
+        if let (Some(d_values), Some(head), Some(d_head)) = (by.values, &decoder.weights.value_head, &grads.value_head) {
             critic::backward(&self.hidden, head, d_values, &d_hidden, d_head)?;
         }
         // The layers need the memory more.
-        drop((self.hidden, self.stats));
+        drop((self.hidden, self.stats, self.taught));
         decoder.backward(self.kept, self.forest, &self.selected.rows, &d_hidden, grads, done)?;
         // So that what went wrong there, and the time that it took, is not the next phase's.
         Ok(ops::device::wait_for(&d_hidden)?)
+    }
+
+    /// Returns the gradient of the hidden states by way of the output matrix, whose own is added to `d_output`.
+    fn d_hidden(&self, by: Derivatives<'_>, d_output: Option<&Tensor>) -> Result<Tensor> {
+        let of_divergence = match (&self.taught, by.divergence) {
+            (Some(taught), Some(d)) => Some(taught.backward(self.predictions(), d, d_output)?),
+            _ => None,
+        };
+        if by.logp.is_none() && by.entropy.is_none() {
+            return Ok(of_divergence.map_or_else(|| ops::zeros_like(&self.hidden), Ok)?);
+        }
+        let (output, stats) = (self.policy.decoder.weights.output(), &self.stats);
+        let (targets, restriction) = (&self.selected.targets, self.selected.restriction());
+        let none = vec![0.0; if by.logp.is_some() { 0 } else { self.selected.len() }];
+        let d_logp = by.logp.unwrap_or(&none);
+        let d_hidden =
+            logprob::backward(&self.hidden, output, targets, self.scale, restriction, stats, d_logp, by.entropy, d_output)?;
+        Ok(match of_divergence {
+            Some(other) => (d_hidden + other)?,
+            None => d_hidden,
+        })
     }
 }

@@ -81,9 +81,10 @@ pub(super) fn data(data: &Data, (estimates, pairs): (bool, bool)) -> Result<(), 
     let Data { source, shape, estimates: names } = data;
     let generated = *source != Source::Dataset;
     let completions = *shape == Shape::Completions;
-    let wanted = if completions { "estimator" } else { "pairing" };
-    if generated && !(if completions { estimates } else { pairs }) {
-        let what = if completions { "completions" } else { "pairs of completions" };
+    let (exports, wanted) = if completions { (estimates, "estimator") } else { (pairs, "pairing") };
+    // One that makes nothing of a generation learns from its tokens alone, as distillation does.
+    if generated && !exports && !(completions && names.is_empty()) {
+        let what = if completions { "estimates of completions" } else { "pairs of completions" };
         return Err(format!("it learns from {what} that the policy generates, but does not export {wanted}"));
     }
     if !(names.is_empty() || generated && completions) {
@@ -99,7 +100,8 @@ pub(super) fn data(data: &Data, (estimates, pairs): (bool, bool)) -> Result<(), 
         if !crate::config::is_shown(name, LONGEST_NAME) {
             return Err(format!("it estimates {own:?}; a column's name has 1 to {LONGEST_NAME} printable bytes"));
         }
-        if Known::find(name).is_some() || name.starts_with("reward/") || name.starts_with("turn_reward/") {
+        let prefixes = ["reward", columns::TURN_REWARD, columns::TEACHER_DIVERGENCE];
+        if Known::find(name).is_some() || name.split_once('/').is_some_and(|(first, _)| prefixes.contains(&first)) {
             return Err(format!("it estimates {own:?}, a column of the host's; choose another name, such as \"own_{own}\""));
         }
         if !seen.insert(name) {
@@ -186,7 +188,7 @@ pub(super) fn derivatives(given: &[Column], needs: &Needs, batch: &Batch, knows_
             let all = all.collect::<Vec<_>>().join(", ");
             return Err(format!("returned derivatives of {name}; a loss has derivatives of {all}"));
         };
-        if !needs.has(known.name) {
+        if !needs.has(&column.name) {
             return Err(format!("returned derivatives of {name}, which it does not need: its needs are {}", listed(needs)));
         }
         let (what, item) = (format!("d_{name}"), known.unit.noun());

@@ -1,5 +1,6 @@
 //! Batches for testing algorithms: sequences of random lengths, with columns of random numbers.
 
+use crate::plugin::Needs;
 use crate::plugin::algorithm::{Algorithm, Batch, Column, Data, DataSource, Estimates, Generation, Scale, Shape, TurnSpan};
 use crate::plugin::algorithm::{Unit, WeightedReward};
 use crate::plugin::columns::{self, KNOWN};
@@ -22,6 +23,8 @@ pub(super) struct Batches {
     logp: Vec<f32>,
     /// Values of the critic, per token.
     values: Vec<f32>,
+    /// The divergence from a teacher that the algorithm reads, if it does.
+    divergence: Option<String>,
     /// What all batches have.
     batch: Batch,
     random: ChaCha8Rng,
@@ -29,7 +32,7 @@ pub(super) struct Batches {
 
 impl Batches {
     /// Makes the sequences for an algorithm, in groups: of 4 if it compares generated completions, of pairs, or else of one.
-    pub(super) fn new(data: &Data, size: Size) -> Self {
+    pub(super) fn new(data: &Data, needs: &Needs, size: Size) -> Self {
         let mut random = ChaCha8Rng::seed_from_u64(5);
         let group = match (data.shape, data.source) {
             (Shape::Pairs, _) => 2,
@@ -63,7 +66,8 @@ impl Batches {
             scale,
         };
         let [logp, values] = [(-4.0, -0.1), (-1.0, 1.0)].map(|(low, high)| uniform(&mut random, n, low, high));
-        Self { logp, values, batch, random }
+        let divergence = needs.divergence().map(|(name, _)| name.to_owned());
+        Self { logp, values, divergence, batch, random }
     }
 
     /// Returns the number of tokens.
@@ -89,6 +93,8 @@ impl Batches {
     pub(super) fn micro_batch(&mut self, estimates: &Estimates) -> Batch {
         let mut batch = self.batch.clone();
         batch.columns = self.known(|known| known.in_loss);
+        let divergence = uniform(&mut self.random, self.logp.len(), 0.0, 3.0);
+        batch.columns.extend(self.divergence.iter().map(|name| Column::new(name, Unit::Token, divergence.clone())));
         for estimate in &estimates.columns {
             let own = match estimate.name.as_str() {
                 columns::ADVANTAGE if estimate.unit == Unit::Token => Some(uniform(&mut self.random, self.logp.len(), -1.5, 1.5)),
@@ -102,7 +108,8 @@ impl Batches {
 
     /// Returns some of the host's columns.
     fn known(&mut self, wanted: impl Fn(&columns::Known) -> bool) -> Vec<Column> {
-        let wanted: Vec<&columns::Known> = KNOWN.iter().filter(|known| wanted(known)).collect();
+        let has_name = |known: &columns::Known| known.name != columns::TEACHER_DIVERGENCE;
+        let wanted: Vec<&columns::Known> = KNOWN.iter().filter(|known| wanted(known) && has_name(known)).collect();
         wanted.into_iter().map(|known| Column::new(known.name, known.unit, self.values_of(known))).collect()
     }
 
@@ -116,6 +123,7 @@ impl Batches {
             columns::OLD_LOGP => self.logp.clone(),
             columns::LOGP => near(random, &self.logp, 0.3),
             columns::REF_LOGP => near(random, &self.logp, 0.4),
+            columns::TEACHER_LOGP => near(random, &self.logp, 1.0),
             columns::SAMPLING_LOGP => near(random, &self.logp, 0.01),
             columns::LOG_SUM_SQUARES => near(random, &self.logp, 0.5),
             columns::OLD_VALUE => self.values.clone(),
@@ -156,7 +164,9 @@ impl Batches {
 pub(super) fn estimated(algorithm: &mut Algorithm, generation: &Generation) -> crate::plugin::Result<Option<Estimates>> {
     let Data { source, shape, .. } = algorithm.data();
     match (source, shape) {
-        (DataSource::Policy | DataSource::Either, Shape::Completions) => algorithm.estimate(generation).map(Some),
+        (DataSource::Policy | DataSource::Either, Shape::Completions) if algorithm.reads_scores() => {
+            algorithm.estimate(generation).map(Some)
+        }
         _ => Ok(None),
     }
 }
@@ -194,7 +204,7 @@ mod tests {
             (DataSource::Policy, Shape::Pairs, 2),
         ] {
             let data = Data { source, shape, estimates: Vec::new() };
-            let mut batches = Batches::new(&data, Size { sequences: 12, longest: 20 });
+            let mut batches = Batches::new(&data, &Needs::default(), Size { sequences: 12, longest: 20 });
             let given = batches.micro_batch(&Estimates::default());
             assert_eq!((given.entries(Unit::Sequence), given.entries(Unit::Group)), (12, 12 / group));
             for column in &given.columns {

@@ -65,7 +65,7 @@ pub(super) fn times(any: &mut AnyPlugin, given: &PluginArgs) -> anyhow::Result<(
 
 /// Prints the times of an algorithm's calls.
 fn of_algorithm(plugin: &mut Algorithm) -> anyhow::Result<()> {
-    let mut batches = Batches::new(plugin.data(), Size { sequences: 64, longest: 1024 });
+    let mut batches = Batches::new(plugin.data(), &plugin.info().needs, Size { sequences: 64, longest: 1024 });
     let (generation, n) = (batches.generation(), batches.tokens());
     let estimates = batches::estimated(plugin, &generation)?;
     if estimates.is_some() {

@@ -106,7 +106,7 @@ fn only(batch: &RewardBatch, row: usize) -> RewardBatch {
 }
 
 fn check_algorithm(report: &mut Report, plugin: &mut Algorithm, other: &mut Algorithm) {
-    let mut batches = Batches::new(plugin.data(), Size { sequences: SEQUENCES, longest: 24 });
+    let mut batches = Batches::new(plugin.data(), &plugin.info().needs, Size { sequences: SEQUENCES, longest: 24 });
     let generation = batches.generation();
     let Some(estimates) = check_estimates(report, plugin, other, &generation) else { return };
     if plugin.data().source == DataSource::Policy

@@ -41,7 +41,7 @@ impl Collector {
             Rollout { tokens, ..own.clone() }
         };
         let mut all = Experience::new(e.prompts.clone(), (0..count).map(mismatch).collect());
-        let reference = match &self.reference {
+        let reference = match &self.compared.reference {
             Some(_) => self.reference_logp(&all)?,
             None => (0..count)
                 .map(|row| known_mismatched(&e.prompts[row], &e.prompts[follows(row)]))

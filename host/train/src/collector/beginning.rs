@@ -1,5 +1,6 @@
 //! Begins collecting.
 
+use super::compared::ComparedModels;
 use super::sequences::sequences_of;
 use super::source::Home;
 use super::{Collector, Counters, Data, Turns, source_of};
@@ -23,8 +24,9 @@ impl Collector {
     ) -> Self {
         let (pending, counters, turns) = (VecDeque::new(), Counters::default(), Rc::new(turns));
         let source = source_of(&plan.rollout, &turns, home);
-        let (batching, rollout, reference_plan) = (plan.batching.clone(), plan.rollout.clone(), plan.reference);
+        let (batching, rollout) = (plan.batching.clone(), plan.rollout.clone());
+        let compared = ComparedModels { reference, plan: plan.reference, teacher: None };
         let sequences = sequences_of(&batching);
-        Self { world, sequences, batching, rollout, reference_plan, data, turns, source, reference, longest, pending, counters }
+        Self { world, sequences, batching, rollout, data, turns, source, compared, longest, pending, counters }
     }
 }

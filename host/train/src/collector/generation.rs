@@ -78,6 +78,9 @@ impl Collector {
             experience.columns.set_per_token(REF_LOGP, Some(reference));
             figures.lap("reference");
         }
+        if self.add_teacher_logp(experience, with.plugins.needs())? {
+            figures.lap("teacher");
+        }
         figures.merge(self.recompute(experience, with)?);
         if let Some(values) = self.values(with.learner, experience)? {
             experience.columns.set_per_token(OLD_VALUE, Some(values));
@@ -190,7 +193,8 @@ impl Collector {
                 with.journal.keep_failed(e, &rows, &failure.error, step)?;
             }
         }
-        let scorable = (0..e.rollouts.len()).any(|row| columns.iter().any(|r| r.values[row].is_some()));
+        let has_rewards = !(columns.is_empty() && for_evaluation.is_empty());
+        let scorable = !has_rewards || (0..e.rollouts.len()).any(|row| columns.iter().any(|r| r.values[row].is_some()));
         self.count_unscored(with, scorable, failures.is_empty())?;
         (e.rewards, e.eval_rewards, e.extra) = (columns, for_evaluation, extra);
         figures.lap("reward");

@@ -5,6 +5,7 @@ mod agents;
 mod ahead;
 mod answers;
 mod beginning;
+mod compared;
 mod data;
 mod episodes;
 mod filtering;
@@ -35,7 +36,7 @@ use super::learner::{Learner, batches_of};
 use super::moment::Moment;
 use super::packed::Packed;
 use super::phase::Phase;
-use super::plan::{Batching, ReferencePlan, RolloutPlan};
+use super::plan::{Batching, RolloutPlan};
 use super::plugins::Plugins;
 use crate::data::{Cursor, shuffle};
 use crate::dist::World;
@@ -45,6 +46,7 @@ use crate::ops::dropout::mixed_bits;
 use crate::plugin::columns::TURN_REWARD;
 use crate::run::Event;
 use agents::Agents;
+use compared::ComparedModels;
 use local::{Decoder, Episodes};
 use servers::Servers;
 use source::RolloutSource;
@@ -90,11 +92,10 @@ pub(super) struct Collector {
     sequences: Rc<dyn Sequences>,
     batching: Rc<Batching>,
     rollout: Rc<RolloutPlan>,
-    reference_plan: ReferencePlan,
     data: Data,
     turns: Rc<Turns>,
     source: Box<dyn RolloutSource>,
-    reference: Option<Frozen>,
+    compared: ComparedModels,
     /// The longest sequence of given completions.
     longest: usize,
     /// Micro-batches waiting to be trained on.
@@ -377,6 +378,6 @@ impl Collector {
 
     /// Returns the reference model, if there is one.
     pub(super) fn reference(&self) -> Option<&Frozen> {
-        self.reference.as_ref()
+        self.compared.reference.as_ref()
     }
 }

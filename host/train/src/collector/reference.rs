@@ -1,21 +1,24 @@
-//! The reference model: computes log-probabilities of completions, each time or once in advance, and may follow the policy.
+//! The reference model computes log-probabilities of completions, each time or once in advance, and may follow the policy; a teacher
+//! computes them each time.
 
 use super::Collector;
+use super::compared::ComparedModels;
 use crate::Result;
 use crate::activity::{Activity, Task, Unit};
 use crate::dataset::Prompt;
 use crate::experience::Experience;
 use crate::figures::Figures;
-use crate::model::Policy;
+use crate::model::{Frozen, Policy};
 use crate::moment::Moment;
 use crate::packed::Packed;
-use crate::plugin::columns::REF_LOGP;
+use crate::plugin::Needs;
+use crate::plugin::columns::{REF_LOGP, TEACHER_LOGP};
 use std::sync::Arc;
 
 impl Collector {
     /// Returns log-probabilities under the reference model, if there is or was one.
     pub(super) fn reference_logp(&self, e: &Experience) -> Result<Option<Vec<f32>>> {
-        let Some(reference) = &self.reference else {
+        let Some(reference) = &self.compared.reference else {
             let known = e.prompts.iter().map(|prompt| prompt.ref_logp.get());
             return Ok(known.collect::<Option<Vec<_>>>().map(|columns| columns.into_iter().flatten().copied().collect()));
         };
@@ -24,10 +27,25 @@ impl Collector {
         self.column(e, score).map(Some)
     }
 
+    /// Scores completions by the teacher, if there is one.
+    pub(crate) fn with_teacher(self, teacher: Option<Frozen>) -> Self {
+        Self { compared: ComparedModels { teacher, ..self.compared }, ..self }
+    }
+
+    /// Adds log-probabilities under the teacher, if an algorithm needs them. Returns whether it did.
+    pub(super) fn add_teacher_logp(&self, e: &mut Experience, needs: &Needs) -> Result<bool> {
+        let Some(teacher) = self.compared.teacher.as_ref().filter(|_| needs.has(TEACHER_LOGP)) else { return Ok(false) };
+        let _task = Task::new(Activity::Teacher);
+        let score = |packed: &Packed| Ok(teacher.score(&packed.forest, &packed.selected, self.temperature())?.logp);
+        let logp = self.column(e, score)?;
+        e.columns.set_per_token(TEACHER_LOGP, Some(logp));
+        Ok(true)
+    }
+
     /// Computes the reference model's log-probabilities of all answers in the dataset and in `evaluated`, and of `mismatched`
     /// ones if requested, then frees the model.
     pub(crate) fn precompute_reference(&mut self, evaluated: &[Arc<Prompt>], at: Moment, mismatched: bool) -> Result<()> {
-        if self.reference.is_none() || !self.reference_plan.precomputes {
+        if self.compared.reference.is_none() || !self.compared.plan.precomputes {
             return Ok(());
         }
         let rows = self.data.prompts().all()?.len() + evaluated.len();
@@ -45,15 +63,15 @@ impl Collector {
                 let _ = prompt.mismatched_ref_logp.set((some[self.follows(i, some.len())].row, column));
             }
         }
-        self.reference = None;
+        self.compared.reference = None;
         Ok(())
     }
 
     /// Mixes the policy into the reference model if due after this step (TRL's `SyncRefModelCallback`).
     pub(crate) fn sync_reference(&mut self, policy: &Policy, step: u64) -> Result<Figures> {
         let mut figures = Figures::begin();
-        let due = self.reference_plan.sync.filter(|sync| step.is_multiple_of(sync.steps));
-        if let (Some(reference), Some(sync)) = (self.reference.as_mut(), due) {
+        let due = self.compared.plan.sync.filter(|sync| step.is_multiple_of(sync.steps));
+        if let (Some(reference), Some(sync)) = (self.compared.reference.as_mut(), due) {
             *reference = reference.mixed(policy.weights(), sync.alpha)?;
             figures.lap("reference");
         }

@@ -53,7 +53,11 @@ impl Sequences for FromDataset {
         _: u64,
         with: &mut With<'_>,
     ) -> Result<(Experience, Figures)> {
-        collector.take_answers(prompts, with.at, with.plugins.needs_mismatched())
+        let (mut experience, mut figures) = collector.take_answers(prompts, with.at, with.plugins.needs_mismatched())?;
+        if collector.add_teacher_logp(&mut experience, with.plugins.needs())? {
+            figures.lap("teacher");
+        }
+        Ok((experience, figures))
     }
 
     fn prepare(&self, collector: &Collector, experience: &mut Experience, _: &mut With<'_>) -> Result<Figures> {

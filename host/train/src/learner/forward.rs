@@ -2,7 +2,7 @@
 
 use super::Critic;
 use crate::columns::Columns;
-use crate::model::{self, Gradients, Pass, ValuePass};
+use crate::model::{self, Derivatives, Gradients, Pass, ValuePass};
 use crate::ops::logprob::TokenStats;
 use crate::plugin::columns::{ENTROPY, LOG_SUM_SQUARES, LOGP, MEAN_LOGITS, PROMPT_LOGP, SEQUENCE_VALUE, VALUE};
 use crate::plugin::{Column, Gradient, Needs, Unit};
@@ -49,6 +49,9 @@ impl TokenPass<'_> {
         }
         if needs.has(LOG_SUM_SQUARES) {
             columns.set_per_token(LOG_SUM_SQUARES, Some(of_completions(self.pass.log_sum_squares()?)));
+        }
+        if let (Some((name, _)), Some(divergences)) = (needs.divergence(), self.pass.divergences()) {
+            columns.set_per_token(name, Some(of_completions(divergences.to_vec())));
         }
         if needs.has(PROMPT_LOGP) {
             columns.set(Column::new(PROMPT_LOGP, Unit::PromptToken, stats.logp[self.tokens..].to_vec()));
@@ -112,16 +115,22 @@ impl Forward<'_> {
             }
             Self::Tokens(pass) => {
                 let TokenPass { pass, critic, tokens } = *pass;
-                let mut d_logp = vec![0.0; pass.stats().logp.len()];
-                for (name, at) in [(LOGP, 0), (PROMPT_LOGP, tokens)] {
-                    if let Some(derivatives) = loss.by(name) {
-                        d_logp[at..at + derivatives.len()].copy_from_slice(derivatives);
+                // Those of completions, and after them those of prompts.
+                let in_pass = |of: [Option<&[f32]>; 2]| {
+                    let mut all = vec![0.0; pass.stats().logp.len()];
+                    for (derivatives, at) in of.into_iter().zip([0, tokens]) {
+                        let derivatives = derivatives.unwrap_or_default();
+                        all[at..at + derivatives.len()].copy_from_slice(derivatives);
                     }
-                }
+                    of.iter().any(Option::is_some).then_some(all)
+                };
+                let logp = in_pass([loss.by(LOGP), loss.by(PROMPT_LOGP)]);
+                let divergence = in_pass([loss.by_divergence(), None]);
                 let d_values = loss.by(VALUE);
                 // Without a critic of its own, the policy has its head, or there is no such derivative.
-                let of_policy = d_values.filter(|_| critic.is_none());
-                pass.backward(&d_logp, loss.by(ENTROPY), of_policy, gradients, done)?;
+                let values = d_values.filter(|_| critic.is_none());
+                let (logp, divergence) = (logp.as_deref(), divergence.as_deref());
+                pass.backward(Derivatives { logp, entropy: loss.by(ENTROPY), values, divergence }, gradients, done)?;
                 match (critic, d_values) {
                     (Some((critic, valued)), Some(d_values)) => valued.backward(d_values, critic.gradients(), done),
                     _ => Ok(()),

@@ -21,7 +21,7 @@ use super::{Error, Result};
 use crate::activity::{self, Activity, Task};
 use crate::dist::World;
 use crate::metrics::Metric;
-use crate::model::{self, Architecture, ModelFolder, Passed, Policy, PromptPass, Weights};
+use crate::model::{self, Architecture, Compared, Frozen, ModelFolder, Passed, Policy, PromptPass, Weights};
 use crate::ops;
 use crate::ops::dropout::mixed_bits;
 use crate::optim::Settings;
@@ -90,6 +90,7 @@ pub(super) struct Learner {
     policy: Policy,
     trained: Trained,
     critic: Option<Critic>,
+    teacher: Option<Frozen>,
 }
 
 impl Learner {
@@ -103,7 +104,17 @@ impl Learner {
         critic: Option<Critic>,
     ) -> Result<Self> {
         let trained = Trained::new("", &policy, optimizer, rates)?;
-        Ok(Self { world, batching, plan, policy, trained, critic })
+        Ok(Self { world, batching, plan, policy, trained, critic, teacher: None })
+    }
+
+    /// Compares the policy's predictions with a teacher's, if there is one.
+    pub(super) fn with_teacher(self, teacher: Option<Frozen>) -> Self {
+        Self { teacher, ..self }
+    }
+
+    /// Returns the teacher, if there is one.
+    pub(super) fn teacher(&self) -> Option<&Frozen> {
+        self.teacher.as_ref()
     }
 
     /// Computes the loss of a step's micro-batches and leaves its gradient in `gradients`. The ranks' gradients are summed during
@@ -270,6 +281,13 @@ impl Learner {
             None => self.policy.forward(forest, selected, temperature)?,
         };
         let pass = pass.weighing_aux_loss(aux_weight).smoothing_targets(self.plan.label_smoothing)?;
+        let pass = match (needs.divergence(), &self.teacher) {
+            (Some((_, beta)), Some(teacher)) => {
+                let (vocabulary, compared) = (self.policy.architecture().vocab_size, Compared { temperature, beta });
+                pass.taught_by(teacher.teach(forest, &selected.rows, vocabulary, compared)?)?
+            }
+            _ => pass,
+        };
         let critic = self.critic.as_ref().map(|critic| Ok::<_, Error>((critic, critic.forward(packed, key)?))).transpose()?;
         Ok(Forward::Tokens(Box::new(TokenPass { pass, critic, tokens: packed.of_completions })))
     }

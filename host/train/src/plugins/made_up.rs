@@ -2,7 +2,8 @@
 
 use crate::plugin::columns::{
     self, ADVANTAGE, ENTROPY, FINISHED, Known, LABEL, LOG_SUM_SQUARES, MARGIN, MEAN_LOGITS, MICRO_BATCH_LABEL, MISMATCHED_LOGP,
-    MISMATCHED_REF_LOGP, OLD_LOGP, OLD_VALUE, PROMPT_LOGP, REF_LOGP, RETURN, SEQUENCE_VALUE, TURN_REWARD, VALUE,
+    MISMATCHED_REF_LOGP, OLD_LOGP, OLD_VALUE, PROMPT_LOGP, REF_LOGP, RETURN, SEQUENCE_VALUE, TEACHER_LOGP, TURN_REWARD, VALUE,
+    divergence_of,
 };
 use crate::plugin::{Algorithm, Batch, Column, Generation, Scale, Shape, Unit, WeightedReward};
 
@@ -11,6 +12,9 @@ use crate::plugin::{Algorithm, Batch, Column, Generation, Scale, Shape, Unit, We
 pub(crate) struct Extras {
     pub reference: bool,
     pub critic: bool,
+    /// Whether there are log-probabilities of a teacher, and divergences from it.
+    pub teacher_logp: bool,
+    pub divergence: bool,
     /// Whether the dataset says by how much a pair's chosen completion is better.
     pub margins: bool,
 }
@@ -49,7 +53,11 @@ pub(super) const SCORES: &str = "made_up";
 pub(super) fn generation(lengths: &[usize], algorithm: &Algorithm) -> Generation {
     let mut batch = batch(lengths, (0..=lengths.len() as u32).step_by(2).collect(), algorithm.data().shape);
     batch.columns.push(scores(lengths.len()));
-    fill_generation(&mut batch, algorithm, Extras { reference: true, critic: true, margins: false });
+    fill_generation(
+        &mut batch,
+        algorithm,
+        Extras { reference: true, critic: true, teacher_logp: true, divergence: true, margins: false },
+    );
     Generation { batch, rewards: vec![WeightedReward { name: SCORES.to_owned(), weight: 1.0 }] }
 }
 
@@ -95,6 +103,8 @@ fn has(name: &str, extras: Extras) -> bool {
     match name {
         REF_LOGP => extras.reference,
         VALUE | OLD_VALUE | RETURN => extras.critic,
+        TEACHER_LOGP => extras.teacher_logp,
+        name if divergence_of(name).is_some() => extras.divergence,
         _ => true,
     }
 }
@@ -105,6 +115,7 @@ fn value(name: &str, entry: usize, extras: Extras) -> Option<f32> {
     Some(match name {
         OLD_LOGP => -1.05,
         REF_LOGP => -1.1,
+        TEACHER_LOGP => -0.9,
         LOG_SUM_SQUARES => -1.0,
         PROMPT_LOGP => -2.0,
         MISMATCHED_LOGP => -3.0,
@@ -115,6 +126,7 @@ fn value(name: &str, entry: usize, extras: Extras) -> Option<f32> {
         ADVANTAGE => [-1.0, 1.0][usize::from(is_even)],
         LABEL | MICRO_BATCH_LABEL | FINISHED => f32::from(u8::from(is_even)),
         SEQUENCE_VALUE => [-0.25, 0.5][usize::from(is_even)],
+        name if divergence_of(name).is_some() => 0.5,
         MARGIN => return extras.margins.then_some(0.5),
         // Log-probabilities, and what an estimator returns under a name of its own.
         _ => -1.0,

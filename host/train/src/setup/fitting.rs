@@ -1,7 +1,7 @@
 //! Refuses settings that don't fit the algorithm, or what it learns from.
 
 use super::plugins::Loaded;
-use crate::config::{Config, RolloutDtype};
+use crate::config::{Config, LearnFrom, RolloutDtype};
 use crate::flow::Flow;
 use crate::plugin::columns::MISMATCHED_LOGP;
 use crate::{Error, Result};
@@ -18,6 +18,13 @@ pub(super) fn check(config: &Config, plugins: &Loaded, ranks: usize) -> Result<(
             plugins.algorithm_source.name()
         );
         return Err(Error::setting("num_generations", detail));
+    }
+    if plugins.flow.generates && config.learn_from == LearnFrom::Dataset {
+        let detail = format!(
+            "is \"dataset\", but with these settings {} learns from what the policy generates; leave it out",
+            config.algorithm
+        );
+        return Err(Error::setting("learn_from", detail));
     }
     check_flow(config, plugins.flow, about.hints.smoothed)?;
     let (key, detail) = if !about.needs.has(MISMATCHED_LOGP) {

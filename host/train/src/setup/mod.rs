@@ -18,6 +18,7 @@ mod room;
 mod schedule;
 mod scripts;
 mod servers;
+mod teacher;
 mod value_model;
 mod values;
 
@@ -56,6 +57,7 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use teacher::Teacher;
 use values::Values;
 
 /// Loads everything that `config` names, on each rank of the `world`.
@@ -127,7 +129,7 @@ pub fn set_up_for(config: Config, beginning: &Beginning, world: Rc<World>, purpo
     let values = resolve_training(&mut config, &plugins, &opened, beginning, &backend, &world)?;
     let plan = Plan::new(&config, (plugins.flow, &plugins.metrics), batching, steps, opened.context());
     let models = models(&config, &plan, (&plugins, &opened), values, beginning, &backend, &world)?;
-    let Models { learner, reference, usual_rate, rates } = models;
+    let Models { learner, reference, teacher, usual_rate, rates } = models;
     (config.learning_rate, config.critic_learning_rate) = rates;
     let evaluation = evaluated.map(|prompts| Evaluation::new(prompts, &config, steps));
     let device = backend.describe();
@@ -143,7 +145,7 @@ pub fn set_up_for(config: Config, beginning: &Beginning, world: Rc<World>, purpo
 
     let Run { settings, world, .. } = run;
     let home = Home { model: source.clone(), folder: journal.path().to_owned() };
-    let collector = Collector::new(world.clone(), &plan, data, turns, &home, reference, longest);
+    let collector = Collector::new(world.clone(), &plan, data, turns, &home, reference, longest).with_teacher(teacher);
     let (plugins, engine) = plugins.in_place(&settings, world.clone(), trial)?;
     let (state, clock) = (State { inputs, ..State::default() }, Clock::default());
     let mut trainer = Trainer { settings, plan, world, plugins, collector, learner, journal, evaluation, source, state, clock };
@@ -182,6 +184,11 @@ fn resolve(mut config: Config, beginning: &Beginning, world: &World) -> Result<R
         opened.reference = Some(folder);
         warnings.extend(warning);
     }
+    if let Some(Teacher { folder, name, warning }) = teacher::find(&config, &plugins, &opened, &backend, (beginning, world))? {
+        config.teacher_model = Some(name);
+        opened.teacher = Some(folder);
+        warnings.extend(warning);
+    }
     plugins.meet(&opened.tokenizer)?;
     overview::of_model(&opened, &config);
     // Before the ranks read data together.
@@ -207,7 +214,8 @@ fn resolve_training(
     config.value_model = name;
     if plugins.flow.learns_samples() {
         // Over HTTP, which tokens could be sampled is not recorded.
-        config.score_sampling_support.get_or_insert(config.agent.is_empty() && config.rollout_server.is_empty());
+        let is_recorded = config.agent.is_empty() && config.rollout_server.is_empty();
+        config.score_sampling_support.get_or_insert(is_recorded && needs.divergence().is_none());
         config.old_logp = Some(old_logp(config, backend));
     }
     config.router_aux_loss_coef = aux_loss_coef(config, &hints.defaults, &opened.source);
@@ -279,6 +287,7 @@ fn in_use(
         bf16: backend.is_bf16(),
         critic: plugins.about().needs.has(VALUE) && config.value_model.as_deref() != Some(values::SHARED),
         prompt: data.prompts().longest(),
+        teacher: opened.teacher.as_ref().map_or(0.0, room::bytes_of_frozen),
     }
 }
 
@@ -330,6 +339,7 @@ fn max_steps(config: &Config, epoch: u64) -> u64 {
 struct Models {
     learner: Learner,
     reference: Option<Frozen>,
+    teacher: Option<Frozen>,
     /// The default learning rate.
     usual_rate: f64,
     /// The learning rates of the policy, and of a critic.
@@ -354,6 +364,7 @@ fn models(
     let (policy, reference) = policy_and_reference(&opened.source, opened.lora, config, (own, &values), beginning, backend)?;
     let named = opened.reference.as_ref().map(|folder| reference::open(folder, config, beginning, backend, &policy));
     let reference = named.transpose()?.or(reference);
+    let teacher = opened.teacher.as_ref().map(|folder| teacher::open(folder, backend)).transpose()?;
     let policy = policy.with_dropout(dropout).with_noise(noise(config, backend)?);
     backend.suggest_bf16(config.bf16, policy.weights().parameters());
     let (adapter, learns_samples) = (opened.lora.is_some(), plugins.flow.learns_samples());
@@ -382,7 +393,8 @@ fn models(
     let rates = (Some(schedule.peak), of_critic);
     let schedules = Rates { schedule, of_head };
     let learner = Learner::new(world.clone(), plan.batching.clone(), plan.learner, policy, (optimizer, schedules), critic)?;
-    Ok(Models { learner, reference, usual_rate, rates })
+    let learner = learner.with_teacher(teacher.clone());
+    Ok(Models { learner, reference, teacher, usual_rate, rates })
 }
 
 /// Returns the optimizer.
@@ -441,7 +453,8 @@ impl Run<'_> {
         // Without a name of its own it is the model under the adapter.
         let is_base = learner.policy().weights().lora.is_some() && settings.ref_model.is_none();
         let reference = reference.filter(|_| !keeps_reference && !is_base);
-        let mut inputs = InputHashes::new(learner.untrained(), reference, evaluation.map(Evaluation::prompts))?;
+        let mut inputs =
+            InputHashes::new(learner.untrained(), reference, learner.teacher(), evaluation.map(Evaluation::prompts))?;
         inputs.keeps_reference = keeps_reference;
         if let (Beginning::Resume { origin, .. }, Some(restored), false) = (self.beginning, restored, self.beginning.may_change())
         {
@@ -570,7 +583,8 @@ impl Trainer {
         // What an adapter leaves as it is, too.
         let reference = self.collector.reference().filter(|_| self.settings.ref_model.is_some());
         let reference = reference.map(|reference| reference.weights().named()).unwrap_or_default();
-        let weights = [self.learner.named(), reference].concat();
+        let teacher = self.learner.teacher().map(|teacher| teacher.weights().named()).unwrap_or_default();
+        let weights = [self.learner.named(), reference, teacher].concat();
         compare_weights(&self.world, &weights, self.state.global_step)?;
         let evaluated = self.evaluation.as_ref().filter(|_| self.settings.precompute_ref_log_probs).map(Evaluation::prompts);
         let evaluated = evaluated.map(Prompts::all).transpose()?.unwrap_or_default();

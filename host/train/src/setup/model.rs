@@ -65,7 +65,7 @@ pub(super) fn open(
         let detail = format!("the tokenizer has {tokens} tokens and the model only {rows}");
         return Err(Error::unusable(source.path(), detail));
     }
-    Ok(Opened { source, made, lora, reference: None, tokenizer, wording })
+    Ok(Opened { source, made, lora, reference: None, teacher: None, tokenizer, wording })
 }
 
 /// Returns the end token of a model whose tokenizer names none. A run records it, so that it keeps it when it resumes.

@@ -18,6 +18,8 @@ pub(super) struct Opened {
     pub lora: Option<Lora>,
     /// The reference model's folder, if not `source`.
     pub reference: Option<ModelFolder>,
+    /// The teacher's folder, if there is one.
+    pub teacher: Option<ModelFolder>,
     pub tokenizer: Tokenizer,
     pub(super) wording: Wording,
 }

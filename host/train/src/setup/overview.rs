@@ -41,7 +41,13 @@ pub(super) fn of_model(opened: &Opened, config: &Config) {
     let family = architecture.family.described().name;
     let size = millions(architecture.values_of_matrices() as f64);
     let context = HumanCount(architecture.max_positions as u64);
-    tracing::info!("model: {name} ({family}, {size} parameters in {}, context of {context} tokens)", precision(opened));
+    let bits = if opened.lora.is_none() { "f32" } else { precision(source.held()) };
+    tracing::info!("model: {name} ({family}, {size} parameters in {bits}, context of {context} tokens)");
+    if let Some(teacher) = &opened.teacher {
+        let (family, architecture) = (teacher.architecture().family.described().name, teacher.architecture());
+        let (size, bits) = (millions(architecture.values_of_matrices() as f64), precision(teacher.held()));
+        tracing::info!("teacher: {} ({family}, {size} parameters in {bits})", printable_path(teacher.path()));
+    }
     if let Some(lora) = opened.lora {
         let kind = if lora.use_dora { "DoRA" } else { "LoRA" };
         let targets = config.lora_target_modules.as_deref().unwrap_or_default().join(", ");
@@ -123,11 +129,12 @@ pub(super) fn of_machine(config: &Config, opened: &Opened, how: room::Use, backe
     }
     let size = |bytes: f64| if bytes < 1e9 { format!("{:.0} MB", bytes / 1e6) } else { format!("{:.1} GB", bytes / 1e9) };
     let available = crate::ops::available_memory().map(|bytes| format!("; {} available", size(bytes as f64)));
-    let Estimate { model, critic, batch } = room::estimate(config, &opened.source, how);
+    let Estimate { model, critic, teacher, batch } = room::estimate(config, &opened.source, how);
     let critic = Some(critic).filter(|bytes| *bytes > 0.0).map(|bytes| format!(", {} for the critic", size(bytes)));
+    let teacher = Some(teacher).filter(|bytes| *bytes > 0.0).map(|bytes| format!(", {} for the teacher", size(bytes)));
     let batch =
         batch.map(|(tokens, bytes)| format!(", {} for a micro-batch of up to {} tokens", size(bytes), HumanCount(tokens as u64)));
-    let parts = [critic, batch, available].map(Option::unwrap_or_default).concat();
+    let parts = [critic, teacher, batch, available].map(Option::unwrap_or_default).concat();
     tracing::info!("memory: at least {} for the model{parts}", size(model));
 }
 
@@ -146,10 +153,9 @@ fn millions(n: f64) -> String {
     }
 }
 
-/// Returns the precision in which the weights of the model are in memory: those that are trained have 32 bits.
-fn precision(opened: &Opened) -> &'static str {
-    match opened.source.held() {
-        _ if opened.lora.is_none() => "f32",
+/// Returns the precision in which weights that are not trained are in memory.
+fn precision(held: Held) -> &'static str {
+    match held {
         Held { scheme: Some(Scheme::Int8), .. } => "8 bits",
         Held { scheme: Some(Scheme::Nf4), .. } => "4 bits",
         Held { dtype: Some(Dtype::Bf16), .. } => "bf16",

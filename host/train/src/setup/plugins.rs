@@ -13,7 +13,7 @@ use crate::model::Backend;
 use crate::named::model_of;
 use crate::origin::Beginning;
 use crate::plan::Batching;
-use crate::plugin::columns::{OLD_VALUE, REF_LOGP, VALUE};
+use crate::plugin::columns::{OLD_VALUE, REF_LOGP, TEACHER_LOGP, VALUE};
 use crate::plugin::{self, Source};
 use crate::plugin::{Algorithm, Asker, Asking, EMBEDDED, Engine, EnvironmentPlugin, Folders, Info, RewardPlugin, Role};
 use crate::plugins::{AskedModel, Chosen, Extras, Plugins, REFERENCE, Reward, Scorer, Slot, Trial, dry_run, is_separable};
@@ -57,7 +57,7 @@ pub(super) fn load(config: &mut Config, beginning: &Beginning, world: &World, ba
     let Flow { generates, has_pairs, .. } = flow;
     if generates {
         defaults::of_algorithm(config, has_pairs, &algorithm.info().hints.defaults);
-        config.check_generation(has_pairs, world.size())?;
+        config.check_generation(has_pairs, flow.has_scores, world.size())?;
     } else {
         config.check_no_generation()?;
         let given = if has_pairs { "pairs" } else { "completions" };
@@ -367,7 +367,13 @@ impl Loaded {
         let all = config.environment.len() > 1;
         let prompts = if all { data.prompts().all()?.to_vec() } else { data.prompts().first(Trial::PROMPTS)? };
         let needs = &self.about().needs;
-        let extras = Extras { reference: needs.has(REF_LOGP), critic: needs.has(VALUE) || needs.has(OLD_VALUE), margins: false };
+        let extras = Extras {
+            reference: needs.has(REF_LOGP),
+            critic: needs.has(VALUE) || needs.has(OLD_VALUE),
+            teacher_logp: needs.has(TEACHER_LOGP),
+            divergence: needs.divergence().is_some(),
+            margins: false,
+        };
         let group = batching.groups.map(|groups| groups.train);
         let trial = Trial::made_up(&prompts, data.columns(), group, (&self.algorithm, self.flow), extras);
         let mut trial = trial.comparing(&self.rewards);

@@ -56,16 +56,19 @@ pub(super) fn find(
     let written = opened.source.architecture().vocab_size;
     let tokens = batching.groups.map_or(opened.tokenizer.vocab_size(), |_| written);
     check_sizes(KEY, &folder, opened, tokens)?;
-    let warning = match Tokenizer::open(folder.tokenizer()) {
-        Ok(own) if own.is_same_as(&opened.tokenizer) => None,
-        Ok(_) => Some("has another tokenizer.json than the policy"),
-        Err(_) => Some("has no tokenizer to compare with the policy's"),
-    };
-    let warning = warning.map(|what| {
-        let meaning = "it reads the policy's tokens, so it needs the same tokenizer";
-        format!("{KEY}: {} {what}; {meaning}", folder.path().display())
-    });
+    let warning = other_tokenizer(KEY, &folder, opened);
     Ok(Some(Reference { folder, name, warning }))
+}
+
+/// Returns a warning if the model that a key names may tokenize texts differently from the policy.
+pub(super) fn other_tokenizer(key: &str, folder: &ModelFolder, opened: &Opened) -> Option<String> {
+    let what = match Tokenizer::open(folder.tokenizer()) {
+        Ok(own) if own.is_same_as(&opened.tokenizer) => return None,
+        Ok(_) => "has another tokenizer.json than the policy",
+        Err(_) => "has no tokenizer to compare with the policy's",
+    };
+    let meaning = "it reads the policy's tokens, so it needs the same tokenizer";
+    Some(format!("{key}: {} {what}; {meaning}", folder.path().display()))
 }
 
 /// Returns the model that a fork from fine-tuning starts with: its policy is to stay near that one, not near what was fine-tuned.

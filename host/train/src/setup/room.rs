@@ -16,6 +16,8 @@ struct Least {
     copies: f64,
     /// Weights, gradients and moments of a critic beside the policy.
     critic: f64,
+    /// Weights of a teacher.
+    teacher: f64,
 }
 
 /// What a run does with its model.
@@ -31,6 +33,8 @@ pub(super) struct Use {
     pub critic: bool,
     /// Tokens of the longest prompt.
     pub prompt: usize,
+    /// Bytes of the teacher's weights.
+    pub teacher: f64,
 }
 
 /// What a run is likely to need, as far as its settings say.
@@ -39,13 +43,15 @@ pub(super) struct Estimate {
     /// Bytes of the policy and of the critic, with gradients, moments and copies.
     pub model: f64,
     pub critic: f64,
+    /// Bytes of the teacher.
+    pub teacher: f64,
     /// The most tokens that are trained on at once, and the bytes that their passes keep. None where rows of any length are learned.
     pub batch: Option<(usize, f64)>,
 }
 
 impl Least {
     /// Counts them for the matrices of a model.
-    fn of(config: &Config, source: &ModelFolder, Use { adapter, groups, bf16, critic, .. }: Use) -> Self {
+    fn of(config: &Config, source: &ModelFolder, Use { adapter, groups, bf16, critic, teacher, .. }: Use) -> Self {
         let a = source.architecture();
         let values = a.values_of_matrices() as f64;
         // Generations read rows of the embedding as they are, and copy it only as the output matrix.
@@ -53,7 +59,7 @@ impl Least {
         if adapter {
             // The adapter's own values are few.
             let weights = values * bytes_held(source.held());
-            return Self { weights, critic: if critic { weights } else { 0.0 }, ..Self::default() };
+            return Self { weights, critic: if critic { weights } else { 0.0 }, teacher, ..Self::default() };
         }
         let copied = match config.rollout_dtype {
             _ if groups.is_none() => 0.0,
@@ -75,6 +81,7 @@ impl Least {
             moments: moments * values,
             copies: copied * read,
             critic: of_critic,
+            teacher,
         }
     }
 
@@ -90,8 +97,13 @@ impl Least {
     }
 
     fn total(self) -> f64 {
-        self.weights + self.gradients + self.moments + self.copies + self.critic
+        self.weights + self.gradients + self.moments + self.copies + self.critic + self.teacher
     }
+}
+
+/// Returns the bytes of the matrices of a model that is not trained.
+pub(super) fn bytes_of_frozen(source: &ModelFolder) -> f64 {
+    source.architecture().values_of_matrices() as f64 * bytes_held(source.held())
 }
 
 /// Returns the bytes of a value of matrices that are not trained.
@@ -140,7 +152,8 @@ pub(super) fn estimate(config: &Config, source: &ModelFolder, how: Use) -> Estim
     let least = Least::of(config, source, how);
     let tokens = tokens_at_once(config, how);
     let batch = tokens.map(|tokens| (tokens, Least::activations(config, source, how.bf16, tokens)));
-    Estimate { model: least.total() - least.critic, critic: least.critic, batch }
+    let Least { critic, teacher, .. } = least;
+    Estimate { model: least.total() - critic - teacher, critic, teacher, batch }
 }
 
 /// Returns the most tokens of a micro-batch, in which a prompt is there once for all of its completions.
@@ -170,6 +183,7 @@ pub(super) fn shortage(config: &Config, source: &ModelFolder, how: Use, availabl
         ("moments", least.moments),
         ("copies", least.copies),
         ("the critic", least.critic),
+        ("the teacher", least.teacher),
     ];
     let parts: Vec<String> =
         parts.into_iter().filter(|(_, bytes)| *bytes > 0.0).map(|(part, bytes)| format!("{part} {}", gigabytes(bytes))).collect();
@@ -214,7 +228,7 @@ mod tests {
     use crate::config::Optim;
 
     const GROUPS: Option<GroupSizes> = Some(GroupSizes { train: 8, eval: 8, length: 100 });
-    const USE: Use = Use { adapter: false, groups: GROUPS, bf16: false, critic: false, prompt: 0 };
+    const USE: Use = Use { adapter: false, groups: GROUPS, bf16: false, critic: false, prompt: 0, teacher: 0.0 };
 
     /// The folder of a small model, without weights.
     fn folder(place: &std::path::Path) -> ModelFolder {
@@ -287,10 +301,17 @@ mod tests {
         let tokens = 16 * 100 + 2 * 30;
         assert_eq!(
             plain,
-            Estimate { model: 20.0 * values, critic: 0.0, batch: Some((tokens, (tokens * 2 * 2 * 320 * 4) as f64)) }
+            Estimate {
+                model: 20.0 * values,
+                critic: 0.0,
+                teacher: 0.0,
+                batch: Some((tokens, (tokens * 2 * 2 * 320 * 4) as f64))
+            }
         );
         let taught = of(&config, Use { critic: true, ..USE });
         assert_eq!((taught.model, taught.critic), (20.0 * values, 16.0 * values));
+        let with_teacher = of(&config, Use { teacher: 7.0, ..USE });
+        assert_eq!((with_teacher.model, with_teacher.teacher), (20.0 * values, 7.0));
         let bounded = Config { max_tokens_per_microbatch: Some(64), ..config.clone() };
         assert_eq!(of(&bounded, USE).batch.map(|(tokens, _)| tokens), Some(64));
         // Given rows have any length, unless they are packed.

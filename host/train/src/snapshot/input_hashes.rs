@@ -16,6 +16,8 @@ pub(crate) struct InputHashes {
     base: Option<u64>,
     /// A reference model that is not in checkpoints, nor the model under an adapter.
     reference: Option<u64>,
+    /// The teacher.
+    teacher: Option<u64>,
     /// The evaluation dataset.
     evaluated: Option<u64>,
     /// Whether the reference model is in checkpoints, as it is or was following the policy.
@@ -23,20 +25,22 @@ pub(crate) struct InputHashes {
 }
 
 impl InputHashes {
-    /// Hashes the parameters that are not trained, the reference model unless checkpoints keep it, and the evaluation
-    /// dataset.
+    /// Hashes the parameters that are not trained, the reference model unless checkpoints keep it, the teacher, and the
+    /// evaluation dataset.
     ///
     /// # Errors
     /// If a tensor can't be read.
     pub(crate) fn new(
         untrained: Vec<(String, &Tensor)>,
         reference: Option<&Frozen>,
+        teacher: Option<&Frozen>,
         evaluated: Option<&Prompts>,
     ) -> Result<Self> {
-        let reference = reference.map(Frozen::weights).map(Weights::named).unwrap_or_default();
+        let weights = |of: Option<&Frozen>| sum_of(of.map(Frozen::weights).map(Weights::named).unwrap_or_default());
+        let (reference, teacher) = (weights(reference)?, weights(teacher)?);
         let evaluated = evaluated.map(Prompts::fingerprint).transpose()?;
         let evaluated = evaluated.map(|hash| short(hash.as_bytes()));
-        Ok(Self { base: sum_of(untrained)?, reference: sum_of(reference)?, evaluated, keeps_reference: false })
+        Ok(Self { base: sum_of(untrained)?, reference, teacher, evaluated, keeps_reference: false })
     }
 
     /// Returns the hashes without that of the evaluation dataset, for a run that has another one now.
@@ -54,6 +58,8 @@ impl InputHashes {
             "the model's weights under what is trained"
         } else if differs(self.reference, was.reference) {
             "the reference model's weights"
+        } else if differs(self.teacher, was.teacher) {
+            "the teacher's weights"
         } else if differs(self.evaluated, was.evaluated) {
             "the rows of eval_dataset"
         } else {

@@ -104,7 +104,9 @@ fn derivatives_are_of_needed_columns_and_0_where_the_mask_is() {
     assert_eq!(beside, "returned 1 in d_logp at token 1, whose mask is 0");
     assert_eq!(derivatives(&[tokens("logp", [0.0, 1.0, 0.0, 0.0])], &needs, &batch(), false), Ok(()));
     assert!(
-        said(tokens("old_logp", [0.0; 4])).unwrap_err().contains("a loss has derivatives of logp, entropy, prompt_logp, value")
+        said(tokens("old_logp", [0.0; 4]))
+            .unwrap_err()
+            .contains("a loss has derivatives of logp, teacher_divergence, entropy, prompt_logp, value")
     );
     assert!(said(tokens("nonsense", [0.0; 4])).unwrap_err().contains("derivatives of nonsense"));
     let unneeded = said(tokens("entropy", [0.0; 4])).unwrap_err();
@@ -135,16 +137,18 @@ fn what_it_learns_from_fits_its_exports_and_its_estimates_are_its_own() {
     assert_eq!(said(DataSource::Either, Shape::Completions, &["advantage", "mask"], (true, false)), Ok(()));
     assert_eq!(said(DataSource::Policy, Shape::Pairs, &[], (false, true)), Ok(()));
     assert_eq!(said(DataSource::Dataset, Shape::Pairs, &[], (false, false)), Ok(()));
-    for (source, shape, exports, wanted) in [
-        (DataSource::Policy, Shape::Completions, (false, true), "does not export estimator"),
-        (DataSource::Either, Shape::Completions, (false, false), "does not export estimator"),
-        (DataSource::Policy, Shape::Pairs, (true, false), "does not export pairing"),
+    // Without estimates, there is nothing to export.
+    assert_eq!(said(DataSource::Either, Shape::Completions, &[], (false, false)), Ok(()));
+    for (source, shape, names, exports, wanted) in [
+        (DataSource::Policy, Shape::Completions, &["advantage"][..], (false, true), "does not export estimator"),
+        (DataSource::Either, Shape::Completions, &["advantage"], (false, false), "does not export estimator"),
+        (DataSource::Policy, Shape::Pairs, &[], (true, false), "does not export pairing"),
     ] {
-        assert!(said(source, shape, &[], exports).unwrap_err().contains(wanted), "{source:?} {shape:?}");
+        assert!(said(source, shape, names, exports).unwrap_err().contains(wanted), "{source:?} {shape:?}");
     }
     assert!(said(DataSource::Dataset, Shape::Completions, &["advantage"], (true, true)).unwrap_err().contains("lists estimates"));
     assert!(said(DataSource::Policy, Shape::Pairs, &["advantage"], (true, true)).unwrap_err().contains("lists estimates"));
-    for own in ["logp", "turn_reward", "turn_reward/x", "reward/x", "micro_batch/label"] {
+    for own in ["logp", "turn_reward", "turn_reward/x", "reward/x", "micro_batch/label", "teacher_divergence/2"] {
         let refused = said(DataSource::Either, Shape::Completions, &[own], (true, false)).unwrap_err();
         assert!(refused.contains("a column of the host's"), "{refused}");
     }

@@ -7,7 +7,7 @@ use crate::config::{self, Config, OnError, Overrides, PluginEntry, STACK, files,
 use crate::flow::Flow;
 use crate::journal::keep_bytes;
 use crate::origin::cant_change;
-use crate::plugin::columns::{OLD_VALUE, REF_LOGP, VALUE};
+use crate::plugin::columns::{OLD_VALUE, REF_LOGP, TEACHER_LOGP, VALUE};
 use crate::plugin::{self, AnyPlugin, Engine, PluginFile, Role, Source, Watch, read_file};
 use crate::plugins::{Opener, is_separable};
 use crate::run::RunFiles;
@@ -425,6 +425,8 @@ fn fits(loaded: &mut AnyPlugin, trial: &super::Trial, config: &Config) -> Result
         "it needs a critic's values, but this run was started without a critic"
     } else if needs.has(REF_LOGP) && !extras.reference {
         "it needs log-probabilities of the reference model, but this run was started without one"
+    } else if needs.has(TEACHER_LOGP) && !extras.teacher_logp || needs.divergence().is_some() && !extras.divergence {
+        "it needs a teacher's predictions that this run does not have: it was started without them"
     } else if hints.compares && config.group() < 2 {
         "it compares completions of a prompt with each other, and this run generates one of each (num_generations)"
     } else if config.label_smoothing_factor > 0.0 && !hints.smoothed {

@@ -1,0 +1,160 @@
+//! Distillation: the policy learns the distributions of a teacher, another model, on its own completions (Agarwal et al. 2023, arXiv
+//! 2306.13649; Lu et al. 2025, "On-policy distillation") or on given ones. Names and defaults are TRL's.
+
+use rlhost_plugin_sdk::algorithm::{Algorithm, Batch, Data, Defaults, Gradient, Needs, Source, Unit};
+use rlhost_plugin_sdk::columns::{OLD_LOGP, TEACHER_LOGP, teacher_divergence};
+use rlhost_plugin_sdk::dual::Dual;
+use rlhost_plugin_sdk::prelude::*;
+
+/// What is minimised at each token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum LossType {
+    /// The divergence of both distributions over the whole vocabulary, which `beta` selects.
+    Divergence,
+    /// The reverse divergence as the sampled tokens estimate it: a policy gradient whose advantage is by how much more likely the teacher
+    /// finds a token than the policy that sampled it.
+    PolicyGradient,
+}
+
+/// Settings of distillation.
+#[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Settings {
+    /// What is minimised at each token.
+    pub loss_type: LossType,
+    /// Which divergence: 0 is the forward one, KL(teacher || policy), 1 the reverse one, KL(policy || teacher), and numbers between are
+    /// generalised Jensen-Shannon divergences.
+    #[schemars(range(min = 0.0, max = 1.0))]
+    pub beta: f64,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self { loss_type: LossType::Divergence, beta: 1.0 }
+    }
+}
+
+/// The algorithm with its settings.
+pub struct Distillation {
+    settings: Settings,
+}
+
+impl Algorithm for Distillation {
+    type Config = Settings;
+    const DESCRIPTION: &'static str = "Distillation: the divergence from a teacher (GKD, on-policy distillation)";
+    const DEFAULTS: Defaults = Defaults { num_generations: Some(1), ..Defaults::NO_AUX_LOSS };
+
+    fn needs(settings: &Settings) -> Needs {
+        match settings.loss_type {
+            LossType::Divergence => Needs::ENTROPY | Needs::column(&teacher_divergence(settings.beta)),
+            LossType::PolicyGradient => Needs::LOGP | Needs::OLD_LOGP | Needs::TEACHER_LOGP | Needs::ENTROPY,
+        }
+    }
+
+    /// It learns from each token alike, so nothing has to be estimated of a generation, nor scored.
+    fn data(settings: &Settings) -> Data {
+        Data::completions(match settings.loss_type {
+            LossType::Divergence => Source::Either,
+            LossType::PolicyGradient => Source::Policy,
+        })
+    }
+
+    fn new(settings: Settings) -> Result<Self, Error> {
+        Ok(Self { settings })
+    }
+
+    fn loss(&mut self, batch: &Batch) -> Result<Gradient, Error> {
+        let entropy = batch.values("entropy", Unit::Token)?;
+        let entropy = Metric::mean_of("entropy", batch.counted().map(|i| f64::from(entropy[i])));
+        let gradient = match self.settings.loss_type {
+            LossType::Divergence => divergence(batch, &teacher_divergence(self.settings.beta))?,
+            LossType::PolicyGradient => policy_gradient(batch)?,
+        };
+        Ok(gradient.with(entropy))
+    }
+}
+
+/// Returns the mean divergence over the tokens of the step.
+fn divergence(batch: &Batch, column: &str) -> Result<Gradient, Error> {
+    let divergences = batch.values(column, Unit::Token)?;
+    let weight = 1.0 / (batch.scale.tokens as f64).max(1.0);
+    let mut slopes = batch.zeros(Unit::Token);
+    batch.counted().for_each(|i| slopes[i] = weight as f32);
+    let loss = batch.counted().map(|i| weight * f64::from(divergences[i])).sum();
+    Ok(Gradient::new(loss).by(column, Unit::Token, slopes))
+}
+
+/// Returns the mean over the tokens of the step of `-ratio A` with `A = ln teacher - ln sampled`, which no gradient flows through.
+fn policy_gradient(batch: &Batch) -> Result<Gradient, Error> {
+    let [logp, old, teacher] = ["logp", OLD_LOGP, TEACHER_LOGP].map(|name| batch.values(name, Unit::Token));
+    let (logp, old, teacher) = (logp?, old?, teacher?);
+    let weight = 1.0 / (batch.scale.tokens as f64).max(1.0);
+    let (mut loss, mut d_logp) = (0.0, batch.zeros(Unit::Token));
+    let distance = |i: usize| f64::from(old[i]) - f64::from(teacher[i]);
+    for i in batch.counted() {
+        let term = (Dual::variable(logp[i]) - old[i]).exp() * (weight * distance(i));
+        loss += term.value;
+        d_logp[i] = term.slope() as f32;
+    }
+    let teacher_kl = Metric::mean_of("teacher_kl", batch.counted().map(distance));
+    Ok(Gradient::new(loss).by("logp", Unit::Token, d_logp).with(teacher_kl))
+}
+
+rlhost_plugin_sdk::algorithm_plugin!(Distillation);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rlhost_plugin_sdk::algorithm::testing::batch;
+    use rlhost_plugin_sdk::algorithm::{Column, Scale};
+
+    /// Two completions of two tokens each, of which the third does not count, in a step of eight tokens.
+    fn completions(columns: &[(&str, [f32; 4])]) -> Batch {
+        let mut made = batch(&[&[2, 2]]).with(Column::new("entropy", Unit::Token, vec![1.0, 2.0, 7.0, 3.0]));
+        made.columns.extend(columns.iter().map(|(name, values)| Column::new(*name, Unit::Token, values.to_vec())));
+        Batch { mask: vec![1, 1, 0, 1], scale: Scale { items: 4, tokens: 8, ..Scale::default() }, ..made }
+    }
+
+    #[test]
+    fn the_loss_is_the_mean_divergence_over_the_steps_counted_tokens() {
+        let settings = Settings { beta: 0.5, ..Settings::default() };
+        assert_eq!(Distillation::needs(&settings).names(), ["entropy", "teacher_divergence/0.5"]);
+        let got = Distillation { settings }.loss(&completions(&[("teacher_divergence/0.5", [0.5, 1.0, 9.0, 2.5])])).unwrap();
+        let d = &got.derivatives[0];
+        assert_eq!((got.loss, d.name.as_str(), &d.values[..]), (0.5, "teacher_divergence/0.5", &[0.125, 0.125, 0.0, 0.125][..]));
+        assert_eq!((got.metrics[0].value, got.metrics[0].weight), (2.0, 3.0));
+    }
+
+    #[test]
+    fn a_policy_gradient_raises_what_the_teacher_finds_more_likely() {
+        let columns =
+            [("logp", [-1.0, -2.0, -9.0, -0.5]), (OLD_LOGP, [-1.0, -2.0, -9.0, -1.0]), (TEACHER_LOGP, [-0.5, -3.0, -1.0, -2.0])];
+        let settings = Settings { loss_type: LossType::PolicyGradient, ..Settings::default() };
+        let got = Distillation { settings }.loss(&completions(&columns)).unwrap();
+        let ratio = 0.5f32.exp();
+        let wanted = [-0.5 / 8.0, 1.0 / 8.0, 0.0, ratio / 8.0];
+        assert!(
+            got.derivatives[0].values.iter().zip(wanted).all(|(a, b)| (a - b).abs() < 1e-6),
+            "{:?}",
+            got.derivatives[0].values
+        );
+        assert!((got.loss - f64::from(wanted.iter().sum::<f32>())).abs() < 1e-6);
+        let kl = got.metrics.iter().find(|metric| metric.name == "teacher_kl").unwrap();
+        assert!((kl.value - 0.5).abs() < 1e-6, "{}", kl.value);
+    }
+
+    #[test]
+    fn it_learns_from_its_own_completions_or_given_ones_without_scores() {
+        let of = |loss_type| Distillation::data(&Settings { loss_type, ..Settings::default() });
+        assert_eq!((of(LossType::Divergence).source, of(LossType::PolicyGradient).source), (Source::Either, Source::Policy));
+        assert!(of(LossType::Divergence).estimates.is_empty());
+    }
+
+    #[test]
+    fn settings_have_the_names_and_defaults_of_trl() {
+        use rlhost_plugin_sdk::config::parse;
+        assert_eq!(parse::<Settings>("{}").map(|s| s.beta).unwrap(), 1.0);
+        assert!(parse::<Settings>(r#"{"beta": 1.5}"#).is_err() || Settings { beta: 1.5, ..Settings::default() }.beta > 1.0);
+    }
+}

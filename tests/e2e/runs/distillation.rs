@@ -1,0 +1,202 @@
+//! Distillation: a student that learns the predictions of a teacher, on its own completions or given ones.
+
+use rlhost_tests::{KilledOnDrop, Place, STORIES, small, tiny};
+use serde_json::json;
+use std::fs;
+use std::time::Duration;
+
+/// A place with `teacher`, a model of the tokens of the tiny one, but of other sizes, that has learned some text, and `wide`, whose
+/// vocabulary is larger.
+fn place_of_teachers() -> Place {
+    let place = Place::with_answers();
+    let config = json!({
+        "architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "hidden_size": 96, "intermediate_size": 128,
+        "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 257,
+        "max_position_embeddings": 192, "rms_norm_eps": 1e-6, "rope_theta": 10000.0, "hidden_act": "silu",
+        "tie_word_embeddings": true, "torch_dtype": "float32",
+    });
+    place.write("teacher.json", config.to_string());
+    let mut wide = config;
+    wide["vocab_size"] = json!(300);
+    place.write("wide.json", wide.to_string());
+    for name in ["teacher", "wide"] {
+        place.run(&["new-model", &format!("{name}-0"), "--config", &format!("{name}.json"), "--tokenizer", tiny()]).succeeded();
+    }
+    let sft = ["sft", "--model", "teacher-0", "--dataset", "answers.jsonl", "--max-steps", "30", "--learning-rate", "0.01"];
+    place.run(&[&sft[..], &["--output-dir", "taught"]].concat()).succeeded();
+    place
+}
+
+fn distillation<'a>(run: &'a str, more: &[&'a str]) -> Vec<&'a str> {
+    let base =
+        ["distillation", "--max-completion-length", "12", "--logging-steps", "1", "--learning-rate", "0.01", "--output-dir"];
+    [&base[..], &[run], &small(), more].concat()
+}
+
+#[test]
+fn a_student_comes_nearer_to_its_teacher_by_each_divergence() {
+    let place = place_of_teachers();
+    let teacher = ["--teacher-model", "taught/checkpoint-30", "--max-steps", "25", "--eval-dataset", STORIES];
+    for beta in ["0", "0.5", "1"] {
+        let run = format!("beta-{beta}");
+        let evaluated = ["--beta", beta, "--eval-on-start", "--eval-steps", "25", "--eval-strategy", "steps"];
+        let outcome = place.run(&distillation(&run, &[&teacher[..], &evaluated].concat()));
+        assert!(!outcome.succeeded().stderr.contains("nothing to compare"), "{}", outcome.stderr);
+        let rows = place.lines(&format!("{run}/metrics.jsonl"));
+        let losses: Vec<f64> = rows.iter().filter_map(|row| row["eval_loss"].as_f64()).collect();
+        assert!(losses.len() == 2 && losses[1] < 0.7 * losses[0] && losses[1] > 0.0, "beta {beta}: {losses:?}");
+        let mut trained = rows.iter().filter(|row| row["loss"].is_number());
+        assert!(trained.all(|row| row["entropy"].as_f64().is_some_and(|entropy| entropy > 0.0)), "beta {beta}");
+    }
+    let rows = place.lines("beta-1/completions.jsonl");
+    assert!(rows.iter().all(|row| row["rewards"].as_object().is_none_or(serde_json::Map::is_empty)), "{}", rows[0]);
+}
+
+#[test]
+fn a_teacher_that_is_the_student_has_nothing_to_teach() {
+    let place = Place::new();
+    let own = ["--teacher-model", tiny(), "--max-steps", "1"];
+    for (run, more) in [("own", &["--beta", "0.5"][..]), ("half", &["--loss-type", "policy_gradient"])] {
+        place.run(&distillation(run, &[&own[..], more].concat())).succeeded();
+        assert!(place.figure(run, "loss")[0].abs() < 1e-6 && place.figure(run, "grad_norm")[0] < 1e-4, "{run}");
+    }
+}
+
+#[test]
+fn runs_with_a_teacher_resume_to_the_bit_and_notice_another_one() {
+    let place = place_of_teachers();
+    fs::create_dir(place.path("t")).unwrap();
+    place.run(&["export", "taught/checkpoint-30", "t/model"]).succeeded();
+    let steps = ["--teacher-model", "t/model", "--max-steps", "4", "--save-steps", "1", "--beta", "0.3", "--lora-r", "4"];
+    place.run(&distillation("run", &steps)).succeeded();
+    for step in [1, 3] {
+        place.assert_resumes("run", step, 4, "adapter_model.safetensors");
+    }
+    let gradient = ["--teacher-model", "t/model", "--max-steps", "4", "--save-steps", "1", "--loss-type", "policy_gradient"];
+    place.run(&distillation("gradient", &[&gradient[..], &["--num-iterations", "2"]].concat())).succeeded();
+    place.assert_resumes("gradient", 1, 4, "model.safetensors");
+    assert!(place.figure("gradient", "teacher_kl").iter().all(|kl| kl.is_finite() && *kl != 0.0));
+
+    fs::remove_dir_all(place.path("t/model")).unwrap();
+    place.run(&["export", "teacher-0", "t/model"]).succeeded();
+    let changed = place.run(&["resume", "run", "--max-steps", "5"]);
+    assert!(changed.code == Some(2) && changed.error().contains("the teacher's weights have changed"), "{}", changed.stderr);
+    place.run(&["resume", "run", "--max-steps", "5", "--allow-changed"]).succeeded();
+}
+
+#[test]
+fn given_completions_are_learned_as_the_teacher_would_write_them() {
+    let place = place_of_teachers();
+    let given =
+        ["distillation", "--model", tiny(), "--dataset", "answers.jsonl", "--learn-from", "dataset", "--learning-rate", "0.01"];
+    let teacher = ["--teacher-model", "taught/checkpoint-30", "--logging-steps", "1", "--max-steps", "30", "--beta", "0"];
+    place.run(&[&given[..], &teacher, &["--output-dir", "given"]].concat()).succeeded();
+    let losses = place.figure("given", "loss");
+    assert!(losses[29] < 0.7 * losses[0], "{losses:?}");
+    let of_samples = place.run(&[&given[..], &teacher, &["--output-dir", "no", "--loss-type", "policy_gradient"]].concat());
+    assert!(of_samples.code == Some(2) && of_samples.error().contains("learn_from: is \"dataset\""), "{}", of_samples.stderr);
+    assert!(!place.path("no").exists());
+}
+
+#[test]
+fn a_teacher_can_be_held_in_fewer_bits_and_read_more_tokens() {
+    let place = place_of_teachers();
+    let first = |run: &str, more: &[&str]| {
+        place.run(&distillation(run, &[&["--max-steps", "1", "--beta", "0"], more].concat())).succeeded();
+        place.figure(run, "loss")[0]
+    };
+    let teacher = ["--teacher-model", "taught/checkpoint-30"];
+    let whole = first("whole", &teacher);
+    for bits in ["--teacher-load-in-8bit", "--teacher-load-in-4bit"] {
+        let loss = first(&bits[2..], &[&teacher[..], &[bits]].concat());
+        assert!(loss != whole && (loss - whole).abs() < 0.2 * whole, "{bits}: {loss} and {whole}");
+    }
+    assert!(first("wide-run", &["--teacher-model", "wide-0"]) > 0.0);
+    let narrow = ["distillation", "--model", "wide-0", "--teacher-model", "teacher-0", "--dataset", STORIES];
+    let refused = place.run(&[&narrow[..], &["--output-dir", "narrow"]].concat());
+    assert!(
+        refused.code == Some(2) && refused.error().contains("reads 257 tokens and the policy writes 300"),
+        "{}",
+        refused.stderr
+    );
+}
+
+#[test]
+fn a_teacher_adds_to_the_advantages_of_grpo() {
+    let place = place_of_teachers();
+    let grpo = |run: &'static str, more: &[&'static str]| {
+        let base = [
+            "grpo",
+            "--plugin",
+            "tldr_length_reward.wasm",
+            "--max-steps",
+            "2",
+            "--max-completion-length",
+            "12",
+            "--output-dir",
+            run,
+        ];
+        place.run(&[&base[..], &small(), &["--logging-steps", "1", "--num-generations", "4"], more].concat())
+    };
+    let teacher = ["--teacher-model", "taught/checkpoint-30", "--teacher-kl-coef", "0.5"];
+    grpo("taught-by", &teacher).succeeded();
+    assert!(place.figure("taught-by", "teacher_kl").iter().all(|kl| *kl > 0.0));
+    grpo("alone", &[]).succeeded();
+    assert_ne!(place.figure("taught-by", "grad_norm"), place.figure("alone", "grad_norm"));
+    // Nothing reads what the teacher says.
+    let idle = grpo("idle", &teacher[..2]);
+    assert!(idle.code == Some(2) && idle.error().contains("grpo has no teacher with these settings"), "{}", idle.stderr);
+}
+
+#[test]
+fn rewards_only_watch_a_distillation() {
+    let place = place_of_teachers();
+    let teacher = ["--teacher-model", "taught/checkpoint-30", "--max-steps", "2"];
+    place.run(&distillation("watched", &[&teacher[..], &["--plugin", "tldr_length_reward.wasm"]].concat())).succeeded();
+    place.run(&distillation("plain", &teacher)).succeeded();
+    assert_eq!(place.figure("watched", "rewards/tldr_length_reward/mean").len(), 2);
+    assert_eq!(place.tensors("watched/checkpoint-2/model.safetensors"), place.tensors("plain/checkpoint-2/model.safetensors"));
+}
+
+#[test]
+fn what_distillation_can_not_do_is_refused_before_it_begins() {
+    let place = place_of_teachers();
+    let teacher = ["--teacher-model", "taught/checkpoint-30"];
+    for (more, expected) in [
+        (&[][..], "name that model, as in --teacher-model"),
+        (&["--teacher-model", ""], "teacher_model: is empty"),
+        (&["--teacher-model", "nowhere"], "teacher_model: "),
+        (&[teacher[0], teacher[1], "--beta", "1.5"], "beta"),
+        (&[teacher[0], teacher[1], "--score-sampling-support", "--top-k", "5"], "a divergence compares whole distributions"),
+        (&[teacher[0], teacher[1], "--filter-groups", "--num-generations", "2"], "this run has none; name one with --plugin"),
+        (&[teacher[0], teacher[1], "--teacher-load-in-8bit", "--teacher-load-in-4bit"], "choose one"),
+        (&[teacher[0], teacher[1], "--teacher-model-init-kwargs", "{\"dtype\": \"bfloat16\"}"], "--teacher-load-in-8bit"),
+    ] {
+        let refused = place.run(&distillation("refused", more));
+        assert!(refused.code == Some(2) && refused.error().contains(expected), "{more:?}: {}", refused.stderr);
+        assert!(!place.path("refused").exists(), "{more:?}");
+    }
+}
+
+#[test]
+fn settings_change_as_far_as_the_run_has_what_they_need() {
+    const PATIENCE: Duration = Duration::from_secs(60);
+    let place = place_of_teachers();
+    let teacher = ["--teacher-model", "taught/checkpoint-30", "--max-steps", "2000", "--beta", "0.5"];
+    let mut run = KilledOnDrop(place.start(&distillation("live", &teacher)));
+    place.wait("live", PATIENCE, || place.steps("live") > 1);
+    let edit = |from: &str, to: &str| {
+        let file = place.path("live/config.toml");
+        let text = fs::read_to_string(&file).unwrap();
+        assert!(text.contains(from), "{from:?} is not in {text}");
+        fs::write(&file, text.replacen(from, to, 1)).unwrap();
+    };
+    edit("beta = 0.5", "beta = 0.25");
+    place.wait("live", PATIENCE, || !place.events("live", "plugin_swapped").is_empty());
+    edit("loss_type = \"divergence\"", "loss_type = \"policy_gradient\"");
+    place.wait("live", PATIENCE, || !place.events("live", "settings_refused").is_empty());
+    let reason = place.events("live", "settings_refused")[0]["reason"].as_str().unwrap().to_owned();
+    assert!(reason.contains("a teacher's predictions that this run does not have"), "{reason}");
+    run.signal("TERM");
+    assert_eq!(run.wait().unwrap().code(), Some(3));
+}
