@@ -119,7 +119,8 @@ def write_lines(path, rows):
 
 
 def read_lines(path):
-    return [json.loads(line) for line in path.read_text().splitlines()]
+    # Texts may contain separators other than "\n".
+    return [json.loads(line) for line in path.read_text().split("\n") if line]
 
 
 def output_of(command):
