@@ -13,8 +13,10 @@ pub mod tasks;
 mod text;
 mod weights;
 
-pub use api::{App, ModelCard, ServedWeights};
-pub use http::{Limits, Server, Settings, check_key, read_keys};
+pub use api::{App, ModelCard, ServedWeights, Source};
+pub use http::{
+    Bound, Budget, Limits, Listening, ReplyBody, Server, Service, Settings, UnreadBody, check_key, read_keys,
+};
 pub use scorer::Scorer;
 pub use weights::WeightLoader;
 

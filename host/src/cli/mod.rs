@@ -59,6 +59,7 @@ mod sweep;
 mod threads;
 mod train;
 mod trainings;
+mod ui;
 mod unknown;
 
 #[cfg(any(test, fuzzing))]
@@ -103,6 +104,8 @@ enum Other {
     Replay(replay::Args),
     /// Score texts with a reward model
     Score(score::Args),
+    /// Show runs in the browser while they train, and swap their rewards there
+    Ui(ui::Args),
     /// Write an HTML report of a run: metrics, completions, plugins and events
     Report(report::Args),
     /// Compare runs: settings that differ, values, and curves on one page
@@ -272,6 +275,7 @@ fn carry_out(matches: &ArgMatches, known: &Known) -> Result<(), Failure> {
         Other::Swap(args) => swap::run(&args),
         Other::Replay(args) => replay::run(&args),
         Other::Score(args) => score::run(&args),
+        Other::Ui(args) => ui::run(&args),
         Other::Report(args) => report::run(&args),
         Other::Compare(args) => compare::run(&args),
         Other::Rollouts(args) => rollouts::run(&args),

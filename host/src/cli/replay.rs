@@ -4,7 +4,7 @@ use super::columns::print_columns;
 use super::failure::Failure;
 use super::granted::{self, Granted, grant_folders};
 use super::replayed_episodes;
-use super::replayed_versions::{HEADING, OfVersion, Rescored, compared, furthest};
+use super::replayed_versions::{self as versions, HEADING, OfVersion, compared, furthest};
 use super::rescored::{Row, Scores};
 use super::settings::settings_given;
 use crate::checkpoint;
@@ -17,6 +17,7 @@ use crate::plugin::{Asker, Asking, Engine, RewardBatch, RewardPlugin, Source, Te
 use crate::run::{ConfigInForce, Recorded, RecordedEpisode, RunFiles};
 use crate::train::{self, Asked, Played, Recording, Rescorer};
 use anyhow::anyhow;
+use rlhost_ui::{Question, Rescored};
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::io;
@@ -65,10 +66,11 @@ pub(super) struct Args {
     replay_only: bool,
 }
 
-/// Reads a file of completions; a last line that is still being written is left out.
-fn recorded_in(file: &Path) -> anyhow::Result<Vec<Recorded>> {
+/// Reads a file of completions from the line that begins at a place; a last line that is still being written is left out.
+fn recorded_in(file: &Path, from: u64) -> anyhow::Result<Vec<Recorded>> {
     let unread = |e: io::Error| anyhow!("can't read {}: {e}", file.display());
     let mut lines = Reader::open(file, LONGEST_COMPLETION).map_err(unread)?.up_to(u64::MAX);
+    lines.go_to(from).map_err(unread)?;
     let (mut recorded, mut room) = (Vec::new(), MOST_MEMORY);
     while let Some(line) = lines.line().map_err(unread)? {
         let read = match line {
@@ -86,7 +88,7 @@ fn recorded_in(file: &Path) -> anyhow::Result<Vec<Recorded>> {
 /// Reads a file of completions, and the conversations of its episodes; returns how many it has.
 #[cfg(any(test, fuzzing))]
 pub(crate) fn read_recorded(file: &Path) -> anyhow::Result<usize> {
-    let recorded = recorded_in(file)?;
+    let recorded = recorded_in(file, 0)?;
     let spoken = recorded.iter().filter_map(|line| line.episode.as_ref());
     spoken.for_each(|spoken| drop(replayed_episodes::conversation(spoken, None)));
     for generation in recorded.chunk_by(|a, b| a.step == b.step) {
@@ -105,15 +107,12 @@ fn replay(args: &Args) -> anyhow::Result<()> {
     if args.failed && !file.exists() {
         return Err(anyhow!("{}: no reward of this run failed on a completion", args.run.display()));
     }
-    let recorded = recorded_in(&file)?;
+    let recorded = recorded_in(&file, 0)?;
     if recorded.is_empty() {
         return Err(anyhow!("{}: no completions (was log_completions = none?)", file.display()));
     }
     let config = read([ConfigInForce::path(&args.run).as_path()], &Overrides::default())?;
-    // Whether plain prompts become conversations matters only where settings build or extend them.
-    let is_formed = PromptForm::of(&config, true).is_some();
-    let has_chat = is_formed && policys_tokenizer(&args.run, &config).is_none_or(|tokenizer| tokenizer.has_chat());
-    let rows = dataset(&config, has_chat)?;
+    let rows = rows_of(&args.run, &config)?;
     let (scores, by) = match &args.environment {
         Some(environment) => by_environment(environment, args, &config, &recorded, &rows)?,
         None => by_reward(args, &config, &recorded, &rows)?,
@@ -142,6 +141,48 @@ fn replay(args: &Args) -> anyhow::Result<()> {
     }
     show_furthest(&recorded, &wanted, &scores);
     Ok(())
+}
+
+/// Scores recorded completions with the plugin that a page asks about. It may ask no server, and gets the settings that the run's reward
+/// has.
+pub(super) fn what_if(question: &Question<'_>) -> anyhow::Result<Vec<Rescored>> {
+    let (run, reward) = (question.run, question.reward);
+    let recorded = recorded_in(&RunFiles(run).completions(), question.from)?;
+    let config = read([ConfigInForce::path(run).as_path()], &Overrides::default())?;
+    let own = config.plugin.iter().find(|entry| entry.name() == reward);
+    let own = own.ok_or_else(|| anyhow!("the run has no reward {reward:?}"))?;
+    let mut settings = own.config.clone();
+    settings.extend(question.settings.clone());
+    let args = Args {
+        run: run.to_owned(),
+        plugin: Some(question.plugin.display().to_string()),
+        reward_model: None,
+        environment: None,
+        set: settings.iter().map(|(key, value)| format!("{key}={value}")).collect(),
+        with: None,
+        granted: Granted::default(),
+        failed: false,
+        replay_only: true,
+    };
+    let (scores, _) = by_reward(&args, &config, &recorded, &rows_of(run, &config)?)?;
+    let rescored = recorded.into_iter().zip(scores).map(|(recorded, new)| Rescored {
+        step: recorded.step,
+        row: recorded.row,
+        version: recorded.plugins.get(reward).cloned().unwrap_or_default(),
+        old: recorded.rewards.get(reward).copied().flatten(),
+        new,
+        prompt: recorded.prompt,
+        completion: recorded.completion,
+    });
+    Ok(rescored.collect())
+}
+
+/// Returns the rows of a run's dataset, as its rewards saw them.
+fn rows_of(run: &Path, config: &Config) -> anyhow::Result<Vec<Row>> {
+    // Whether plain prompts become conversations matters only where settings build or extend them.
+    let is_formed = PromptForm::of(config, true).is_some();
+    let has_chat = is_formed && policys_tokenizer(run, config).is_none_or(|tokenizer| tokenizer.has_chat());
+    dataset(config, has_chat)
 }
 
 /// Grants the plugin what the run's reward or environment of that name is granted, or what flags give. The run's answers are already there.
@@ -362,7 +403,7 @@ fn show_furthest(recorded: &[Recorded], versions: &[OfVersion<'_>], scores: &[Op
         return say!("no completion has a different score");
     };
     say!("largest differences from {}:", version.title());
-    for Rescored { recorded, old, new } in all.into_iter().take(SHOWN) {
+    for versions::Rescored { recorded, old, new } in all.into_iter().take(SHOWN) {
         let short: String = recorded.completion.chars().take(60).collect();
         say!("  step {:>5}  {old:.4} -> {new:.4}  {short:?}", recorded.step);
     }

@@ -58,6 +58,14 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Sends a plugin's bytes to a running run, without waiting for the outcome. Returns the request's name.
+pub(super) fn request(run: &Path, name: &str, bytes: &[u8]) -> anyhow::Result<String> {
+    match check(run, name)? {
+        Replaced::Plugin => send(run, name, bytes, "wasm").with_context(|| RunFiles(run).inbox().display().to_string()),
+        Replaced::Model => Err(anyhow!("{name} is a reward model: replace it with rlhost swap, which takes a folder")),
+    }
+}
+
 /// What is replaced.
 enum Replaced {
     Plugin,

@@ -28,8 +28,9 @@ pub use comparison::{Best, ComparedRun, Comparison, Difference, Group, Spread};
 
 use crate::config::json_lines;
 use crate::diagnosis::{self, Diagnosis};
-use crate::run::{CheckpointFiles, ConfigInForce, RunFiles, is_running};
+use crate::run::{CheckpointFiles, ConfigInForce, EventLine, RunFiles, is_running};
 use serde_json::{Map, Value};
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -37,6 +38,28 @@ use std::path::{Path, PathBuf};
 /// Returns the names of the metrics that the page has a place for, besides those of rewards and of a step's parts.
 pub fn metrics_read() -> impl Iterator<Item = &'static str> {
     charts::metrics_read().chain(page::KEY_FIGURES.iter().map(|(name, _)| *name))
+}
+
+/// The library that draws charts, which defines `uPlot`, and its style.
+pub const CHART_LIBRARY: &str = include_str!("vendor/uplot/uPlot.iife.min.js");
+/// The style of [`CHART_LIBRARY`]'s elements.
+pub const CHART_STYLE: &str = include_str!("vendor/uplot/uPlot.min.css");
+
+/// Returns what an event says besides its name and step, as the report shows it.
+#[must_use]
+pub fn describe(event: &EventLine) -> String {
+    sentences::about(event)
+}
+
+/// Returns the settings of a run by their dotted keys, as a comparison shows them.
+///
+/// # Errors
+/// If its configuration can't be read.
+pub fn settings_of(run: &Path) -> Result<BTreeMap<String, String>, Error> {
+    let mut settings = BTreeMap::new();
+    let table = config_of(run)?.text.parse().unwrap_or_default();
+    comparison::flatten("", &toml::Value::Table(table), &mut settings);
+    Ok(settings)
 }
 
 /// Why there is no report.

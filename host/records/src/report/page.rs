@@ -19,7 +19,7 @@ use std::path::Path;
 const NAME: &str = "report.html";
 const TEMPLATE: &str = include_str!("report.html");
 pub(super) const STYLE: &str = concat!(include_str!("vendor/uplot/uPlot.min.css"), "\n", include_str!("report.css"));
-pub(super) const LIBRARY: &str = include_str!("vendor/uplot/uPlot.iife.min.js");
+pub(super) const LIBRARY: &str = super::CHART_LIBRARY;
 pub(super) const DRAWING: &str = include_str!("drawing.js");
 const SCRIPT: &str = include_str!("report.js");
 

@@ -26,7 +26,8 @@ mod weights;
 
 pub use app::{App, ModelCard};
 pub(crate) use error::ApiError;
-pub(crate) use reply::{Content, Reply, Source};
+pub use reply::Source;
+pub(crate) use reply::{Content, Reply};
 pub(crate) use routes::Route;
 pub use served_weights::ServedWeights;
 

@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 const ANTHROPIC: &str = "/v1/messages";
 
 /// Events that are made while they are sent.
-pub(crate) trait Source: Send {
+pub trait Source: Send {
     /// Polls for the next events; none at the end.
     fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<String>>;
 }

@@ -1,6 +1,6 @@
 //! Bodies: of requests, read within limits, and of responses.
 
-use crate::api::{ApiError, Source};
+use crate::api::Source;
 use hyper::body::{Body, Bytes, Frame, Incoming, SizeHint};
 use std::convert::Infallible;
 use std::future::poll_fn;
@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, ready};
 
 /// The body of a response.
-pub(super) enum ReplyBody {
+pub enum ReplyBody {
     /// What has not been sent.
     Whole(Option<Bytes>),
     /// Events that are made while they are sent.
@@ -40,8 +40,34 @@ impl Body for ReplyBody {
     }
 }
 
+/// Why a body was not read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum UnreadBody {
+    /// It is over the limit.
+    #[error("the body is too large; the maximum is {0} bytes")]
+    TooLarge(usize),
+    /// The client stopped.
+    #[error("the body ended early")]
+    Cut,
+    /// Other bodies take the memory that there is for them.
+    #[error("too many large requests at once; try again later")]
+    NoRoom,
+}
+
+impl UnreadBody {
+    /// Returns the HTTP status that says so.
+    #[must_use]
+    pub fn status(self) -> u16 {
+        match self {
+            Self::TooLarge(_) => 413,
+            Self::Cut => 400,
+            Self::NoRoom => 503,
+        }
+    }
+}
+
 /// Memory for bodies that are being read, of all connections together.
-pub(super) struct Budget {
+pub struct Budget {
     used: AtomicUsize,
     most: usize,
 }
@@ -59,27 +85,32 @@ impl Drop for Share<'_> {
 }
 
 impl Budget {
-    pub(super) fn new(most: usize) -> Self {
+    /// Creates it with so many bytes.
+    #[must_use]
+    pub fn new(most: usize) -> Self {
         Self { used: AtomicUsize::new(0), most }
     }
 
     /// Reads a body of up to `largest` bytes.
-    pub(super) async fn read(&self, mut body: Incoming, largest: usize) -> Result<Vec<u8>, ApiError> {
-        let too_large = || ApiError::new(413, format!("the body is too large; the maximum is {largest} bytes"));
+    ///
+    /// # Errors
+    /// If it is larger, ends early, or finds no room.
+    pub async fn read(&self, mut body: Incoming, largest: usize) -> Result<Vec<u8>, UnreadBody> {
+        let too_large = || UnreadBody::TooLarge(largest);
         if body.size_hint().lower() > largest as u64 {
             return Err(too_large());
         }
         let mut share = Share { budget: self, bytes: 0 };
         let mut bytes = Vec::new();
         while let Some(frame) = poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await {
-            let frame = frame.map_err(|_| ApiError::invalid("the body ended early"))?;
+            let frame = frame.map_err(|_| UnreadBody::Cut)?;
             let Ok(data) = frame.into_data() else { continue };
             if bytes.len() + data.len() > largest {
                 return Err(too_large());
             }
             share.bytes += data.len();
             if self.used.fetch_add(data.len(), Ordering::SeqCst) + data.len() > self.most {
-                return Err(ApiError::new(503, "too many large requests at once; try again later"));
+                return Err(UnreadBody::NoRoom);
             }
             bytes.extend_from_slice(&data);
         }

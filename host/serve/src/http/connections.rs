@@ -1,28 +1,15 @@
-//! One connection: its requests are checked, read, answered, and sent back.
+//! The requests of the model's server: they are checked, read, answered, and sent back.
 
 use super::access::Access;
 use super::body::{Budget, ReplyBody};
 use super::limits::Limits;
+use super::listening::Service;
 use crate::api::{ApiError, App, Content, Reply, Route};
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
-use hyper::server::conn::http1;
-use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
-use hyper_util::rt::{TokioIo, TokioTimer};
-use std::convert::Infallible;
-use std::future::{Future, poll_fn};
-use std::pin::pin;
 use std::sync::Arc;
-use tokio::net::TcpStream;
-use tokio::sync::watch;
 use tokio::time::timeout;
-
-/// Maximum size of a request line with headers, in bytes.
-const MAX_HEAD: usize = 32 << 10;
-
-/// Maximum number of headers.
-const MAX_HEADERS: usize = 100;
 
 /// What all connections share.
 pub(super) struct Context {
@@ -32,29 +19,10 @@ pub(super) struct Context {
     pub budget: Budget,
 }
 
-/// Serves a connection to its end. When `stop` becomes true, it ends after the request under way.
-pub(super) async fn serve(context: Arc<Context>, stream: TcpStream, mut stop: watch::Receiver<bool>) {
-    // Tokens are small, and must not wait for more of them.
-    let _ = stream.set_nodelay(true);
-    let header_time = context.limits.header_time;
-    let service = service_fn(move |request| {
-        let context = Arc::clone(&context);
-        async move { Ok::<_, Infallible>(respond(&context, request).await) }
-    });
-    let mut builder = http1::Builder::new();
-    builder.timer(TokioTimer::new()).header_read_timeout(header_time).max_buf_size(MAX_HEAD).max_headers(MAX_HEADERS);
-    let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), service));
-    let mut stopping = pin!(stop.wait_for(|stop| *stop));
-    let mut told = false;
-    let served = poll_fn(|context| {
-        if !told && stopping.as_mut().poll(context).is_ready() {
-            told = true;
-            connection.as_mut().graceful_shutdown();
-        }
-        connection.as_mut().poll(context)
-    });
-    // A client that fails only harms itself.
-    let _ = served.await;
+impl Service for Context {
+    async fn respond(&self, request: Request<Incoming>) -> Response<ReplyBody> {
+        respond(self, request).await
+    }
 }
 
 async fn respond(context: &Context, request: Request<Incoming>) -> Response<ReplyBody> {
@@ -119,7 +87,8 @@ async fn answer_route(
         Access::check_type(request.headers())?;
         let read = context.budget.read(request.into_body(), route.largest_body(context.limits.body_bytes));
         let late = |_| ApiError::new(408, "the body took too long to arrive");
-        body = timeout(context.limits.body_time, read).await.map_err(late)??;
+        let read = timeout(context.limits.body_time, read).await.map_err(late)?;
+        body = read.map_err(|unread| ApiError::new(unread.status(), unread.to_string()))?;
     }
     let answered = route.answer(app, body);
     let late = |_| ApiError::new(504, "the answer took too long; ask for fewer tokens, or use a longer --request-timeout");

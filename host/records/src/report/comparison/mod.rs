@@ -7,6 +7,7 @@ mod run;
 mod tests;
 
 pub use run::ComparedRun;
+pub(super) use run::flatten;
 
 use super::Error;
 use super::eras::Eras;

@@ -205,7 +205,7 @@ fn in_words(versions: &[(u64, PluginVersion)]) -> String {
 }
 
 /// Adds the leaves of a value under their dotted keys. Entries of plugins go by their names.
-fn flatten(prefix: &str, value: &toml::Value, into: &mut BTreeMap<String, String>) {
+pub(in crate::report) fn flatten(prefix: &str, value: &toml::Value, into: &mut BTreeMap<String, String>) {
     let below = |key: &str| if prefix.is_empty() { key.to_owned() } else { format!("{prefix}.{key}") };
     match value {
         toml::Value::Table(table) => table.iter().for_each(|(key, value)| flatten(&below(key), value, into)),

@@ -1,0 +1,94 @@
+//! `rlhost ui`: a page in the browser with the runs of a folder.
+
+use super::failure::Failure;
+use super::{output, replay, swap};
+use crate::plugin::Source;
+use crate::report;
+use anyhow::anyhow;
+use rlhost_ui::{Backend, Page, Question, Rescored, Settings};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use std::borrow::Cow;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// Polling interval for signals.
+const NOTICED: Duration = Duration::from_millis(50);
+
+/// Arguments of `ui`.
+#[derive(clap::Args)]
+pub(super) struct Args {
+    /// Folder of a run, or of runs
+    #[arg(value_name = "RUN|FOLDER", default_value = ".")]
+    folder: PathBuf,
+    /// Address to listen on; the page's address has a token, but is not encrypted
+    #[arg(long, default_value = "127.0.0.1")]
+    host: String,
+    /// Port to listen on; 0 picks a free one
+    #[arg(long, default_value_t = 0)]
+    port: u16,
+    /// Let the page try, swap and roll back plugins, and edit their settings
+    #[arg(long)]
+    control: bool,
+}
+
+pub(super) fn run(args: &Args) -> Result<(), Failure> {
+    check(&args.folder).map_err(Failure::mistake)?;
+    let stopped = Arc::<AtomicBool>::default();
+    for signal in [SIGINT, SIGTERM] {
+        signal_hook::flag::register_conditional_shutdown(signal, 128 + signal, Arc::clone(&stopped)).map_err(Failure::failed)?;
+        signal_hook::flag::register(signal, Arc::clone(&stopped)).map_err(Failure::failed)?;
+    }
+    super::threads::start_threads().map_err(Failure::of)?;
+    let settings =
+        Settings { root: args.folder.clone(), host: args.host.clone(), port: args.port, control: args.control };
+    let page = Page::start(settings, Plugins).map_err(Failure::mistake)?;
+    if !page.address().ip().is_loopback() {
+        tracing::warn!("anyone who learns the page's address can open it, and it is sent unencrypted; prefer an SSH tunnel");
+    }
+    let may = if args.control { "shows and controls" } else { "shows" };
+    say!("{}  {may} {}; Ctrl-C stops", page.url(), args.folder.display());
+    output::finish()?;
+    while !stopped.load(Ordering::SeqCst) {
+        std::thread::sleep(NOTICED);
+    }
+    Ok(())
+}
+
+/// Refuses what can't have runs. A folder without any is fine: one may begin there.
+fn check(folder: &Path) -> anyhow::Result<()> {
+    if folder.is_dir() && !crate::run::is_checkpoint(folder) {
+        return Ok(());
+    }
+    let detail = report::check(folder).err();
+    Err(detail.map_or_else(|| anyhow!("{}: give the folder of a run, or of runs", folder.display()), anyhow::Error::from))
+}
+
+/// What the page needs of plugins.
+struct Plugins;
+
+/// Returns an error with its causes.
+fn message(error: &anyhow::Error) -> String {
+    format!("{error:#}")
+}
+
+impl Backend for Plugins {
+    fn plugin(&self, file: &Path) -> Result<Vec<u8>, String> {
+        let source = Source::open(&file.display().to_string()).map_err(|error| error.to_string())?;
+        Ok(source.bytes().to_vec())
+    }
+
+    fn source(&self, bytes: &[u8]) -> Option<String> {
+        let source = Source::new(String::new(), Cow::Owned(bytes.to_vec()));
+        source.script().map(|script| script.source.clone())
+    }
+
+    fn swap(&self, run: &Path, name: &str, bytes: &[u8]) -> Result<String, String> {
+        swap::request(run, name, bytes).map_err(|error| message(&error))
+    }
+
+    fn rescore(&self, question: &Question<'_>) -> Result<Vec<Rescored>, String> {
+        replay::what_if(question).map_err(|error| message(&error))
+    }
+}

@@ -1,0 +1,62 @@
+// The page's frame: which view is shown, the bar above it, the colour scheme.
+
+import { h, fill } from "./dom.js";
+import { ask } from "./ask.js";
+import { address, place } from "./place.js";
+import { runsView } from "./runs.js";
+import { runView } from "./run.js";
+
+const main = document.getElementById("main");
+const top = document.getElementById("top");
+let shown = null;
+let about = null;
+
+function scheme() {
+  const kept = localStorage.getItem("scheme");
+  if (kept === "dark" || kept === "light") document.documentElement.dataset.scheme = kept;
+}
+
+function otherScheme() {
+  const root = document.documentElement;
+  const dark = root.dataset.scheme ? root.dataset.scheme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+  root.dataset.scheme = dark ? "light" : "dark";
+  localStorage.setItem("scheme", root.dataset.scheme);
+  shown?.again?.();
+}
+
+function bar() {
+  const { view, name } = place();
+  const state = h("span", { id: "connection", class: "connection", role: "status" });
+  const crumbs = [h("a", { href: "#/", class: "brand" }, "rlhost"), h("span", { class: "crumb muted" }, about?.folder ?? "")];
+  if (view === "run" && name !== undefined && !about?.single) crumbs.push(h("span", { class: "muted", "aria-hidden": "true" }, "/"), h("span", { class: "crumb outside" }, name));
+  fill(top, h("nav", { "aria-label": "Place", class: "crumbs" }, crumbs), h("div", { class: "aside" }, state,
+    about?.control ? h("span", { class: "pill control", title: "Started with --control: plugins can be swapped here" }, "control") : h("span", { class: "pill", title: "Start rlhost ui with --control to swap plugins here" }, "read only"),
+    h("button", { class: "plain", onclick: otherScheme, title: "Dark or light", "aria-label": "Switch between dark and light" }, "\u25d0")));
+}
+
+async function show() {
+  const { view, name, tab, parameters } = place();
+  // A view that can go to another place of its own does, without being made again.
+  if (shown?.go?.(view, name, tab, parameters)) return;
+  shown?.leave?.();
+  shown = null;
+  fill(main, h("p", { class: "empty" }, "Loading\u2026"));
+  try {
+    about ??= await ask("about");
+    if (about.single && view === "runs") {
+      const [only] = (await ask("runs")).runs;
+      if (only) return location.replace(address(only.name));
+    }
+    bar();
+    shown = view === "run" && name ? await runView(main, about, name, tab, parameters) : await runsView(main, about);
+  } catch (error) {
+    bar();
+    fill(main, h("div", { class: "empty" }, h("p", { class: "bad" }, error.message), h("p", {}, h("a", { href: "#/" }, "All runs"), " ", h("button", { onclick: show }, "Try again"))));
+  }
+}
+
+scheme();
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => shown?.again?.());
+addEventListener("hashchange", show);
+// The library defines what charts need before modules run.
+show();

@@ -1,0 +1,67 @@
+// Requests to the server. The page's address has the token; acts repeat it in a header, which no other page can send.
+
+const TOKEN = location.pathname.split("/")[1] ?? "";
+
+function address(route, parameters) {
+  const query = new URLSearchParams();
+  for (const [name, value] of Object.entries(parameters)) {
+    for (const one of [value].flat()) {
+      if (one !== undefined && one !== null && one !== "") query.append(name, one);
+    }
+  }
+  return `api/${route}?${query}`;
+}
+
+async function answer(response) {
+  const value = await response.json().catch(() => null);
+  if (!response.ok) throw new Error(value?.error ?? `the server answered ${response.status}`);
+  return value;
+}
+
+async function send(url, options) {
+  let response;
+  try {
+    response = await fetch(url, { credentials: "omit", ...options });
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new Error("rlhost ui does not answer: was it stopped?", { cause: error });
+  }
+  return answer(response);
+}
+
+/** Asks for something. */
+export const ask = (route, parameters = {}, options = {}) => send(address(route, parameters), options);
+
+/** Changes something. */
+export const act = (route, parameters = {}, body = null) =>
+  send(address(route, parameters), { method: "POST", headers: { "x-rlhost-token": TOKEN }, body });
+
+/** Follows a run. A page that nobody sees does not: browsers allow few connections to a server. */
+export function follow(parameters, take, state) {
+  let source = null;
+  const open = () => {
+    if (source !== null || document.hidden) return;
+    source = new EventSource(address("live", parameters()));
+    source.onopen = () => state("live");
+    source.onmessage = (event) => take(JSON.parse(event.data));
+    source.onerror = () => {
+      // What it has told since is asked for again.
+      close();
+      state("away");
+      timer = setTimeout(open, 2000);
+    };
+  };
+  let timer = 0;
+  const close = () => {
+    clearTimeout(timer);
+    source?.close();
+    source = null;
+  };
+  const seen = () => (document.hidden ? close() : open());
+  document.addEventListener("visibilitychange", seen);
+  open();
+  return () => {
+    document.removeEventListener("visibilitychange", seen);
+    close();
+  };
+}

@@ -1,0 +1,274 @@
+// One chart, drawn by uPlot: lines with bands, marks of events, values under the cursor.
+
+import { h, fill } from "./dom.js";
+import { number, duration, ticks, eventName } from "./format.js";
+
+const COLOURS = 8;
+const WHOLE = [1, 2, 5].flatMap((n) => [...Array(10).keys()].map((p) => n * 10 ** p)).sort((a, b) => a - b);
+const MOST_TIPS = 5;
+
+/** The CSS variable of a line's colour. */
+export const lineColour = (i) => `--line-${(i % COLOURS) + 1}`;
+const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+
+function faded(hex, alpha) {
+  const byte = Math.round(alpha * 255);
+  return hex + byte.toString(16).padStart(2, "0");
+}
+
+/** Returns values as a moving average, which forgets the older ones; gaps stay gaps, and it begins again at each break. */
+export function smoothed(values, share, breaks = []) {
+  if (share <= 0) return values;
+  let [mean, weight] = [0, 0];
+  return values.map((value, i) => {
+    if (breaks.includes(i)) [mean, weight] = [0, 0];
+    if (value === null || value === undefined) return value;
+    mean = share * mean + (1 - share) * value;
+    weight = share * weight + (1 - share);
+    return mean / weight;
+  });
+}
+
+/** Brings lines that have an axis each onto one, with gaps where one has nothing. */
+export function aligned(lines) {
+  if (lines.every((line) => line.x === lines[0].x)) return { x: lines[0]?.x ?? [], lines };
+  const all = new Set();
+  for (const line of lines) for (const x of line.x) if (Number.isFinite(x)) all.add(x);
+  const x = [...all].sort((a, b) => a - b);
+  const places = new Map(x.map((v, i) => [v, i]));
+  const spread = (own, values) => {
+    if (values === undefined) return undefined;
+    // Undefined is joined over, unlike null.
+    const out = Array(x.length);
+    own.forEach((v, i) => Number.isFinite(v) && (out[places.get(v)] = values[i] ?? undefined));
+    return out;
+  };
+  return { x, lines: lines.map((line) => ({ ...line, y: spread(line.x, line.y), lo: spread(line.x, line.lo), hi: spread(line.x, line.hi) })) };
+}
+
+/** A chart in a figure of its own. `update` gives it other lines. */
+export class Chart {
+  /**
+   * `title`, `note`; `axis`: step, time or tokens; `share`: values are between 0 and 1; `sync`: charts with the same key share
+   * their cursor; `zoomed` is called with the ends of a zoom.
+   */
+  constructor({ title, note = "", axis = "step", share = false, sync = null, zoomed = null, tall = false }) {
+    this.options = { axis, share, sync, zoomed, title };
+    this.at = h("span", { class: "at" });
+    this.readout = h("div", { class: "readout" });
+    this.plot = h("div", { class: tall ? "plot tall" : "plot" });
+    const name = h("h3", {}, title, note === "" ? null : h("span", { class: "muted" }, ` ${note}`));
+    this.element = h("figure", { class: "chart" }, h("figcaption", {}, name, this.at, this.readout), this.plot);
+    this.chart = null;
+    this.lines = [];
+    this.marks = [];
+    this.x = [];
+    this.observer = new ResizeObserver(() => this.fit());
+    this.observer.observe(this.plot);
+    this.keyboard();
+  }
+
+  destroy() {
+    this.observer.disconnect();
+    this.chart?.destroy();
+    this.chart = null;
+  }
+
+  /** `lines` have x, y, and perhaps lo, hi, label, colour (a number), smooth; `marks` have x, kind and text. */
+  update(lines, marks = []) {
+    const before = this.lines;
+    const { x, lines: all } = aligned(lines);
+    [this.x, this.lines, this.marks] = [x, all, marks];
+    const shape = (list) => list.map((l) => `${l.label}/${l.colour}/${l.lo !== undefined}/${(l.smooth ?? 0) > 0}`).join();
+    const same = this.chart !== null && shape(before) === shape(all);
+    const data = this.columns();
+    if (same) this.chart.setData(data);
+    else if (this.plot.clientWidth > 0) this.draw(data);
+    this.read(null);
+  }
+
+  /** Draws again, as when the colours have changed. */
+  again() {
+    if (this.chart !== null) this.draw(this.columns());
+  }
+
+  columns() {
+    const columns = [this.x];
+    for (const line of this.lines) {
+      if (line.lo !== undefined) columns.push(line.hi, line.lo);
+    }
+    for (const line of this.lines) {
+      if ((line.smooth ?? 0) > 0) columns.push(line.y, smoothed(line.y, line.smooth, line.breaks));
+      else columns.push(line.y);
+    }
+    return columns;
+  }
+
+  draw(data) {
+    this.chart?.destroy();
+    const { axis, share, sync } = this.options;
+    const series = [{}];
+    const bands = [];
+    const shade = (name) => faded(colour(name), 0.15);
+    for (const line of this.lines) {
+      if (line.lo === undefined) continue;
+      const edge = { width: 0, points: { show: false } };
+      series.push({ ...edge }, { ...edge });
+      bands.push({ series: [series.length - 2, series.length - 1], fill: () => shade(lineColour(line.colour)) });
+    }
+    const lone = (u, i) => {
+      const values = u.data[i];
+      const has = (at) => values[at] !== null && values[at] !== undefined;
+      const there = [...values.keys()].filter(has);
+      return there.length === 1 ? there : there.filter((at, n) => u.data[i][at - 1] === null && u.data[i][at + 1] === null && n >= 0);
+    };
+    for (const line of this.lines) {
+      const stroke = () => colour(lineColour(line.colour));
+      const points = { show: true, size: 4, filter: (u, i) => lone(u, i), fill: stroke };
+      const dash = line.dash ? [5, 4] : [];
+      if ((line.smooth ?? 0) > 0) {
+        series.push({ stroke: () => faded(colour(lineColour(line.colour)), 0.28), width: 1, points: { show: false } });
+        series.push({ stroke, width: 2, points, dash, live: true });
+      } else series.push({ stroke, width: 1.5, points, dash, live: true });
+    }
+    const grid = { stroke: () => colour("--grid"), width: 1 };
+    const look = { stroke: () => colour("--muted"), font: "11px system-ui, sans-serif", grid, ticks: { show: false } };
+    const along = axis === "time" ? (u, all) => all.map((v) => duration(v)) : (u, all, _s, _m, step) => ticks(all, step);
+    const range = (u, low, high) => {
+      if (low === null || low === undefined) return [0, 1];
+      if (share) return [0, high <= 0 ? 1 : Math.min(1, high * 1.1)];
+      if (low === high) {
+        const room = Math.abs(low) * 0.1 || 1;
+        return [low - (low === 0 ? 0 : room), high + room];
+      }
+      return uPlot.rangeNum(low, high, 0.06, true);
+    };
+    this.chart = new uPlot(
+      {
+        width: this.plot.clientWidth,
+        height: this.plot.clientHeight,
+        padding: [8, 12, 0, 0],
+        legend: { show: false },
+        cursor: {
+          y: false,
+          drag: { x: true, y: false },
+          sync: sync === null ? undefined : { key: sync, setSeries: false, scales: ["x", null] },
+          points: { size: (u, i) => (u.series[i].live ? 6 : 0) },
+          focus: { prox: 24 },
+        },
+        scales: {
+          x: {
+            time: false,
+            range: (u, low, high) => (low === null ? [0, 1] : low === high ? [low - 1, high + 1] : [low, high]),
+          },
+          y: { range },
+        },
+        axes: [
+          { ...look, space: 64, incrs: axis === "time" ? undefined : WHOLE, values: along, size: 26 },
+          { ...look, space: 34, size: 52, values: (u, all, _s, _m, step) => ticks(all, step) },
+        ],
+        series,
+        bands,
+        hooks: {
+          init: [(u) => u.over.append((this.tip = h("div", { class: "tip", hidden: true })))],
+          drawClear: [(u) => this.drawMarks(u)],
+          setCursor: [(u) => this.point(u)],
+          setSelect: [(u) => u.select.width > 0 && this.options.zoomed?.(u.posToVal(u.select.left, "x"), u.posToVal(u.select.left + u.select.width, "x"))],
+          ready: [(u) => u.over.addEventListener("dblclick", () => this.options.zoomed?.(null, null))],
+        },
+      },
+      data,
+      this.plot,
+    );
+  }
+
+  drawMarks(u) {
+    const { ctx, bbox } = u;
+    const { min, max } = u.scales.x;
+    const seen = this.marks.filter((mark) => mark.x >= min && mark.x <= max);
+    ctx.save();
+    ctx.lineWidth = devicePixelRatio;
+    // Too many would hide the curves.
+    ctx.globalAlpha = Math.min(1, 24 / seen.length);
+    for (const mark of seen) {
+      const x = Math.round(u.valToPos(mark.x, "x", true));
+      ctx.strokeStyle = colour(`--mark-${mark.tone}`);
+      ctx.fillStyle = ctx.strokeStyle;
+      ctx.setLineDash(mark.tone === "swap" ? [] : [4 * devicePixelRatio, 3 * devicePixelRatio]);
+      ctx.beginPath();
+      ctx.moveTo(x, bbox.top);
+      ctx.lineTo(x, bbox.top + bbox.height);
+      ctx.stroke();
+      const size = 5 * devicePixelRatio;
+      ctx.beginPath();
+      ctx.moveTo(x - size, bbox.top - 2);
+      ctx.lineTo(x + size, bbox.top - 2);
+      ctx.lineTo(x, bbox.top + size);
+      ctx.fill();
+    }
+    ctx.restore();
+  }
+
+  point(u) {
+    const { left, idx } = u.cursor;
+    this.read(left < 0 ? null : idx);
+    const near = left < 0 ? [] : this.marks.filter((mark) => Math.abs(u.valToPos(mark.x, "x") - left) < 7);
+    this.tip.hidden = near.length === 0 || !this.plot.matches(":hover, :focus-within, :focus");
+    if (this.tip.hidden) return;
+    const short = (text) => (text.length > 140 ? `${text.slice(0, 139)}\u2026` : text);
+    const shown = near.slice(0, MOST_TIPS).map((mark) => `${eventName(mark.kind)}: ${short(mark.text)}`);
+    if (near.length > MOST_TIPS) shown.push(`and ${near.length - MOST_TIPS} more`);
+    this.tip.textContent = shown.join("\n");
+    const right = left > u.over.clientWidth / 2;
+    this.tip.style.left = right ? "auto" : `${left + 10}px`;
+    this.tip.style.right = right ? `${u.over.clientWidth - left + 10}px` : "auto";
+  }
+
+  /** Shows the values at an index, or the last ones. */
+  read(index) {
+    const { axis } = this.options;
+    const lastOf = (line) => line.y?.findLast((v) => v !== null && v !== undefined);
+    const near = (line) => {
+      if (index === null || index === undefined) return lastOf(line);
+      for (let d = 0; d < 4; d++) for (const at of [index - d, index + d]) if (line.y?.[at] !== null && line.y?.[at] !== undefined) return line.y[at];
+      return null;
+    };
+    const x = index === null || index === undefined ? null : this.x[index];
+    this.at.textContent = x === null ? "" : axis === "time" ? duration(x) : `${axis === "step" ? "step " : ""}${number(x)}${axis === "tokens" ? " tokens" : ""}`;
+    const one = (line) =>
+      h("span", { class: "key" }, h("i", { class: "swatch", vars: { "--key": `var(${lineColour(line.colour)})` } }), line.label === "" ? null : `${line.label} `, h("b", {}, number(near(line))));
+    fill(this.readout, this.lines.slice(0, 12).map(one), this.lines.length > 12 ? h("span", {}, `and ${this.lines.length - 12} more`) : null);
+  }
+
+  fit() {
+    const [width, height] = [this.plot.clientWidth, this.plot.clientHeight];
+    if (width === 0) return;
+    if (this.chart === null) {
+      if (this.lines.length > 0) this.draw(this.columns());
+    } else if (width !== this.chart.width || height !== this.chart.height) this.chart.setSize({ width, height });
+  }
+
+  /** Lets arrow keys move the cursor, and tells screen readers what is under it. */
+  keyboard() {
+    const MOVES = { ArrowLeft: -1, ArrowRight: 1, PageDown: -10, PageUp: 10, Home: -Infinity, End: Infinity };
+    const { plot } = this;
+    plot.tabIndex = 0;
+    plot.setAttribute("role", "slider");
+    plot.setAttribute("aria-label", `${this.options.title}; arrow keys read values`);
+    plot.setAttribute("aria-valuenow", 0);
+    plot.addEventListener("keydown", (event) => {
+      const u = this.chart;
+      const move = MOVES[event.key];
+      if (u === null || (move === undefined && event.key !== "Escape") || event.ctrlKey || event.metaKey || event.altKey) return;
+      if (event.key === "Escape") return u.setCursor({ left: -10, top: -10 }, true, true);
+      event.preventDefault();
+      const end = this.x.length - 1;
+      const index = Math.min(end, Math.max(0, (u.cursor.idx ?? end) + move));
+      const left = u.valToPos(this.x[index], "x");
+      u.setCursor({ left, top: 10 }, true, true);
+      plot.setAttribute("aria-valuenow", this.x[index]);
+      plot.setAttribute("aria-valuetext", `${this.x[index]}: ${this.lines.map((l) => `${l.label} ${number(l.y[index])}`).join(", ")}`);
+    });
+    plot.addEventListener("blur", () => this.chart?.setCursor({ left: -10, top: -10 }, true, true));
+  }
+}

@@ -1,0 +1,332 @@
+// One run: its state, and views of its curves, completions, rewards and events, which hear of what is new.
+
+import { h, fill } from "./dom.js";
+import { ask, follow } from "./ask.js";
+import { ago, clock, count, duration, eventName, eventTone, isMarked, number } from "./format.js";
+import { Controls, Curves } from "./curves.js";
+import { CompletionsView } from "./completions.js";
+import { RewardsView } from "./rewards.js";
+import { address, connection } from "./place.js";
+
+const TABS = [["overview", "Overview"], ["charts", "Charts"], ["completions", "Completions"], ["rewards", "Rewards"], ["events", "Events"]];
+const POINTS = 600;
+
+export async function runView(main, about, name, tab, parameters) {
+  const run = new Run(main, about, name);
+  await run.load();
+  run.show(tab, parameters);
+  return run;
+}
+
+/** A run and all who want to hear of it. */
+class Run {
+  constructor(main, about, name) {
+    Object.assign(this, { main, about, name, data: null, events: [], status: {}, view: null, range: {}, axis: "step" });
+    this.listeners = new Map();
+    this.header = h("header", { class: "run" });
+    this.tabs = h("div", { class: "tabs", role: "tablist", "aria-label": "Views" });
+    this.panel = h("div", { id: "panel", role: "tabpanel", tabindex: "-1" });
+    document.title = `${name} \u00b7 rlhost`;
+  }
+
+  async load() {
+    const [about, series] = await Promise.all([ask("run", { run: this.name }), this.series()]);
+    this.take(about);
+    this.data = series;
+    fill(this.main, this.header, this.tabs, this.panel);
+    this.head();
+    this.close = follow(() => ({ run: this.name, rows: this.data.rows, generation: this.data.generation, events: this.total }), (news) => this.hear(news), connection);
+    this.clock = setInterval(() => this.head(), 5000);
+  }
+
+  take(about) {
+    this.facts = about;
+    this.status = about.status;
+    this.events = about.events;
+    this.total = about.events.length + about.left_out;
+  }
+
+  async series() {
+    const answer = await ask("series", { run: this.name, x: this.axis, points: POINTS, ...this.range });
+    const data = answer.runs[this.name];
+    if (!answer.complete) setTimeout(() => this.reload(), 300);
+    return data;
+  }
+
+  leave() {
+    clearInterval(this.clock);
+    this.close?.();
+    this.view?.leave?.();
+    document.title = "rlhost";
+    connection("none");
+  }
+
+  again() {
+    this.view?.again?.();
+  }
+
+  /** Goes to another view of the same run. */
+  go(view, name, tab, parameters) {
+    if (view !== "run" || name !== this.name) return false;
+    this.show(tab, parameters);
+    return true;
+  }
+
+  show(tab, parameters) {
+    if (this.tab === tab && this.view?.go?.(parameters)) return;
+    this.view?.leave?.();
+    this.listeners.clear();
+    this.tab = tab;
+    fill(this.tabs, TABS.map(([own, title]) => h("a", { href: address(this.name, own), role: "tab", "aria-selected": own === tab ? "true" : "false", "aria-current": own === tab ? "page" : null }, title, own === "completions" && this.completions ? h("span", { class: "badge" }, this.completions.toLocaleString("en-US")) : null)));
+    fill(this.panel);
+    const views = { overview: Overview, charts: Charts, completions: CompletionsView, rewards: RewardsView, events: EventsView };
+    this.view = new (views[tab] ?? Overview)(this, this.panel, parameters);
+    this.view.start?.();
+  }
+
+  on(kind, work) {
+    this.listeners.set(kind, [...(this.listeners.get(kind) ?? []), work]);
+  }
+
+  tell(kind, value) {
+    for (const work of this.listeners.get(kind) ?? []) work(value);
+  }
+
+  async reload() {
+    try {
+      const [about, series] = await Promise.all([ask("run", { run: this.name }), this.series()]);
+      this.take(about);
+      this.data = series;
+      this.head();
+      this.tell("rows");
+      this.tell("events", this.events);
+    } catch {
+      connection("away");
+    }
+  }
+
+  hear(news) {
+    if (news.reload) this.reload();
+    if (news.status) {
+      this.status = news.status;
+      this.head();
+      this.tell("status");
+    }
+    if (news.rows) this.append(news.rows);
+    if (news.events) {
+      this.events.push(...news.events);
+      this.total += news.events.length;
+      this.tell("events", news.events);
+    }
+    if (news.completions) {
+      this.completions = news.completions.all;
+      const badge = this.tabs.querySelector('[href*="/completions"]');
+      if (badge) fill(badge, "Completions", h("span", { class: "badge" }, this.completions.toLocaleString("en-US")));
+      this.tell("completions", news.completions);
+    }
+  }
+
+  /** Adds rows to the curves, or asks for the curves again if points would no longer stand for as many rows. */
+  append({ from, steps, times, values }) {
+    const { data } = this;
+    if (from !== data.rows) return this.reload();
+    data.rows += steps.length;
+    const zoomed = this.range.from !== undefined;
+    if (zoomed || data.per_point > 1 || this.axis === "tokens" || data.x.length + steps.length > 2 * POINTS) {
+      // Not for each row: a point stands for several.
+      if (!zoomed && this.waiting === undefined) {
+        this.waiting = setTimeout(async () => {
+          this.waiting = undefined;
+          this.data = await this.series().catch(() => this.data);
+          this.tell("rows");
+        }, 1500);
+      }
+      return;
+    }
+    const before = data.x.length;
+    data.x = [...data.x, ...(this.axis === "time" ? times : steps)];
+    for (const [name, added] of Object.entries(values)) {
+      data.series[name] ??= { y: Array(before).fill(null) };
+      data.series[name].y = [...data.series[name].y, ...added];
+    }
+    for (const series of Object.values(data.series)) {
+      if (series.y.length < data.x.length) series.y = [...series.y, ...Array(data.x.length - series.y.length).fill(null)];
+      delete series.lo;
+      delete series.hi;
+    }
+    this.tell("rows");
+  }
+
+  async along(axis, range = {}) {
+    if (axis === this.axis && range.from === this.range.from && range.to === this.range.to) return;
+    [this.axis, this.range] = [axis, range];
+    this.data = await this.series().catch(() => this.data);
+    this.tell("rows");
+  }
+
+  marks() {
+    if (this.axis !== "step") return [];
+    const marked = this.events.filter((event) => isMarked(event.kind) && !event.undone && event.step !== null);
+    return marked.map((event) => ({ x: event.step, kind: event.kind, tone: eventTone(event.kind), text: event.text }));
+  }
+
+  head() {
+    const { status, facts } = this;
+    const share = status.max_steps ? Math.min(1, (status.step ?? 0) / status.max_steps) : 0;
+    const tile = (title, value, below = "") => h("div", { class: "tile" }, h("dt", {}, title), h("dd", {}, value, below === "" ? null : h("small", {}, below)));
+    const running = status.state === "running";
+    const first = this.data?.series.reward?.y.find((value) => value !== null);
+    const from = first === undefined || first === null ? "" : `from ${number(first)}`;
+    const tiles = [
+      tile("Step", number(status.step ?? 0), status.max_steps ? `of ${number(status.max_steps)}` : ""),
+      status.reward !== null ? tile("Reward", number(status.reward), from) : tile("Loss", number(status.loss)),
+      status.length !== null ? tile("Length", number(status.length), "tokens") : null,
+      tile("Speed", number(status.rate), "steps/s"),
+      running ? tile("Time left", duration(status.left)) : tile("Took", duration(status.seconds)),
+      status.memory_mb !== null ? tile("Memory", number(status.memory_mb), "MB") : null,
+    ];
+    fill(this.header,
+      h("div", { class: "title" }, h("h1", { class: "outside" }, this.name), h("span", { class: `state ${status.state}` }, status.state), h("span", { class: "muted" }, [facts.algorithm, facts.model].filter(Boolean).map((text) => h("span", { class: "outside fact" }, text)), running ? "" : ` ${ago(status.ended)}`)),
+      status.max_steps ? h("div", { class: "progress wide", role: "progressbar", "aria-label": "Steps done", "aria-valuemin": 0, "aria-valuemax": status.max_steps, "aria-valuenow": status.step ?? 0 }, h("i", { vars: { "--share": share } })) : null,
+      h("dl", { class: "tiles" }, tiles));
+  }
+}
+
+/** Why the run ended or can't be seen, if that needs words. */
+function trouble(run) {
+  const { state } = run.status;
+  const last = run.events.findLast((event) => event.kind === "failed");
+  if (state === "failed" && last) return h("div", { class: "notice bad" }, h("strong", {}, "The run failed. "), h("span", { class: "outside pre" }, last.text), h("p", {}, "Resume it with ", h("code", {}, `rlhost resume ${run.name}`), "."));
+  if (state === "interrupted") return h("div", { class: "notice warn" }, "No process is running this run, and it did not say that it ended: it may have been killed. ", h("code", {}, "rlhost resume"), " continues it from its newest checkpoint.");
+  if (state === "empty") return h("div", { class: "notice" }, "Nothing has happened yet in this run.");
+  return null;
+}
+
+/** Signs of why the run does not learn, with their remedies. */
+function signs({ findings, enough }) {
+  const held = findings.filter((finding) => finding.until === null);
+  if (held.length === 0) return h("p", { class: "good" }, enough ? "No sign of trouble." : "Too early to tell: signs need some steps.");
+  return held.map((finding) => h("details", { class: "sign", open: held.length === 1 }, h("summary", {}, h("span", { class: "outside" }, finding.sentence), h("span", { class: "muted" }, ` since step ${finding.since}`)),
+    h("dl", { class: "evidence" }, finding.figures.map((figure) => [h("dt", { class: "outside" }, figure.name), h("dd", { class: "outside" }, figure.value)])),
+    finding.advice.length > 0 ? [h("h4", {}, "What to try"), h("ul", {}, finding.advice.map((text) => h("li", { class: "outside" }, text)))] : null));
+}
+
+function eventRow(run, event) {
+  return h("li", { class: `event ${event.undone ? "undone" : ""}` },
+    h("span", { class: "when muted", title: event.time ? new Date(event.time * 1000).toISOString() : "" }, clock(event.time)),
+    h("span", { class: "step muted" }, event.step === null ? "" : `step ${number(event.step)}`),
+    h("span", { class: `tag ${eventTone(event.kind)}` }, eventName(event.kind)),
+    h("span", { class: "what outside pre" }, event.text));
+}
+
+class Overview {
+  constructor(run, panel) {
+    Object.assign(this, { run });
+    this.controls = new Controls(() => (run.along(this.controls.axis, run.range), this.curves.update()), { search: false });
+    this.curves = new Curves(() => [{ name: run.name, label: "", colour: 0, data: run.data, marks: run.marks() }], this.controls, { key: true, sync: "run", zoomed: (from, to) => run.along(run.axis, from === null ? {} : { from, to }) });
+    this.trouble = h("div");
+    this.signs = h("div", { class: "signs" }, h("p", { class: "muted" }, "Looking\u2026"));
+    this.events = h("ol", { class: "events" });
+    this.newest = h("div", { class: "newest" });
+    fill(panel, this.trouble, h("div", { class: "split" },
+      h("div", {}, h("div", { class: "bar" }, h("h2", {}, "Curves"), this.controls.element), this.curves.element),
+      h("aside", {}, h("section", {}, h("h2", {}, "Signs"), this.signs), h("section", {}, h("h2", {}, "Newest events"), this.events), run.facts.has_completions ? h("section", {}, h("h2", {}, "Newest completions"), this.newest) : null)));
+  }
+
+  start() {
+    const { run } = this;
+    run.along(this.controls.axis, {}).then(() => this.curves.update());
+    this.curves.update();
+    this.list();
+    this.diagnose();
+    this.complete();
+    fill(this.trouble, trouble(run));
+    run.on("rows", () => this.curves.update());
+    run.on("status", () => fill(this.trouble, trouble(run)));
+    run.on("events", (events) => {
+      this.list();
+      this.curves.update();
+      if (events.some((event) => ["finding", "finished", "stopped", "failed"].includes(event.kind))) this.diagnose();
+    });
+    run.on("completions", () => this.complete());
+  }
+
+  leave() {
+    this.curves.destroy();
+  }
+
+  again() {
+    this.curves.again();
+  }
+
+  list() {
+    const told = this.run.events.filter((event) => event.kind !== "plugin_loaded");
+    fill(this.events, told.slice(-8).reverse().map((event) => eventRow(this.run, event)), told.length > 8 ? h("li", {}, h("a", { href: address(this.run.name, "events") }, `all ${count(told.length, "event")}`)) : null);
+  }
+
+  async diagnose() {
+    const found = await ask("diagnosis", { run: this.run.name }).catch((error) => ({ error }));
+    fill(this.signs, found.error ? h("p", { class: "muted" }, found.error.message) : signs(found));
+  }
+
+  /** Shows the newest completions: not more often than they can be read. */
+  async complete() {
+    if (!this.run.facts.has_completions && !this.run.completions) return;
+    if (this.asked && Date.now() - this.asked < 1500) return;
+    this.asked = Date.now();
+    const page = await ask("completions", { run: this.run.name, limit: 3 }).catch(() => null);
+    if (page === null) return;
+    fill(this.newest, page.items.map((item) => h("a", { class: "glance", href: address(this.run.name, "completions", { id: item.id }) }, h("span", { class: "muted" }, `step ${number(item.step)} \u00b7 reward `, h("b", {}, number(item.reward))), h("span", { class: "outside clamp" }, item.completion))));
+  }
+}
+
+class Charts {
+  constructor(run, panel) {
+    this.run = run;
+    this.controls = new Controls(() => (run.along(this.controls.axis, run.range), this.curves.update()));
+    this.reset = h("button", { hidden: true, onclick: () => this.zoom(null, null) }, "Whole run");
+    this.curves = new Curves(() => [{ name: run.name, label: "", colour: 0, data: run.data, marks: run.marks() }], this.controls, { sync: "run", zoomed: (from, to) => this.zoom(from, to) });
+    fill(panel, h("div", { class: "bar" }, this.controls.element, this.reset, h("span", { class: "muted wide-only" }, "Drag over a chart to zoom; double-click to see all.")), this.curves.element);
+  }
+
+  start() {
+    this.run.on("rows", () => this.curves.update());
+    this.run.on("events", () => this.curves.update());
+    this.run.along(this.controls.axis, {}).then(() => this.curves.update());
+    this.curves.update();
+  }
+
+  zoom(from, to) {
+    this.reset.hidden = from === null;
+    this.run.along(this.run.axis, from === null ? {} : { from, to });
+  }
+
+  leave() {
+    this.curves.destroy();
+  }
+
+  again() {
+    this.curves.again();
+  }
+}
+
+class EventsView {
+  constructor(run, panel) {
+    this.run = run;
+    this.list = h("ol", { class: "events all" });
+    this.kind = h("select", { "aria-label": "Kind", onchange: () => this.show() });
+    fill(panel, h("div", { class: "bar" }, h("h2", {}, "Events"), this.kind), this.list);
+  }
+
+  start() {
+    const kinds = [...new Set(this.run.events.map((event) => event.kind))];
+    fill(this.kind, h("option", { value: "" }, "all kinds"), kinds.map((kind) => h("option", { value: kind }, eventName(kind))));
+    this.run.on("events", () => this.show());
+    this.show();
+  }
+
+  show() {
+    const shown = this.run.events.filter((event) => this.kind.value === "" || event.kind === this.kind.value);
+    fill(this.list, shown.reverse().map((event) => eventRow(this.run, event)), shown.length === 0 ? h("li", { class: "empty" }, "No events yet.") : null);
+  }
+}

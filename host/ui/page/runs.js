@@ -1,0 +1,225 @@
+// All runs of the folder: a table, and the curves of those that are chosen.
+
+import { h, fill, sparkline } from "./dom.js";
+import { ask } from "./ask.js";
+import { ago, count, duration, number, isMarked, eventTone } from "./format.js";
+import { Controls, Curves } from "./curves.js";
+import { lineColour } from "./chart.js";
+import { address, connection } from "./place.js";
+
+const REFRESH = 3000;
+const MOST_CHOSEN = 12;
+const CHOSEN_AT_FIRST = 5;
+
+const COLUMNS = [
+  { key: "name", title: "Run", of: (run) => run.name, text: true },
+  { key: "state", title: "Status", of: (run) => run.state, text: true },
+  { key: "step", title: "Step", of: (run) => run.step },
+  { key: "reward", title: "Reward", of: (run) => run.reward ?? run.eval_reward },
+  { key: "length", title: "Length", of: (run) => run.length },
+  { key: "rate", title: "Steps/s", of: (run) => run.rate },
+  { key: "left", title: "Time left", of: (run) => run.left },
+  { key: "started", title: "Started", of: (run) => run.started },
+];
+
+export async function runsView(main, about) {
+  const view = new Runs(main, about);
+  await view.load();
+  return view;
+}
+
+class Runs {
+  constructor(main, about) {
+    Object.assign(this, { main, about, runs: [], settings: {}, sort: { key: "started", down: true }, wanted: "" });
+    this.chosen = null;
+    this.data = new Map();
+    this.sparks = new Map();
+    this.colours = new Map();
+    this.range = {};
+    this.body = h("tbody");
+    this.head = h("thead");
+    this.note = h("p", { class: "caption" });
+    this.controls = new Controls(() => this.curvesOf(true));
+    this.curves = new Curves(() => this.lines(), this.controls, { sync: "runs", zoomed: (from, to) => this.zoom(from, to) });
+    this.differences = h("section", { class: "differences" });
+    this.compared = h("section", { "aria-label": "Curves" }, h("div", { class: "bar" }, h("h2", {}, "Curves"), this.controls.element), this.curves.element);
+    const find = h("input", { type: "search", placeholder: "Filter runs", "aria-label": "Filter runs", oninput: (e) => ((this.wanted = e.target.value.toLowerCase()), this.table()) });
+    this.count = h("span", { class: "muted" });
+    fill(main, h("section", {}, h("div", { class: "bar" }, h("h1", {}, "Runs"), this.count, find), h("div", { class: "scroll" }, h("table", { class: "runs" }, this.head, this.body)), this.note), this.differences, this.compared);
+    this.timer = setInterval(() => document.hidden || this.load().catch(() => connection("away")), REFRESH);
+  }
+
+  leave() {
+    clearInterval(this.timer);
+    this.curves.destroy();
+  }
+
+  again() {
+    this.curves.again();
+  }
+
+  async load() {
+    const answer = await ask("runs");
+    connection("none");
+    this.settings = answer.settings;
+    const before = new Map(this.runs.map((run) => [run.name, run]));
+    this.runs = answer.runs;
+    if (this.chosen === null && this.runs.length > 0) {
+      const newest = [...this.runs].filter((run) => run.step !== null).sort((a, b) => (b.started ?? 0) - (a.started ?? 0));
+      this.chosen = new Set(newest.slice(0, CHOSEN_AT_FIRST).map((run) => run.name));
+      this.colour();
+    }
+    this.table();
+    const moved = this.runs.filter((run) => before.get(run.name)?.step !== run.step).map((run) => run.name);
+    const stale = moved.filter((name) => this.chosen?.has(name));
+    if (stale.length > 0) await this.curvesOf(false, stale);
+    else if (moved.length > 0 || before.size === 0) this.curvesOf(false, []);
+    this.small(moved);
+  }
+
+  /** Gives each chosen run a colour that it keeps. */
+  colour() {
+    for (const name of this.colours.keys()) if (!this.chosen.has(name)) this.colours.delete(name);
+    for (const name of this.chosen) {
+      if (this.colours.has(name)) continue;
+      const taken = new Set(this.colours.values());
+      let free = 0;
+      while (taken.has(free)) free += 1;
+      this.colours.set(name, free);
+    }
+  }
+
+  table() {
+    this.count.textContent = count(this.runs.length, "run");
+    if (this.runs.length === 0) {
+      fill(this.head);
+      fill(this.body, h("tr", {}, h("td", { class: "empty" }, "No run in this folder yet. Start one, as in ", h("code", {}, "rlhost --plugin tldr_length_reward.wasm --output-dir runs/first"), ": it appears here.")));
+      this.compared.hidden = true;
+      return;
+    }
+    this.compared.hidden = false;
+    const keys = Object.keys(this.settings).slice(0, 8);
+    const heading = ({ key, title, text }) => {
+      const own = this.sort.key === key;
+      const click = () => {
+        this.sort = { key, down: own ? !this.sort.down : !text };
+        this.table();
+      };
+      return h("th", { scope: "col", class: text ? "" : "number", "aria-sort": own ? (this.sort.down ? "descending" : "ascending") : null }, h("button", { class: "plain", onclick: click }, title, own ? (this.sort.down ? " \u2193" : " \u2191") : ""));
+    };
+    fill(this.head, h("tr", {}, h("th", { class: "choose" }, h("span", { class: "hidden" }, "Compare")), COLUMNS.map(heading), h("th", { scope: "col" }, "Curve"), keys.map((key) => h("th", { scope: "col", class: "setting outside" }, key))));
+    const column = COLUMNS.find(({ key }) => key === this.sort.key);
+    const shown = this.runs.filter((run) => this.wanted === "" || `${run.name} ${run.state} ${keys.map((key) => this.settings[key][run.name]).join(" ")}`.toLowerCase().includes(this.wanted));
+    shown.sort((a, b) => {
+      const [x, y] = [column.of(a), column.of(b)];
+      if (x === y) return a.name < b.name ? -1 : 1;
+      if (x === null || x === undefined) return 1;
+      if (y === null || y === undefined) return -1;
+      return (x < y ? -1 : 1) * (this.sort.down ? -1 : 1);
+    });
+    const focused = document.activeElement?.closest?.("tr")?.dataset.run;
+    const inBox = document.activeElement?.matches?.("input[type=checkbox]");
+    fill(this.body, shown.map((run) => this.row(run, keys)));
+    if (focused !== undefined) this.body.querySelector(`tr[data-run="${CSS.escape(focused)}"] ${inBox ? "input" : "a"}`)?.focus();
+    if (shown.length === 0) fill(this.body, h("tr", {}, h("td", { class: "empty", colspan: 10 }, "No run fits this filter.")));
+    const more = Object.keys(this.settings).length - keys.length;
+    this.note.textContent = more > 0 ? `${count(more, "more setting")} differ; choose runs to compare all of theirs.` : "";
+  }
+
+  row(run, keys) {
+    const chosen = this.chosen?.has(run.name) ?? false;
+    const box = h("input", { type: "checkbox", checked: chosen, "aria-label": `Compare ${run.name}`, onchange: (e) => this.choose(run.name, e.target.checked) });
+    const key = chosen ? h("i", { class: "swatch", vars: { "--key": `var(${lineColour(this.colours.get(run.name) ?? 0)})` } }) : null;
+    const share = run.max_steps ? Math.min(1, (run.step ?? 0) / run.max_steps) : 0;
+    const cell = (label, text, kind = "number") => h("td", { class: kind, data: { label } }, text);
+    const spark = this.sparks.get(run.name);
+    return h("tr", { data: { run: run.name }, class: chosen ? "chosen" : "" },
+      h("td", { class: "choose" }, box),
+      h("th", { scope: "row", class: "name" }, key, h("a", { href: address(run.name), class: "outside" }, run.name), run.error ? h("span", { class: "bad" }, ` ${run.error}`) : null),
+      h("td", { data: { label: "Status" } }, h("span", { class: `state ${run.state}` }, run.state)),
+      h("td", { class: "number", data: { label: "Step" } }, `${number(run.step)}${run.max_steps ? ` / ${number(run.max_steps)}` : ""}`, h("span", { class: "progress", "aria-hidden": "true" }, h("i", { vars: { "--share": share } }))),
+      cell("Reward", number(run.reward ?? run.eval_reward)),
+      cell("Length", number(run.length)),
+      cell("Steps/s", number(run.rate)),
+      cell("Time left", run.left === null ? "" : duration(run.left)),
+      cell("Started", ago(run.started)),
+      h("td", { class: "curve", data: { label: "Reward" } }, spark ? sparkline(spark, { label: "Reward over the steps" }) : null),
+      keys.map((key) => h("td", { class: "setting outside", data: { label: key } }, this.settings[key][run.name] ?? "\u2013")));
+  }
+
+  choose(name, yes) {
+    this.chosen ??= new Set();
+    if (yes && this.chosen.size >= MOST_CHOSEN) this.chosen.delete([...this.chosen][0]);
+    if (yes) this.chosen.add(name);
+    else this.chosen.delete(name);
+    this.colour();
+    this.table();
+    this.curvesOf(false, yes && !this.data.has(name) ? [name] : []);
+  }
+
+  zoom(from, to) {
+    this.range = from === null ? {} : { from, to };
+    this.curvesOf(true);
+  }
+
+  /** Asks for the curves of chosen runs: of all, if the axis or the range is another. */
+  async curvesOf(all, names = []) {
+    const axis = `${this.controls.axis} ${this.range.from} ${this.range.to}`;
+    const wanted = axis !== this.axis ? [...(this.chosen ?? [])] : all ? [] : names;
+    this.axis = axis;
+    if (wanted.length > 0) {
+      try {
+        const { runs } = await ask("series", { run: wanted, x: this.controls.axis, points: 400, ...this.range });
+        for (const [name, data] of Object.entries(runs)) this.data.set(name, data);
+        await this.eventsOf(wanted);
+      } catch (error) {
+        this.note.textContent = error.message;
+      }
+    }
+    this.curves.update();
+    this.differ();
+  }
+
+  /** Asks for the events of runs, which charts mark if they are few. */
+  async eventsOf(names) {
+    await Promise.all(names.map(async (name) => {
+      const run = await ask("run", { run: name });
+      const data = this.data.get(name);
+      if (data && this.controls.axis === "step") data.events = run.events.filter((event) => isMarked(event.kind) && !event.undone && event.step !== null);
+    }));
+  }
+
+  lines() {
+    const chosen = this.runs.filter((run) => this.chosen?.has(run.name) && this.data.has(run.name));
+    return chosen.map((run) => {
+      const data = this.data.get(run.name);
+      const marks = (data.events ?? []).map((event) => ({ x: event.step, kind: event.kind, tone: eventTone(event.kind), text: `${run.name}: ${event.text}` }));
+      return { name: run.name, label: run.name, colour: this.colours.get(run.name) ?? 0, data, marks };
+    });
+  }
+
+  /** Shows all settings in which the chosen runs differ. */
+  async differ() {
+    const names = [...(this.chosen ?? [])].filter((name) => this.runs.some((run) => run.name === name));
+    const key = names.join("\n");
+    if (key === this.differed) return;
+    this.differed = key;
+    if (names.length < 2) return fill(this.differences);
+    const settings = await ask("settings", { run: names }).catch(() => ({}));
+    if (key !== this.differed) return;
+    const keys = Object.keys(settings);
+    if (keys.length === 0) return fill(this.differences, h("p", { class: "caption" }, "The chosen runs have the same settings."));
+    fill(this.differences, h("details", { open: keys.length <= 8 }, h("summary", {}, h("h2", {}, "Settings that differ"), h("span", { class: "muted" }, `${keys.length}`)),
+      h("div", { class: "scroll" }, h("table", {}, h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Setting"), names.map((name) => h("th", { scope: "col" }, h("i", { class: "swatch", vars: { "--key": `var(${lineColour(this.colours.get(name) ?? 0)})` } }), h("span", { class: "outside" }, name))))),
+        h("tbody", {}, keys.map((own) => h("tr", {}, h("th", { scope: "row", class: "outside" }, own), names.map((name) => h("td", { class: "outside" }, settings[own][name] ?? "\u2013")))))))));
+  }
+
+  /** Asks for small curves of runs that have moved. */
+  async small(names) {
+    for (let i = 0; i < names.length; i += 32) {
+      const { runs } = await ask("series", { run: names.slice(i, i + 32), metric: ["reward", "loss"], points: 40 });
+      for (const [name, data] of Object.entries(runs)) this.sparks.set(name, (data.series.reward ?? data.series.loss)?.y ?? []);
+    }
+    if (names.length > 0) this.table();
+  }
+}

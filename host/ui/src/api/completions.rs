@@ -1,0 +1,310 @@
+//! Completions: in pages, sorted and selected; one with all that is known of it; a group side by side.
+
+use super::query::Query;
+use super::{Api, Refused, Result, config_of};
+use crate::config::{PluginEntry, printable};
+use crate::followed::{Entry, Followed, PATIENCE, line_at, locked, rounded};
+use crate::run::PluginVersion;
+use serde_json::{Map, Value, json};
+use std::io;
+use std::sync::MutexGuard;
+use std::time::Instant;
+
+/// Most completions of a page and of a group.
+const MOST_ON_PAGE: usize = 200;
+const USUAL_ON_PAGE: usize = 40;
+const MOST_OF_GROUP: usize = 64;
+
+/// Longest texts, in bytes: in a list, and of one completion.
+const LONGEST_EXCERPT: usize = 600;
+const LONGEST_TEXT: usize = 200_000;
+const LONGEST_NAME: usize = 200;
+
+/// Most messages of an episode, and most names of rewards, that are sent.
+const MOST_MESSAGES: usize = 400;
+const MOST_NAMES: usize = 200;
+
+/// What is shown, and in which order.
+struct Selection<'a> {
+    steps: (f64, f64),
+    row: Option<f64>,
+    reward: (f64, f64),
+    tokens: (f64, f64),
+    cut_off: bool,
+    /// A text in the prompt or the completion, in lower case.
+    text: Option<String>,
+    sort: &'a str,
+}
+
+impl<'a> Selection<'a> {
+    fn new(query: &'a Query) -> Result<Self> {
+        let ends = |low: &str, high: &str| {
+            Ok::<_, Refused>((
+                query.number(low)?.unwrap_or(f64::NEG_INFINITY),
+                query.number(high)?.unwrap_or(f64::INFINITY),
+            ))
+        };
+        let sort = query.get("sort").unwrap_or("newest");
+        if !["newest", "oldest", "best", "worst", "longest", "shortest", "advantage"].contains(&sort) {
+            return Err(Refused::invalid(format!("sort can't be {sort:?}")));
+        }
+        Ok(Self {
+            steps: ends("step_from", "step_to")?,
+            row: query.number("row")?,
+            reward: ends("reward_from", "reward_to")?,
+            tokens: ends("tokens_from", "tokens_to")?,
+            cut_off: query.get("cut_off").is_some(),
+            text: query.get("text").map(str::to_lowercase),
+            sort,
+        })
+    }
+
+    fn takes(&self, entry: &Entry) -> bool {
+        let within = |value: f64, (low, high): (f64, f64)| value >= low && value <= high;
+        let any = (f64::NEG_INFINITY, f64::INFINITY);
+        within(entry.step as f64, self.steps)
+            && self.row.is_none_or(|row| entry.row as f64 == row)
+            && (self.reward == any || within(f64::from(entry.reward), self.reward))
+            && within(f64::from(entry.tokens), self.tokens)
+            && (!self.cut_off || entry.cut_off)
+    }
+
+    /// Returns the numbers of the completions that it takes, apart from its text, in its order.
+    fn order(&self, entries: &[Entry]) -> Vec<u32> {
+        let mut chosen: Vec<u32> = (0..entries.len() as u32).filter(|i| self.takes(&entries[*i as usize])).collect();
+        let entry = |i: u32| &entries[i as usize];
+        // What has no number comes last.
+        let key = |value: f32, sign: f32| if value.is_nan() { f32::INFINITY } else { sign * value };
+        match self.sort {
+            "newest" => chosen.reverse(),
+            "best" => chosen.sort_by(|a, b| key(entry(*a).reward, -1.0).total_cmp(&key(entry(*b).reward, -1.0))),
+            "worst" => chosen.sort_by(|a, b| key(entry(*a).reward, 1.0).total_cmp(&key(entry(*b).reward, 1.0))),
+            "longest" => chosen.sort_by_key(|i| std::cmp::Reverse(entry(*i).tokens)),
+            "shortest" => chosen.sort_by_key(|i| entry(*i).tokens),
+            "advantage" => {
+                chosen.sort_by(|a, b| key(entry(*a).advantage.abs(), -1.0).total_cmp(&key(entry(*b).advantage.abs(), -1.0)));
+            }
+            _ => {}
+        }
+        chosen
+    }
+}
+
+/// Reads what is new of the completions. Returns whether all of it was read in time.
+pub(super) fn advance(run: &mut Followed, until: Instant) -> Result<bool> {
+    if run.completions.weights.is_empty() {
+        let entries = config_of(&run.path).map(|config| config.plugin).unwrap_or_default();
+        let weight = |entry: &PluginEntry| (entry.name().to_owned(), entry.weight);
+        run.completions.weights = entries.iter().map(weight).collect();
+    }
+    Ok(run.completions.advance(until)?)
+}
+
+impl Api {
+    /// Answers a page: `offset` and `limit` count among what is selected, in its order.
+    pub(super) fn completions(&self, query: &Query) -> Result<Value> {
+        let selection = Selection::new(query)?;
+        let (offset, limit) = (query.count("offset", 0, usize::MAX)?, query.count("limit", USUAL_ON_PAGE, MOST_ON_PAGE)?);
+        let run = self.followed(query)?;
+        let mut run = locked(&run);
+        let until = Instant::now() + PATIENCE;
+        let complete = advance(&mut run, until)?;
+        let order = selection.order(&run.completions.entries);
+        let (mut items, mut next) = (Vec::new(), offset);
+        // A run that just began has no file.
+        let mut reader = if order.is_empty() { None } else { Some(run.completions.open()?) };
+        while let (Some(reader), true, Some(&number)) = (&mut reader, items.len() < limit, order.get(next)) {
+            next += 1;
+            let entry = run.completions.entries[number as usize];
+            let line = line_at(reader, entry.place)?.and_then(|line| serde_json::from_slice::<Map<String, Value>>(line).ok());
+            let Some(line) = line.filter(|line| selection.text.as_ref().is_none_or(|text| has_text(line, text))) else {
+                if Instant::now() >= until {
+                    break;
+                }
+                continue;
+            };
+            items.push(excerpt(number, &entry, &line, selection.text.as_deref()));
+        }
+        Ok(json!({
+            "items": items,
+            "selected": order.len(),
+            "all": run.completions.entries.len(),
+            "newest": run.completions.entries.last().map(|entry| entry.step),
+            // Where the next page begins; none at the end.
+            "next": (next < order.len()).then_some(next),
+            "complete": complete,
+            "share": run.completions.share(),
+            "generation": run.completions.generation,
+        }))
+    }
+
+    /// Answers with all that is known of a completion, `id`.
+    pub(super) fn completion(&self, query: &Query) -> Result<Value> {
+        let run = self.followed(query)?;
+        let mut run = locked(&run);
+        let number = Self::number(&mut run, query)?;
+        Ok(whole(&run, number)?.unwrap_or_default())
+    }
+
+    /// Answers with the completions of the same prompt and step as `id`.
+    pub(super) fn group(&self, query: &Query) -> Result<Value> {
+        let run = self.followed(query)?;
+        let mut run = locked(&run);
+        let number = Self::number(&mut run, query)?;
+        let of = run.completions.entries[number];
+        let first = run.completions.entries.partition_point(|entry| entry.step < of.step);
+        let is_same = |entry: &Entry| entry.step == of.step && entry.row == of.row;
+        let all = run.completions.entries.iter().enumerate().skip(first).take_while(|(_, entry)| entry.step <= of.step);
+        let group: Vec<usize> = all.filter(|(_, entry)| is_same(entry)).map(|(i, _)| i).collect();
+        let size = group.len();
+        let items = group.into_iter().take(MOST_OF_GROUP).filter_map(|i| whole(&run, i).transpose());
+        let items = items.collect::<Result<Vec<Value>>>()?;
+        // How this prompt went in other steps.
+        let others = run.completions.entries.iter().filter(|entry| entry.row == of.row);
+        let mut steps: Vec<(u64, f64, u32)> = Vec::new();
+        for entry in others.filter(|entry| entry.reward.is_finite()) {
+            match steps.last_mut().filter(|(step, ..)| *step == entry.step) {
+                Some((_, sum, count)) => (*sum, *count) = (*sum + f64::from(entry.reward), *count + 1),
+                None => steps.push((entry.step, f64::from(entry.reward), 1)),
+            }
+        }
+        let history: Vec<Value> =
+            steps.into_iter().map(|(step, sum, count)| json!([step, rounded((sum / f64::from(count)) as f32)])).collect();
+        Ok(json!({ "step": of.step, "row": of.row, "size": size, "items": items, "history": history }))
+    }
+
+    /// Returns the number of the completion that a query names.
+    fn number(run: &mut MutexGuard<'_, Followed>, query: &Query) -> Result<usize> {
+        let number = query.count("id", usize::MAX, usize::MAX)?;
+        advance(run, Instant::now() + PATIENCE)?;
+        if number < run.completions.entries.len() {
+            return Ok(number);
+        }
+        Err(Refused::new(404, "there is no such completion; a resume may have removed it"))
+    }
+}
+
+/// Returns whether a completion has a text, which is in lower case, in its prompt, its text or its messages.
+fn has_text(line: &Map<String, Value>, wanted: &str) -> bool {
+    let has = |value: Option<&Value>| value.and_then(Value::as_str).is_some_and(|text| text.to_lowercase().contains(wanted));
+    let messages = line.get("messages").and_then(Value::as_array).into_iter().flatten();
+    has(line.get("completion")) || has(line.get("prompt")) || messages.into_iter().any(|message| has(message.get("content")))
+}
+
+/// Returns a number that may be none.
+fn number(value: f32) -> Option<f64> {
+    value.is_finite().then(|| rounded(value))
+}
+
+/// Returns a completion in a list.
+fn excerpt(id: u32, entry: &Entry, line: &Map<String, Value>, wanted: Option<&str>) -> Value {
+    json!({
+        "id": id,
+        "step": entry.step,
+        "row": entry.row,
+        "reward": number(entry.reward),
+        "advantage": number(entry.advantage),
+        "tokens": entry.tokens,
+        "cut_off": entry.cut_off,
+        "rewards": scores(line),
+        "prompt": around(line, "prompt", wanted),
+        "completion": around(line, "completion", wanted),
+        "turns": line.get("messages").and_then(Value::as_array).map(Vec::len),
+        "failed": line.contains_key("failed") || line.contains_key("error"),
+    })
+}
+
+/// Returns an excerpt of a text: its beginning, or what is around a text that was searched for.
+fn around(line: &Map<String, Value>, key: &str, wanted: Option<&str>) -> String {
+    let text = line.get(key).and_then(Value::as_str).unwrap_or_default();
+    let at = wanted.and_then(|wanted| text.to_lowercase().find(wanted)).filter(|at| *at > LONGEST_EXCERPT / 2);
+    let mut from = at.map_or(0, |at| (at - LONGEST_EXCERPT / 4).min(text.len()));
+    while !text.is_char_boundary(from) {
+        from -= 1;
+    }
+    let start = if from > 0 { "\u{2026}" } else { "" };
+    format!("{start}{}", shown(&text[from..], LONGEST_EXCERPT))
+}
+
+/// Returns a text with its line ends, everything in it visible, cut off at its end if it is long.
+pub(super) fn shown(text: &str, longest: usize) -> String {
+    let mut end = text.len().min(longest);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    let lines = text[..end].split('\n').map(|line| printable(&line.replace('\t', "    "), usize::MAX));
+    let mut shown = lines.collect::<Vec<_>>().join("\n");
+    if end < text.len() {
+        shown.push_str(&format!("\u{2026} ({} bytes more)", text.len() - end));
+    }
+    shown
+}
+
+/// Returns what each reward said.
+fn scores(line: &Map<String, Value>) -> Map<String, Value> {
+    let scores = line.get("rewards").and_then(Value::as_object).into_iter().flatten().take(MOST_NAMES);
+    let short = |score: &Value| score.as_f64().map_or(Value::Null, |score| rounded(score as f32).into());
+    scores.map(|(name, score)| (printable(name, LONGEST_NAME), short(score))).collect()
+}
+
+/// Returns a completion with all that is known of it; none if its line is no longer there.
+fn whole(run: &Followed, id: usize) -> Result<Option<Value>> {
+    let entry = run.completions.entries[id];
+    let mut reader = run.completions.open()?;
+    let changed = |error: io::Error| Refused::new(410, format!("the completions have changed: {error}"));
+    let Some(line) = line_at(&mut reader, entry.place).map_err(changed)? else { return Ok(None) };
+    let Ok(line) = serde_json::from_slice::<Map<String, Value>>(line) else { return Ok(None) };
+    let text = |key: &str| shown(line.get(key).and_then(Value::as_str).unwrap_or_default(), LONGEST_TEXT);
+    let plugins = line.get("plugins").and_then(Value::as_object).into_iter().flatten().take(MOST_NAMES);
+    let version = |version: &Value| PluginVersion::parse(&printable(version.as_str().unwrap_or_default(), LONGEST_NAME)).short();
+    let plugins: Map<String, Value> =
+        plugins.map(|(name, own)| (printable(name, LONGEST_NAME), version(own).into())).collect();
+    let extra = line.get("extra").and_then(Value::as_object).into_iter().flatten().take(MOST_NAMES);
+    let extra: Map<String, Value> = extra.map(|(name, value)| (printable(name, LONGEST_NAME), plain(value).into())).collect();
+    Ok(Some(json!({
+        "id": id,
+        "step": entry.step,
+        "policy_version": line.get("policy_version").and_then(Value::as_u64),
+        "row": entry.row,
+        "reward": number(entry.reward),
+        "advantage": number(entry.advantage),
+        "tokens": entry.tokens,
+        "cut_off": entry.cut_off,
+        "rewards": scores(&line),
+        "extra": extra,
+        "plugins": plugins,
+        "prompt": text("prompt"),
+        "completion": text("completion"),
+        "error": text("error"),
+        "failed": text("failed"),
+        "output": text("agent_output"),
+        "messages": messages(&line),
+        "turn_rewards": numbers(&line, "turn_rewards"),
+        "turn_advantages": numbers(&line, "turn_advantages"),
+    })))
+}
+
+fn numbers(line: &Map<String, Value>, key: &str) -> Vec<Option<f64>> {
+    let all = line.get(key).and_then(Value::as_array).into_iter().flatten().take(MOST_MESSAGES);
+    all.map(|value| value.as_f64().map(|value| rounded(value as f32))).collect()
+}
+
+/// Returns the turns of an episode.
+fn messages(line: &Map<String, Value>) -> Vec<Value> {
+    let all = line.get("messages").and_then(Value::as_array).into_iter().flatten().take(MOST_MESSAGES);
+    let message = |message: &Value| {
+        let role = printable(message["role"].as_str().unwrap_or_default(), LONGEST_NAME);
+        let calls = message.get("tool_calls").filter(|calls| !calls.is_null()).map(plain);
+        json!({ "role": role, "content": plain(&message["content"]), "calls": calls })
+    };
+    all.map(message).collect()
+}
+
+/// Returns a value as text: one that is a text without quotes.
+fn plain(value: &Value) -> String {
+    match value {
+        Value::Null => String::new(),
+        Value::String(text) => shown(text, LONGEST_TEXT),
+        other => shown(&serde_json::to_string_pretty(other).unwrap_or_default(), LONGEST_TEXT),
+    }
+}

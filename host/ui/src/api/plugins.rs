@@ -1,0 +1,120 @@
+//! The plugins of a run: their versions, settings and history, and the source of a version.
+
+use super::completions::shown;
+use super::query::Query;
+use super::{Api, Refused, Result, config_of};
+use crate::config::{PluginEntry, files, printable};
+use crate::followed::{Change, Followed, PATIENCE, locked};
+use crate::run::{EventKind, RunFiles, short_hash};
+use serde_json::{Map, Value, json};
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+/// Largest plugin that is read, in bytes.
+pub(super) const LARGEST_PLUGIN: u64 = 256 << 20;
+
+/// Longest source that is shown, in bytes.
+const LONGEST_SOURCE: usize = 400_000;
+
+/// Longest settings that are shown, in bytes.
+const LONGEST_SETTING: usize = 2000;
+
+/// Most versions of a plugin that are shown: the newest.
+const MOST_VERSIONS: usize = 200;
+
+impl Api {
+    pub(super) fn plugins(&self, query: &Query) -> Result<Value> {
+        let run = self.followed(query)?;
+        let mut run = locked(&run);
+        run.advance(Instant::now() + PATIENCE)?;
+        let config = config_of(&run.path);
+        let entries: Vec<PluginEntry> =
+            config.map(|config| config.plugin.into_iter().chain(config.environment).collect()).unwrap_or_default();
+        let mut names: Vec<(String, String)> = Vec::new();
+        for change in run.events.changes.iter().filter(|change| !change.role.is_empty()) {
+            if !names.iter().any(|(name, _)| *name == change.plugin) {
+                names.push((change.plugin.clone(), change.role.clone()));
+            }
+        }
+        // Rewards first: they are what is changed most.
+        names.sort_by_key(|(_, role)| !role.starts_with("reward"));
+        let plugin = |(name, role): &(String, String)| {
+            let entry = entries.iter().find(|entry| entry.name() == name);
+            let changes: Vec<&Change> = run.events.changes.iter().filter(|change| change.plugin == *name).collect();
+            let now = changes.iter().rev().find(|change| change.kind != EventKind::PluginRefused && !change.undone);
+            json!({
+                "name": name,
+                "role": role,
+                "weight": entry.map(|entry| entry.weight),
+                "eval_only": entry.is_some_and(|entry| entry.eval_only),
+                "file": entry.map(|entry| printable(&entry.path, LONGEST_SETTING)),
+                "now": now.map(|change| version(&run.path, change)),
+                "mean": run.metrics.last(&format!("rewards/{name}/mean")),
+                "std": run.metrics.last(&format!("rewards/{name}/std")),
+                "errors": run.metrics.last(&format!("plugins/{name}/errors")),
+                "history": changes.iter().rev().take(MOST_VERSIONS).map(|change| version(&run.path, change)).collect::<Vec<_>>(),
+            })
+        };
+        Ok(json!({ "plugins": names.iter().map(plugin).collect::<Vec<_>>(), "time_reward": run.metrics.last("time/reward") }))
+    }
+
+    /// Answers with the source of a version, if it is a script's.
+    pub(super) fn source(&self, query: &Query) -> Result<Value> {
+        let run = self.followed(query)?;
+        let mut run = locked(&run);
+        run.advance(Instant::now() + PATIENCE)?;
+        let bytes = kept(&run, query)?.1;
+        let source = self.backend.source(&bytes).map(|source| shown(&source, LONGEST_SOURCE));
+        Ok(json!({ "source": source, "bytes": bytes.len() }))
+    }
+}
+
+/// Returns the bytes of the version that a query names by `plugin` and `hash`, which must be one of the run's events, with their path.
+pub(super) fn kept(run: &Followed, query: &Query) -> Result<(PathBuf, Vec<u8>)> {
+    let (name, hash) = (query.required("plugin")?, query.required("hash")?);
+    let is_meant = |change: &&Change| change.plugin == name && short_hash(change.version.hash()) == short_hash(hash);
+    let change = run.events.changes.iter().rev().find(is_meant);
+    let change = change.ok_or_else(|| Refused::new(404, format!("the run has no version {hash:?} of {name:?}")))?;
+    let path = path_of(&run.path, change).ok_or_else(|| Refused::new(404, "the bytes of this version are not in the run"))?;
+    let bytes = files::read(&path, LARGEST_PLUGIN)?;
+    Ok((path, bytes))
+}
+
+/// Returns where the run keeps a version's bytes, if it does.
+fn path_of(run: &Path, change: &Change) -> Option<PathBuf> {
+    let hash = change.version.hash();
+    // Names and hashes come from the run's folder, which may be anybody's.
+    let is_file_name = !change.plugin.contains(['/', '\\', '\0']) && !change.plugin.starts_with('.');
+    let path = (is_file_name && change.version.is_hexadecimal() && hash.len() >= 16).then(|| RunFiles(run).plugin(&change.plugin, hash))?;
+    let is_file = path.symlink_metadata().is_ok_and(|found| found.is_file());
+    is_file.then_some(path)
+}
+
+/// Returns a version as the page shows it.
+fn version(run: &Path, change: &Change) -> Value {
+    let config: Map<String, Value> = change
+        .config
+        .iter()
+        .map(|(key, value)| (printable(key, LONGEST_SETTING), bounded(value)))
+        .collect();
+    json!({
+        "kind": change.kind,
+        "time": change.time,
+        "step": change.step,
+        "version": printable(&change.version.short(), LONGEST_SETTING),
+        "hash": printable(short_hash(change.version.hash()), LONGEST_SETTING),
+        "stated": change.stated,
+        "config": config,
+        "shadow": change.shadow,
+        "pause_ms": change.pause_ms,
+        "reason": change.reason,
+        "undone": change.undone,
+        "kept": path_of(run, change).is_some(),
+    })
+}
+
+/// Returns a setting's value, or its beginning as text if it is long.
+fn bounded(value: &Value) -> Value {
+    let text = value.to_string();
+    if text.len() <= LONGEST_SETTING { value.clone() } else { printable(&text, LONGEST_SETTING).into() }
+}

@@ -1,0 +1,84 @@
+//! One run: its state, its events and its signs.
+
+use super::query::Query;
+use super::{Api, Result, config_of};
+use crate::diagnosis;
+use crate::followed::{Followed, PATIENCE, locked};
+use crate::run::{EventKind, RunFiles, is_running};
+use serde_json::{Value, json};
+use std::time::Instant;
+
+/// Most events that are sent at once: the newest.
+const MOST_EVENTS: usize = 2000;
+
+/// Returns how a run is doing, in a word.
+pub(super) fn state(run: &Followed) -> &'static str {
+    match (is_running(&run.path), run.events.last) {
+        (Some(true), _) => "running",
+        (_, Some(EventKind::Finished)) => "finished",
+        (_, Some(EventKind::Stopped)) => "stopped",
+        (_, Some(EventKind::Failed)) => "failed",
+        (_, Some(_)) => "interrupted",
+        (_, None) => "empty",
+    }
+}
+
+/// Returns a run's state as the table and the run's own view show it.
+pub(super) fn status(run: &Followed) -> Value {
+    let (state, step) = (state(run), run.metrics.steps.last().copied());
+    let rate = run.metrics.rate();
+    let left = match (state, run.events.max_steps, step, rate) {
+        ("running", Some(most), Some(step), Some(rate)) => Some(most.saturating_sub(step) as f64 / rate),
+        _ => None,
+    };
+    json!({
+        "state": state,
+        "step": step,
+        "max_steps": run.events.max_steps,
+        "started": run.events.started,
+        "ended": run.events.all.last().and_then(|event| event.time),
+        "seconds": run.metrics.seconds(),
+        "rate": rate,
+        "left": left,
+        "reward": run.metrics.last("reward"),
+        "eval_reward": run.metrics.last("eval_reward"),
+        "loss": run.metrics.last("loss"),
+        "length": run.metrics.last("completions/mean_length"),
+        "kl": run.metrics.last("kl"),
+        "memory_mb": run.metrics.last("perf/peak_memory_mb"),
+        "tokens": run.metrics.last("num_tokens"),
+    })
+}
+
+impl Api {
+    pub(super) fn run(&self, query: &Query) -> Result<Value> {
+        let run = self.followed(query)?;
+        let mut run = locked(&run);
+        let complete = run.advance(Instant::now() + PATIENCE)?;
+        let config = config_of(&run.path);
+        let events = &run.events.all[run.events.all.len().saturating_sub(MOST_EVENTS)..];
+        let has_completions = RunFiles(&run.path).completions().is_file();
+        let plugins = config.as_ref().map(|config| {
+            let of = |entry: &crate::config::PluginEntry| json!({ "name": entry.name(), "weight": entry.weight });
+            config.plugin.iter().map(of).collect::<Vec<_>>()
+        });
+        Ok(json!({
+            "status": status(&run),
+            "complete": complete,
+            "share": run.metrics.share(),
+            "events": events,
+            "left_out": run.events.left_out,
+            "metrics": run.metrics.names().collect::<Vec<_>>(),
+            "algorithm": config.as_ref().map(|config| &config.algorithm),
+            "model": config.as_ref().and_then(|config| config.model.as_ref()),
+            "hot_reload": config.as_ref().map(|config| config.hot_reload),
+            "rewards": plugins,
+            "has_completions": has_completions,
+        }))
+    }
+
+    pub(super) fn diagnosis(&self, query: &Query) -> Result<Value> {
+        let diagnosis = diagnosis::read(&self.path_of(query)?);
+        Ok(json!({ "findings": diagnosis.findings, "enough": diagnosis.enough, "notes": diagnosis.notes }))
+    }
+}

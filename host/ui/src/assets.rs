@@ -1,0 +1,77 @@
+//! The files of the page, which are part of the binary.
+
+use crate::report::{CHART_LIBRARY, CHART_STYLE};
+
+const SCRIPT: &str = "text/javascript; charset=utf-8";
+const STYLE: &str = "text/css; charset=utf-8";
+
+/// A file of the page.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Asset {
+    /// Its path below the token.
+    pub path: &'static str,
+    /// Its media type.
+    pub kind: &'static str,
+    pub text: &'static str,
+}
+
+macro_rules! asset {
+    ($path:literal, $kind:expr) => {
+        Asset { path: $path, kind: $kind, text: include_str!(concat!("../page/", $path)) }
+    };
+}
+
+/// All of them.
+pub(crate) const ASSETS: [Asset; 16] = [
+    Asset { path: "", kind: "text/html; charset=utf-8", text: include_str!("../page/index.html") },
+    asset!("app.js", SCRIPT),
+    asset!("ask.js", SCRIPT),
+    asset!("chart.js", SCRIPT),
+    asset!("completions.js", SCRIPT),
+    asset!("curves.js", SCRIPT),
+    asset!("dom.js", SCRIPT),
+    asset!("format.js", SCRIPT),
+    asset!("place.js", SCRIPT),
+    asset!("rewards.js", SCRIPT),
+    asset!("run.js", SCRIPT),
+    asset!("runs.js", SCRIPT),
+    asset!("whatif.js", SCRIPT),
+    asset!("style.css", STYLE),
+    Asset { path: "uplot.js", kind: SCRIPT, text: CHART_LIBRARY },
+    Asset { path: "uplot.css", kind: STYLE, text: CHART_STYLE },
+];
+
+/// Returns the file at a path.
+pub(crate) fn find(path: &str) -> Option<Asset> {
+    ASSETS.into_iter().find(|asset| asset.path == path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_page_is_small_and_has_no_inline_script_or_style() {
+        let bytes: usize = ASSETS.iter().map(|asset| asset.text.len()).sum();
+        assert!(bytes < 300 << 10, "{bytes} bytes");
+        let html = find("").unwrap().text;
+        assert!(!html.contains("<style") && !html.contains(" style=") && !html.contains(" onclick"), "{html}");
+        assert!(html.matches("<script").all(|_| true) && !html.contains("<script>"), "{html}");
+        for asset in ASSETS.iter().filter(|asset| asset.kind == SCRIPT && asset.path != "uplot.js") {
+            for markup in ["innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "new Function"] {
+                assert!(!asset.text.contains(markup), "{} uses {markup}", asset.path);
+            }
+        }
+    }
+
+    #[test]
+    fn modules_import_files_that_are_served() {
+        for asset in ASSETS.iter().filter(|asset| asset.kind == SCRIPT && asset.path != "uplot.js") {
+            for line in asset.text.lines().filter(|line| line.starts_with("import ")) {
+                let from = line.rsplit('"').nth(1).unwrap_or_default();
+                let path = from.strip_prefix("./").unwrap_or_else(|| panic!("{}: {line}", asset.path));
+                assert!(find(path).is_some(), "{}: {line}", asset.path);
+            }
+        }
+    }
+}

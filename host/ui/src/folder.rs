@@ -1,0 +1,99 @@
+//! Finds runs: the folder that was given is one, or has some below it.
+
+use crate::config::printable;
+use crate::run::{RunFiles, is_checkpoint};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// How deep below the folder runs are looked for, and how many are listed.
+const DEEPEST: usize = 3;
+const MOST_RUNS: usize = 2000;
+
+/// Most folders that are looked at.
+const MOST_FOLDERS: usize = 20_000;
+
+/// Longest name of a run, in bytes.
+const LONGEST_NAME: usize = 500;
+
+/// A run's folder, and the name by which the page knows it: its path below the folder that was given.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Found {
+    pub name: String,
+    pub path: PathBuf,
+}
+
+/// Returns the runs in a folder, in the order of their names. Links are not followed: they may lead anywhere.
+pub(crate) fn runs(root: &Path) -> Vec<Found> {
+    if RunFiles(root).are_there() {
+        return vec![Found { name: own_name(root), path: root.to_owned() }];
+    }
+    let (mut found, mut left) = (Vec::new(), MOST_FOLDERS);
+    look(root, "", DEEPEST, &mut left, &mut found);
+    found.sort_by(|a, b| a.name.cmp(&b.name));
+    found.truncate(MOST_RUNS);
+    found
+}
+
+/// Returns the run of a name, which must be one that [`runs`] lists.
+pub(crate) fn find(root: &Path, name: &str) -> Option<PathBuf> {
+    runs(root).into_iter().find(|found| found.name == name).map(|found| found.path)
+}
+
+/// Returns the name of a folder alone.
+pub(crate) fn own_name(root: &Path) -> String {
+    let path = fs::canonicalize(root).unwrap_or_else(|_| root.to_owned());
+    path.file_name().map_or_else(|| "run".to_owned(), |name| printable(&name.to_string_lossy(), LONGEST_NAME))
+}
+
+fn look(folder: &Path, prefix: &str, depth: usize, left: &mut usize, found: &mut Vec<Found>) {
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        if *left == 0 || found.len() > MOST_RUNS {
+            return;
+        }
+        let path = entry.path();
+        let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if !is_folder || name.starts_with('.') || is_checkpoint(&path) {
+            continue;
+        }
+        *left -= 1;
+        let name = format!("{prefix}{}", printable(&name, LONGEST_NAME));
+        if RunFiles(&path).are_there() {
+            found.push(Found { name, path });
+        } else if depth > 1 {
+            look(&path, &format!("{name}/"), depth - 1, left, found);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(root: &Path, name: &str) {
+        fs::create_dir_all(root.join(name)).unwrap();
+        fs::write(RunFiles(&root.join(name)).events(), "").unwrap();
+    }
+
+    #[test]
+    fn runs_are_found_by_names_that_lead_nowhere_else() {
+        let root = tempfile::tempdir().unwrap();
+        let other = tempfile::tempdir().unwrap();
+        run(other.path(), "secret");
+        for name in ["a", "sweep/b", "sweep/c", ".hidden", "checkpoint-3", "d/e/f/too-deep", "a/checkpoint-1"] {
+            run(root.path(), name);
+        }
+        #[cfg(unix)]
+        std::os::unix::fs::symlink(other.path().join("secret"), root.path().join("link")).unwrap();
+        let names: Vec<String> = runs(root.path()).into_iter().map(|found| found.name).collect();
+        assert_eq!(names, ["a", "sweep/b", "sweep/c"]);
+        assert_eq!(find(root.path(), "sweep/b"), Some(root.path().join("sweep/b")));
+        let outside = format!("../{}/secret", other.path().file_name().unwrap().to_string_lossy());
+        for name in [&outside, "..", ".", "", "a/../a", "/etc", "a/", "./a", ".hidden", "link", "a\0"] {
+            assert_eq!(find(root.path(), name), None, "{name:?}");
+        }
+        let own = runs(&root.path().join("a"));
+        assert_eq!((own.len(), own[0].name.as_str()), (1, "a"));
+        assert_eq!(runs(&root.path().join("missing")), []);
+    }
+}

@@ -1,0 +1,213 @@
+//! The events of a run: what happened, and which versions its plugins had.
+
+use super::tail::{Piece, Tail};
+use crate::config::printable;
+use crate::report;
+use crate::run::{EventKind, EventLine, PluginVersion, is_undone};
+use serde::Serialize;
+use serde_json::{Map, Value};
+use std::io;
+use std::path::PathBuf;
+use std::time::Instant;
+
+/// Longest line that is read, and longest name and text that are kept, in bytes.
+const LONGEST_LINE: u64 = 1 << 20;
+const LONGEST_NAME: usize = 200;
+const LONGEST_TEXT: usize = 4000;
+
+/// Most events that are kept.
+const MOST_EVENTS: usize = 20_000;
+
+/// An event, as the page shows it.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Happened {
+    /// Seconds since 1970.
+    pub time: Option<f64>,
+    pub kind: String,
+    pub step: Option<u64>,
+    pub plugin: String,
+    pub text: String,
+    /// The name of the request that it answers.
+    pub request: String,
+    /// Whether a later resume took the run back to before it.
+    pub undone: bool,
+}
+
+/// A version of a plugin that the run has had or refused.
+#[derive(Clone, Debug)]
+pub(crate) struct Change {
+    pub time: Option<f64>,
+    pub kind: EventKind,
+    pub step: u64,
+    pub role: String,
+    pub plugin: String,
+    pub version: PluginVersion,
+    /// The version that the plugin states.
+    pub stated: String,
+    pub config: Map<String, Value>,
+    pub shadow: Value,
+    pub pause_ms: Option<f64>,
+    pub reason: String,
+    pub undone: bool,
+}
+
+/// The events of a run.
+pub(crate) struct Events {
+    tail: Tail,
+    /// Increases whenever events that were there are no longer, or changed.
+    pub generation: u64,
+    pub all: Vec<Happened>,
+    pub changes: Vec<Change>,
+    /// Whether the last process on the run began or how it ended.
+    pub last: Option<EventKind>,
+    pub max_steps: Option<u64>,
+    /// Seconds since 1970.
+    pub started: Option<f64>,
+    pub left_out: u64,
+}
+
+impl Events {
+    pub fn new(path: PathBuf) -> Self {
+        Self {
+            tail: Tail::new(path, LONGEST_LINE),
+            generation: 0,
+            all: Vec::new(),
+            changes: Vec::new(),
+            last: None,
+            max_steps: None,
+            started: None,
+            left_out: 0,
+        }
+    }
+
+    /// Reads what is new.
+    pub fn advance(&mut self, until: Instant) -> io::Result<bool> {
+        // Taken out, so that events can be added while it reads.
+        let mut tail = std::mem::replace(&mut self.tail, Tail::new(PathBuf::new(), 0));
+        let read = tail.advance(until, |piece| match piece {
+            Piece::Restart => {
+                let generation = self.generation + 1;
+                *self = Self { generation, ..Self::new(PathBuf::new()) };
+            }
+            Piece::Line(_, text) => {
+                if let Ok(line) = serde_json::from_slice::<Map<String, Value>>(text) {
+                    self.add(&EventLine::of(line));
+                }
+            }
+        });
+        self.tail = tail;
+        read
+    }
+
+    fn add(&mut self, event: &EventLine) {
+        let time = event.time.map(|time| time.as_millisecond() as f64 / 1000.0);
+        if let Some(kind) = event.kind {
+            if kind.begins() || kind.ends() {
+                self.last = Some(kind);
+            }
+            if kind.begins() {
+                self.max_steps = event.fields.get("max_steps").and_then(Value::as_u64).or(self.max_steps);
+                self.started = self.started.or(time);
+                self.undo(event.step.unwrap_or(0));
+            }
+            if matches!(
+                kind,
+                EventKind::PluginLoaded | EventKind::PluginSwapped | EventKind::PluginRolledBack | EventKind::PluginRefused
+            ) {
+                self.change(kind, event, time);
+            }
+        }
+        if self.all.len() == MOST_EVENTS {
+            self.left_out += 1;
+            return;
+        }
+        self.all.push(Happened {
+            time,
+            kind: printable(&event.name, LONGEST_NAME),
+            step: event.step,
+            plugin: printable(event.text("plugin"), LONGEST_NAME),
+            text: lines(&report::describe(event)),
+            request: printable(event.text("request"), LONGEST_NAME),
+            undone: false,
+        });
+    }
+
+    fn undo(&mut self, from: u64) {
+        let (mut events, mut changes) = (self.all.iter_mut(), self.changes.iter_mut());
+        let undone = events.by_ref().filter(|event| event.step.is_some_and(|step| is_undone(step, from)));
+        let mut any = false;
+        undone.for_each(|event| (event.undone, any) = (true, true));
+        changes.by_ref().filter(|change| is_undone(change.step, from)).for_each(|change| change.undone = true);
+        self.generation += u64::from(any);
+    }
+
+    fn change(&mut self, kind: EventKind, event: &EventLine, time: Option<f64>) {
+        if self.changes.len() == MOST_EVENTS {
+            return;
+        }
+        let side = match kind {
+            EventKind::PluginLoaded | EventKind::PluginRefused => "hash",
+            _ => "to",
+        };
+        let text = |key: &str| printable(event.text(key), LONGEST_NAME);
+        self.changes.push(Change {
+            time,
+            kind,
+            // What a resume loads is in place from the step that it begins with.
+            step: event.step.unwrap_or_else(|| self.all.last().and_then(|last| last.step).unwrap_or(0)),
+            role: text("role"),
+            plugin: text("plugin"),
+            version: event.version(side),
+            stated: text("version"),
+            config: event.fields.get("config").and_then(Value::as_object).cloned().unwrap_or_default(),
+            shadow: event.fields.get("shadow").cloned().unwrap_or_default(),
+            pause_ms: event.number("pause_ms"),
+            reason: lines(event.text("reason")),
+            undone: false,
+        });
+    }
+}
+
+/// Returns a text of several lines, with everything in it visible, in bounded memory.
+fn lines(text: &str) -> String {
+    let mut end = text.len().min(LONGEST_TEXT);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    let shown = text[..end].split('\n').map(|line| printable(&line.replace('\t', "    "), LONGEST_TEXT));
+    let mut shown = shown.collect::<Vec<_>>().join("\n");
+    if end < text.len() {
+        shown.push('\u{2026}');
+    }
+    shown
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn versions_are_followed_and_a_resume_undoes_what_came_after_it() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let text = concat!(
+            "{\"time\":\"2026-01-02T03:04:05Z\",\"event\":\"started\",\"step\":0,\"max_steps\":40}\n",
+            "{\"event\":\"plugin_loaded\",\"role\":\"reward\",\"plugin\":\"a\",\"hash\":\"01ab\",\"settings\":\"cd\",\"config\":{\"x\":1}}\n",
+            "{\"event\":\"plugin_swapped\",\"plugin\":\"a\",\"from\":\"01ab\",\"to\":\"02ab\",\"step\":9,\"request\":\"a@7\"}\n",
+            "{\"event\":\"plugin_refused\",\"plugin\":\"a\\u202e\",\"step\":3,\"reason\":\"line\\nanother\\u001b[31m\"}\n",
+            "{\"event\":\"resumed\",\"step\":5,\"max_steps\":50}\n{\"event\":\"something_newer\",\"step\":6}\n",
+        );
+        std::fs::write(file.path(), text).unwrap();
+        let mut events = Events::new(file.path().to_owned());
+        assert!(events.advance(Instant::now() + Duration::from_secs(60)).unwrap());
+        let undone: Vec<bool> = events.all.iter().map(|event| event.undone).collect();
+        assert_eq!(undone, [false, false, true, false, false, false]);
+        assert_eq!((events.last, events.max_steps), (Some(EventKind::Resumed), Some(50)));
+        assert_eq!(events.started, Some(1_767_323_045.0));
+        assert_eq!((events.changes.len(), events.changes[0].version.to_string()), (3, "01ab+cd".to_owned()));
+        assert_eq!((events.changes[1].version.hash(), events.all[2].request.as_str()), ("02ab", "a@7"));
+        assert_eq!(events.changes[2].plugin, "a\\u{202e}");
+        assert_eq!(events.changes[2].reason, "line\nanother\\u{1b}[31m");
+        assert_eq!(events.all[5].kind, "something_newer");
+    }
+}

@@ -1,0 +1,294 @@
+//! The metrics of a run in columns, and samples of them for curves.
+
+use super::tail::{Piece, Tail};
+use crate::config::printable;
+use crate::run::MetricsRow;
+use serde::Serialize;
+use serde_json::{Map, Value};
+use std::collections::BTreeMap;
+use std::io;
+use std::path::PathBuf;
+use std::time::Instant;
+
+/// Longest line that is read, in bytes.
+const LONGEST_LINE: u64 = 1 << 20;
+
+/// Most metrics, and most places for values in all rows together.
+const MOST_COLUMNS: usize = 2048;
+const MOST_PLACES: usize = 24 << 20;
+
+/// Longest name of a metric, in bytes.
+const LONGEST_NAME: usize = 200;
+
+/// The metric that counts tokens.
+const TOKENS: &str = "num_tokens";
+
+/// The horizontal axis of a curve.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Axis {
+    Step,
+    /// Seconds since the run's start.
+    Time,
+    /// Tokens seen.
+    Tokens,
+}
+
+/// The metrics of a run. A step's training row and its evaluation's row are one.
+pub(crate) struct Metrics {
+    tail: Tail,
+    /// Increases whenever rows that were there are no longer.
+    pub generation: u64,
+    pub steps: Vec<u64>,
+    times: Vec<f64>,
+    columns: BTreeMap<String, Vec<f32>>,
+    /// Rows that were left out for want of room.
+    pub left_out: u64,
+}
+
+/// A curve: its points, and the least and greatest of the rows behind each.
+#[derive(Debug, Default, PartialEq, Serialize)]
+pub(crate) struct Sampled {
+    pub x: Vec<f64>,
+    pub series: BTreeMap<String, Series>,
+    /// Rows behind a point.
+    pub per_point: usize,
+}
+
+#[derive(Debug, Default, PartialEq, Serialize)]
+pub(crate) struct Series {
+    pub y: Vec<Option<f64>>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub lo: Vec<Option<f64>>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub hi: Vec<Option<f64>>,
+}
+
+impl Metrics {
+    pub fn new(path: PathBuf) -> Self {
+        Self {
+            tail: Tail::new(path, LONGEST_LINE),
+            generation: 0,
+            steps: Vec::new(),
+            times: Vec::new(),
+            columns: BTreeMap::new(),
+            left_out: 0,
+        }
+    }
+
+    /// Returns the names of the metrics.
+    pub fn names(&self) -> impl Iterator<Item = &String> {
+        self.columns.keys()
+    }
+
+    /// Returns how much of the file was read.
+    pub fn share(&self) -> f64 {
+        self.tail.share()
+    }
+
+    /// Reads what is new.
+    pub fn advance(&mut self, until: Instant) -> io::Result<bool> {
+        // Taken out, so that rows can be added while it reads.
+        let mut tail = std::mem::replace(&mut self.tail, Tail::new(PathBuf::new(), 0));
+        let read = tail.advance(until, |piece| match piece {
+            Piece::Restart => self.truncate(0),
+            Piece::Line(_, text) => {
+                let line = serde_json::from_slice::<Map<String, Value>>(text).ok();
+                line.and_then(|line| MetricsRow::from_line(&line)).into_iter().for_each(|row| self.add(&row));
+            }
+        });
+        self.tail = tail;
+        read
+    }
+
+    fn truncate(&mut self, rows: usize) {
+        if rows < self.steps.len() {
+            self.generation += 1;
+            self.steps.truncate(rows);
+            self.times.truncate(rows);
+            self.columns.values_mut().for_each(|column| column.truncate(rows));
+        }
+    }
+
+    fn add(&mut self, row: &MetricsRow) {
+        // A resumed run takes steps again.
+        self.truncate(self.steps.partition_point(|step| *step <= row.step));
+        if self.steps.last() != Some(&row.step) {
+            if (self.steps.len() + 1).saturating_mul(self.columns.len().max(16)) > MOST_PLACES {
+                self.left_out += 1;
+                return;
+            }
+            self.steps.push(row.step);
+            self.times.push(f64::NAN);
+            self.columns.values_mut().for_each(|column| column.push(f32::NAN));
+        }
+        let last = self.steps.len() - 1;
+        for (name, value) in &row.values {
+            let Some(value) = *value else { continue };
+            if name == "time" {
+                self.times[last] = value;
+                continue;
+            }
+            if let Some(column) = self.columns.get_mut(name) {
+                column[last] = value as f32;
+                continue;
+            }
+            let (shown, count) = (printable(name, LONGEST_NAME), self.columns.len());
+            let has_room = count < MOST_COLUMNS && (last + 1).saturating_mul(count) < MOST_PLACES;
+            if has_room || self.columns.contains_key(&shown) {
+                self.columns.entry(shown).or_insert_with(|| vec![f32::NAN; last + 1])[last] = value as f32;
+            }
+        }
+    }
+
+    /// Returns a metric's last value.
+    pub fn last(&self, name: &str) -> Option<f64> {
+        let column = self.columns.get(name)?;
+        column.iter().rev().find(|value| value.is_finite()).map(|value| rounded(*value))
+    }
+
+    /// Returns the seconds since the start at the last row.
+    pub fn seconds(&self) -> Option<f64> {
+        self.times.iter().rev().copied().find(|time| time.is_finite())
+    }
+
+    /// Returns the steps per second over the newest rows.
+    pub fn rate(&self) -> Option<f64> {
+        const ROWS: usize = 12;
+        let from = self.steps.len().saturating_sub(ROWS);
+        let known: Vec<(f64, f64)> = (from..self.steps.len())
+            .map(|i| (self.steps[i] as f64, self.times[i]))
+            .filter(|(_, time)| time.is_finite())
+            .collect();
+        let (first, last) = (known.first()?, known.last()?);
+        let (steps, seconds) = (last.0 - first.0, last.1 - first.1);
+        if steps > 0.0 && seconds > 0.0 {
+            return Some(steps / seconds);
+        }
+        let step_time = self.last("step_time").filter(|time| *time > 0.0)?;
+        Some(1.0 / step_time)
+    }
+
+    fn axis(&self, axis: Axis, row: usize) -> f64 {
+        match axis {
+            Axis::Step => self.steps[row] as f64,
+            Axis::Time => self.times[row],
+            Axis::Tokens => self.columns.get(TOKENS).map_or(f64::NAN, |column| f64::from(column[row])),
+        }
+    }
+
+    /// Returns up to `points` points of metrics between two ends of the axis. Each is the mean of as many rows.
+    pub fn sample(&self, wanted: &dyn Fn(&str) -> bool, axis: Axis, ends: (f64, f64), points: usize) -> Sampled {
+        let within = |row: &usize| {
+            let x = self.axis(axis, *row);
+            x >= ends.0 && x <= ends.1
+        };
+        let rows: Vec<usize> = (0..self.steps.len()).filter(within).collect();
+        let per_point = rows.len().div_ceil(points.max(1)).max(1);
+        let x = rows.chunks(per_point).map(|rows| self.axis(axis, rows[rows.len() - 1])).collect();
+        let mut series = BTreeMap::new();
+        for (name, column) in self.columns.iter().filter(|(name, _)| wanted(name)) {
+            series.insert(name.clone(), Series::of(column, &rows, per_point));
+        }
+        Sampled { x, series, per_point }
+    }
+
+    /// Returns the rows from one on as they are, for a page that has those before.
+    pub fn appended(&self, from: usize) -> Value {
+        let mut values = Map::new();
+        for (name, column) in &self.columns {
+            if column[from..].iter().any(|value| value.is_finite()) {
+                let all = column[from..].iter().map(|value| value.is_finite().then(|| rounded(*value)));
+                values.insert(name.clone(), all.collect::<Vec<_>>().into());
+            }
+        }
+        let times = self.times[from..].iter().map(|time| time.is_finite().then_some(*time)).collect::<Vec<_>>();
+        serde_json::json!({ "steps": self.steps[from..], "times": times, "values": values })
+    }
+}
+
+impl Series {
+    fn of(column: &[f32], rows: &[usize], per_point: usize) -> Self {
+        let mut this = Self::default();
+        for rows in rows.chunks(per_point) {
+            let (mut sum, mut count, mut low, mut high) = (0.0, 0u32, f32::INFINITY, f32::NEG_INFINITY);
+            for value in rows.iter().map(|row| column[*row]).filter(|value| value.is_finite()) {
+                (sum, count) = (sum + f64::from(value), count + 1);
+                (low, high) = (low.min(value), high.max(value));
+            }
+            let has = |value: f64| (count > 0).then(|| significant(value));
+            this.y.push(has(sum / f64::from(count)));
+            if per_point > 1 {
+                this.lo.push(has(f64::from(low)));
+                this.hi.push(has(f64::from(high)));
+            }
+        }
+        this
+    }
+}
+
+/// Returns a value with the digits that it has in single precision.
+pub(crate) fn rounded(value: f32) -> f64 {
+    significant(f64::from(value))
+}
+
+/// Returns a number with six significant digits: more can't be seen in a curve.
+fn significant(value: f64) -> f64 {
+    if value == 0.0 || !value.is_finite() || value.abs() < 1e-300 {
+        return value;
+    }
+    let digits = 5 - value.abs().log10().floor() as i32;
+    let unit = 10f64.powi(digits.abs());
+    if digits >= 0 { (value * unit).round() / unit } else { (value / unit).round() * unit }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::time::Duration;
+
+    fn read(text: &str) -> Metrics {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        fs::write(file.path(), text).unwrap();
+        let mut metrics = Metrics::new(file.path().to_owned());
+        assert!(metrics.advance(Instant::now() + Duration::from_secs(60)).unwrap());
+        metrics
+    }
+
+    const ALL: (f64, f64) = (f64::NEG_INFINITY, f64::INFINITY);
+
+    #[test]
+    fn rows_of_a_step_are_one_and_a_resume_takes_steps_again() {
+        let metrics = read(concat!(
+            "{\"step\":1,\"time\":1,\"loss\":4}\n{\"step\":2,\"time\":2,\"loss\":3}\n{\"step\":2,\"eval_loss\":5}\n",
+            "nonsense\n{\"step\":3,\"time\":3,\"loss\":2}\n{\"step\":2,\"time\":2.5,\"loss\":2.5}\n",
+        ));
+        assert_eq!((metrics.steps.as_slice(), metrics.generation), (&[1, 2][..], 1));
+        let sampled = metrics.sample(&|_| true, Axis::Step, ALL, 100);
+        assert_eq!(sampled.x, [1.0, 2.0]);
+        assert_eq!(sampled.series["loss"].y, [Some(4.0), Some(2.5)]);
+        assert_eq!(sampled.series["eval_loss"].y, [None, Some(5.0)]);
+        assert_eq!((metrics.last("loss"), metrics.seconds()), (Some(2.5), Some(2.5)));
+        assert_eq!(metrics.rate(), Some(1.0 / 1.5));
+    }
+
+    #[test]
+    fn many_rows_become_few_points_with_extremes() {
+        let text: String = (0..1000).map(|step| format!("{{\"step\":{step},\"num_tokens\":{},\"a\":{}}}\n", step * 10, step % 2)).collect();
+        let metrics = read(&text);
+        let sampled = metrics.sample(&|name| name == "a", Axis::Tokens, (0.0, 4990.0), 50);
+        assert_eq!((sampled.x.len(), sampled.per_point, sampled.series.len()), (50, 10, 1));
+        let series = &sampled.series["a"];
+        assert_eq!((series.y[7], series.lo[7], series.hi[7]), (Some(0.5), Some(0.0), Some(1.0)));
+        assert_eq!(sampled.x.last(), Some(&4990.0));
+        let appended = metrics.appended(998);
+        assert_eq!(appended["steps"], serde_json::json!([998, 999]));
+        assert_eq!(appended["values"]["a"], serde_json::json!([0.0, 1.0]));
+    }
+
+    #[test]
+    fn numbers_are_short() {
+        let all = [0.1f32, -9.90625, 1e-9, 123_456_790.0, 0.0].map(|v| serde_json::to_string(&rounded(v)).unwrap());
+        assert_eq!(all, ["0.1", "-9.90625", "1e-9", "123457000.0", "0.0"]);
+    }
+}

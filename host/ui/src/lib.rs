@@ -1,0 +1,19 @@
+//! `rlhost ui`: a page in the browser that shows runs while they train, and steers them if it may.
+//!
+//! `api/` answers in JSON what the page asks. It reads runs only through `records`, and only what is new of a file (`followed/`).
+//! The page itself is plain ES modules in `page/`, part of the binary. What changes a run, or needs plugins, is a [`Backend`], which
+//! the command line implements with what `rlhost swap` and `rlhost replay` do.
+
+mod access;
+mod api;
+mod assets;
+mod backend;
+mod followed;
+mod folder;
+mod server;
+
+pub use backend::{Backend, Question, Rescored};
+pub use server::{Page, Settings};
+
+use rlhost_config as config;
+use rlhost_records::{diagnosis, metrics, report, run};

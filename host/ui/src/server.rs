@@ -1,0 +1,197 @@
+//! The page's server: who may ask, what is a file of the page, and what is asked of a run.
+
+use crate::access::{Access, new_token};
+use crate::api::{Api, Live, Refused, Route};
+use crate::assets;
+use crate::backend::Backend;
+use hyper::body::{Bytes, Incoming};
+use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue, LOCATION};
+use hyper::{Method, Request, Response, StatusCode};
+use rlhost_records::metrics::Hosts;
+use rlhost_serve::{Bound, Budget, Limits, Listening, ReplyBody, Service};
+use serde_json::Value;
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use tokio::task::spawn_blocking;
+use tokio::time::timeout;
+
+/// Largest plugin that can be dropped, and memory for all of them at once, in bytes.
+const LARGEST_BODY: usize = 64 << 20;
+const MOST_BODIES: usize = 128 << 20;
+
+/// Most open connections.
+const CONNECTIONS: usize = 256;
+
+/// Nothing but this server's own files runs, styles or is asked, and no other page shows it.
+const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; \
+    base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+
+/// Headers of every response.
+const HEADERS: [(&str, &str); 6] = [
+    ("content-security-policy", POLICY),
+    ("x-content-type-options", "nosniff"),
+    ("referrer-policy", "no-referrer"),
+    ("cross-origin-opener-policy", "same-origin"),
+    ("cross-origin-resource-policy", "same-origin"),
+    ("x-frame-options", "DENY"),
+];
+
+/// Where the page is served, and what it may do.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The folder of a run or of runs.
+    pub root: PathBuf,
+    /// IP address or host name.
+    pub host: String,
+    /// Port; 0 picks a free one.
+    pub port: u16,
+    /// Whether runs may be acted on.
+    pub control: bool,
+}
+
+/// The page of runs, served. Dropping it ends all connections.
+pub struct Page {
+    listening: Listening,
+    token: String,
+}
+
+impl Page {
+    /// Listens, and starts to answer.
+    ///
+    /// # Errors
+    /// If it can't listen there; names address and port.
+    pub fn start(settings: Settings, backend: impl Backend) -> io::Result<Self> {
+        let Settings { root, host, port, control } = settings;
+        let bound = Bound::new(&host, port)?;
+        let token = new_token()?;
+        let access = Access { token: token.clone(), hosts: Hosts::new(host, bound.address().ip()) };
+        let api = Api::new(root, Box::new(backend), control);
+        let server = Server { access, api: Arc::new(api), limits: limits(), budget: Budget::new(MOST_BODIES) };
+        Ok(Self { listening: Listening::start(Arc::new(server), bound, limits())?, token })
+    }
+
+    /// Returns the address it listens on.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.listening.address()
+    }
+
+    /// Returns the page's address, with its token.
+    #[must_use]
+    pub fn url(&self) -> String {
+        format!("http://{}/{}/", self.address(), self.token)
+    }
+}
+
+fn limits() -> Limits {
+    Limits { connections: CONNECTIONS, body_bytes: LARGEST_BODY, ..Limits::default() }
+}
+
+/// What all connections share.
+struct Server {
+    access: Access,
+    api: Arc<Api>,
+    limits: Limits,
+    budget: Budget,
+}
+
+/// An answer, before it becomes a response.
+enum Answer {
+    File(assets::Asset),
+    Json(Value),
+    Live(Live),
+}
+
+impl Service for Server {
+    async fn respond(&self, request: Request<Incoming>) -> Response<ReplyBody> {
+        let is_head = request.method() == Method::HEAD;
+        let mut response = match self.answer(request).await {
+            Ok(Answer::File(asset)) => {
+                let mut response = whole(StatusCode::OK, asset.kind, Bytes::from_static(asset.text.as_bytes()));
+                // The address is another after each start.
+                response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+                response
+            }
+            Ok(Answer::Json(value)) => json(StatusCode::OK, &value),
+            Ok(Answer::Live(live)) => {
+                let mut response = Response::new(ReplyBody::Events(Box::new(live)));
+                response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream; charset=utf-8"));
+                response
+            }
+            Err(refused) => refusal(&refused),
+        };
+        for (name, value) in HEADERS {
+            response.headers_mut().insert(HeaderName::from_static(name), HeaderValue::from_static(value));
+        }
+        if !response.headers().contains_key(CACHE_CONTROL) {
+            response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        }
+        if is_head {
+            *response.body_mut() = ReplyBody::Whole(None);
+        }
+        response
+    }
+}
+
+impl Server {
+    async fn answer(&self, request: Request<Incoming>) -> Result<Answer, Refused> {
+        self.access.check_host(request.headers())?;
+        let path = self.access.path(request.uri().path())?.to_owned();
+        let Some(below) = path.strip_prefix("api/") else {
+            let asset = assets::find(&path).ok_or_else(|| Refused::new(404, "there is nothing here"))?;
+            check_method(request.method(), false)?;
+            return Ok(Answer::File(asset));
+        };
+        let route = Route::find(below).ok_or_else(|| Refused::new(404, "there is nothing here"))?;
+        check_method(request.method(), route.acts())?;
+        let query = request.uri().query().unwrap_or_default().to_owned();
+        let api = Arc::clone(&self.api);
+        if route == Route::Live {
+            return spawn_blocking(move || Live::start(&api, &query)).await.map_err(ended)?.map(Answer::Live);
+        }
+        let mut body = Vec::new();
+        if route.acts() {
+            self.access.check_act(request.headers())?;
+            if !self.api.control {
+                return Err(Refused::new(403, "this page only reads; start it with rlhost ui --control"));
+            }
+            let read = self.budget.read(request.into_body(), self.limits.body_bytes);
+            let late = |_| Refused::new(408, "the body took too long to arrive");
+            let read = timeout(self.limits.body_time, read).await.map_err(late)?;
+            body = read.map_err(|unread| Refused::new(unread.status(), unread.to_string()))?;
+        }
+        spawn_blocking(move || api.answer(route, &query, &body)).await.map_err(ended)?.map(Answer::Json)
+    }
+}
+
+fn ended(error: tokio::task::JoinError) -> Refused {
+    Refused::new(500, format!("this is a bug in rlhost: {error}"))
+}
+
+fn check_method(method: &Method, acts: bool) -> Result<(), Refused> {
+    let fits = if acts { method == Method::POST } else { method == Method::GET || method == Method::HEAD };
+    if fits { Ok(()) } else { Err(Refused::new(405, format!("{method} does not fit this address"))) }
+}
+
+fn whole(status: StatusCode, kind: &'static str, bytes: Bytes) -> Response<ReplyBody> {
+    let mut response = Response::new(ReplyBody::Whole(Some(bytes)));
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+    response
+}
+
+fn json(status: StatusCode, value: &Value) -> Response<ReplyBody> {
+    whole(status, "application/json", Bytes::from(value.to_string()))
+}
+
+fn refusal(refused: &Refused) -> Response<ReplyBody> {
+    let status = StatusCode::from_u16(refused.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    if status == StatusCode::PERMANENT_REDIRECT {
+        let mut response = json(status, &Value::Null);
+        HeaderValue::from_str(&refused.message).into_iter().for_each(|to| drop(response.headers_mut().insert(LOCATION, to)));
+        return response;
+    }
+    json(status, &refused.to_json())
+}
