@@ -29,6 +29,28 @@ export function smoothed(values, share, breaks = []) {
   });
 }
 
+/** Breaks a line after places on its axis, where what it measures became another; returns it with a gap at each. */
+export function broken(line, places) {
+  const inside = places.filter((place) => place > line.x[0] && place < line.x.at(-1));
+  if (inside.length === 0) return line;
+  const columns = ["y", "lo", "hi"].filter((key) => line[key] !== undefined);
+  const out = { ...line, x: [], breaks: [] };
+  columns.forEach((key) => (out[key] = []));
+  let next = 0;
+  line.x.forEach((x, i) => {
+    if (next < inside.length && x > inside[next]) {
+      while (next < inside.length && x > inside[next]) next += 1;
+      // Between the last point before and the first one after.
+      out.x.push((line.x[i - 1] + x) / 2);
+      columns.forEach((key) => out[key].push(null));
+      out.breaks.push(out.x.length);
+    }
+    out.x.push(x);
+    columns.forEach((key) => out[key].push(line[key][i]));
+  });
+  return out;
+}
+
 /** Brings lines that have an axis each onto one, with gaps where one has nothing. */
 export function aligned(lines) {
   if (lines.every((line) => line.x === lines[0].x)) return { x: lines[0]?.x ?? [], lines };
@@ -36,14 +58,15 @@ export function aligned(lines) {
   for (const line of lines) for (const x of line.x) if (Number.isFinite(x)) all.add(x);
   const x = [...all].sort((a, b) => a - b);
   const places = new Map(x.map((v, i) => [v, i]));
-  const spread = (own, values) => {
+  const spread = (own, values, gaps) => {
     if (values === undefined) return undefined;
+    const breaks = new Set((gaps ?? []).map((at) => at - 1));
     // Undefined is joined over, unlike null.
     const out = Array(x.length);
-    own.forEach((v, i) => Number.isFinite(v) && (out[places.get(v)] = values[i] ?? undefined));
+    own.forEach((v, i) => Number.isFinite(v) && (out[places.get(v)] = breaks.has(i) ? null : (values[i] ?? undefined)));
     return out;
   };
-  return { x, lines: lines.map((line) => ({ ...line, y: spread(line.x, line.y), lo: spread(line.x, line.lo), hi: spread(line.x, line.hi) })) };
+  return { x, lines: lines.map((line) => ({ ...line, y: spread(line.x, line.y, line.breaks), lo: spread(line.x, line.lo, line.breaks), hi: spread(line.x, line.hi, line.breaks), breaks: (line.breaks ?? []).map((at) => places.get(line.x[at])) })) };
 }
 
 /** A chart in a figure of its own. `update` gives it other lines. */
@@ -97,7 +120,8 @@ export class Chart {
     for (const line of this.lines) {
       if (line.lo !== undefined) columns.push(line.hi, line.lo);
     }
-    for (const line of this.lines) {
+    // The first line last, so that it is drawn above lines that coincide with it.
+    for (const line of [...this.lines].reverse()) {
       if ((line.smooth ?? 0) > 0) columns.push(line.y, smoothed(line.y, line.smooth, line.breaks));
       else columns.push(line.y);
     }
@@ -122,7 +146,7 @@ export class Chart {
       const there = [...values.keys()].filter(has);
       return there.length === 1 ? there : there.filter((at, n) => u.data[i][at - 1] === null && u.data[i][at + 1] === null && n >= 0);
     };
-    for (const line of this.lines) {
+    for (const line of [...this.lines].reverse()) {
       const stroke = () => colour(lineColour(line.colour));
       const points = { show: true, size: 4, filter: (u, i) => lone(u, i), fill: stroke };
       const dash = line.dash ? [5, 4] : [];

@@ -93,6 +93,7 @@ export class CompletionsView {
         this.all = answer.all;
         this.show(answer);
         const searching = answer.next !== null && found < PAGE;
+        if (!answer.complete && found > 0) this.waitForAll();
         if (!answer.complete && found === 0) await new Promise((resolve) => setTimeout(resolve, 150));
         else if (!searching) break;
         this.next = answer.next ?? this.next;
@@ -101,6 +102,22 @@ export class CompletionsView {
     } catch (error) {
       fill(this.note, h("span", { class: "bad" }, error.message));
     }
+  }
+
+  /** Waits until the server has read all of a long file, then lists it again. */
+  async waitForAll() {
+    if (this.waiting || this.left) return;
+    this.waiting = true;
+    const turn = this.turn;
+    for (let complete = false; !complete && !this.left; ) {
+      await new Promise((resolve) => setTimeout(resolve, 250));
+      const answer = await ask("completions", { run: this.run.name, limit: 1 }).catch(() => null);
+      if (answer === null || this.left) break;
+      complete = answer.complete;
+      if (turn === this.turn && !complete) this.note.textContent = `reading the completions: ${Math.round(100 * answer.share)} %`;
+    }
+    this.waiting = false;
+    if (!this.left) this.reload();
   }
 
   show({ items, selected, all, next, complete, share }) {
@@ -142,7 +159,7 @@ export class CompletionsView {
 
   async open(id, focus) {
     this.chosen = id;
-    for (const item of this.list.querySelectorAll(".item")) item.toggleAttribute("aria-current", item.dataset.id === id);
+    for (const item of this.list.querySelectorAll(".item")) item.dataset.id === id ? item.setAttribute("aria-current", "true") : item.removeAttribute("aria-current");
     try {
       const group = await ask("group", { run: this.run.name, id });
       if (this.chosen !== id || this.left) return;

@@ -1,7 +1,7 @@
 // Many charts: which metrics share one, in which order, and the settings of them all.
 
 import { h, fill, later } from "./dom.js";
-import { Chart } from "./chart.js";
+import { Chart, broken } from "./chart.js";
 
 /** Metrics that are worth a look first, and what they are called. `*` is a name. */
 const PLANS = [
@@ -66,6 +66,12 @@ function short(name) {
   return middle?.[1] ?? name.split("/").at(-1).replaceAll("_", " ");
 }
 
+/** Where a metric of rewards became another: scores of one version are no continuation of another's. */
+function swaps(run, metric) {
+  if (!/^(eval_)?reward/.test(metric)) return [];
+  return (run.marks ?? []).filter((mark) => mark.tone === "swap" || mark.tone === "rollback").map((mark) => mark.x);
+}
+
 /** The settings of charts: axis, smoothing, search. Kept for the next time. */
 export class Controls {
   constructor(changed, { search = true } = {}) {
@@ -119,9 +125,9 @@ export class Curves {
     const several = runs.length > 1;
     const { wanted, axis } = this.controls;
     let plans = planned(names, several);
-    if (this.key) plans = plans.filter((plan) => plan.metrics.some(isKey));
+    if (this.key && wanted === "") plans = plans.filter((plan) => plan.metrics.some(isKey));
     if (wanted !== "") plans = plans.filter((plan) => `${plan.title} ${plan.metrics.join(" ")}`.toLowerCase().includes(wanted));
-    const layout = `${axis} ${plans.map((plan) => `${plan.section}/${plan.title}/${plan.metrics}`).join()}`;
+    const layout = `${axis} ${this.key} ${plans.map((plan) => `${plan.section}/${plan.title}/${plan.metrics}`).join()}`;
     if (layout !== this.layout) {
       this.layout = layout;
       this.arrange(plans);
@@ -139,11 +145,12 @@ export class Curves {
     }
     let section = null;
     let grid = null;
+    const flat = this.key && this.controls.wanted === "";
     for (const plan of plans) {
-      if (grid === null || (!this.key && plan.section !== section)) {
+      if (grid === null || (!flat && plan.section !== section)) {
         section = plan.section;
         grid = h("div", { class: "charts" });
-        this.element.append(this.key ? grid : h("section", {}, h("h2", {}, section), grid));
+        this.element.append(flat ? grid : h("section", {}, h("h2", {}, section), grid));
       }
       const { axis } = this.controls;
       const note = plan.metrics.length === 1 && plan.title !== plan.metrics[0] ? plan.metrics[0] : "";
@@ -171,7 +178,7 @@ export class Curves {
         const gaps = (values) => (sparse && values ? values.map((v) => v ?? undefined) : values);
         const alone = lines.length < 4 && this.controls.smooth === 0;
         const band = alone && series.lo?.length > 0 ? { lo: gaps(series.lo), hi: gaps(series.hi) } : {};
-        lines.push({ label, colour, x: run.data.x, y: gaps(series.y), smooth: sparse ? 0 : this.controls.smooth, ...band });
+        lines.push(broken({ label, colour, x: run.data.x, y: gaps(series.y), smooth: sparse ? 0 : this.controls.smooth, ...band }, swaps(run, metric)));
       });
     }
     chart.update(lines, runs.length === 1 ? runs[0].marks ?? [] : runs.flatMap((run) => run.marks ?? []));

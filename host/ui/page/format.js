@@ -58,7 +58,7 @@ export function ago(time) {
 }
 
 export function clock(time) {
-  return time ? new Date(time * 1000).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", second: "2-digit" }) : "";
+  return time ? new Date(time * 1000).toLocaleTimeString("en-GB") : "";
 }
 
 export function bytes(size) {
@@ -96,4 +96,4 @@ export const EVENTS = {
 export const eventName = (kind) => EVENTS[kind]?.[0] ?? kind.replaceAll("_", " ");
 export const eventTone = (kind) => EVENTS[kind]?.[1] ?? "quiet";
 /** Whether a chart marks events of a kind. */
-export const isMarked = (kind) => ["swap", "rollback", "refused", "settings", "resume", "failure"].includes(eventTone(kind)) && kind !== "warning";
+export const isMarked = (kind) => ["swap", "rollback", "refused", "settings", "resume", "failure"].includes(eventTone(kind)) && kind !== "warning" && kind !== "finding";

@@ -80,7 +80,7 @@ export class RewardsView {
       const kind = typeof value;
       const own = kind === "boolean" ? h("input", { type: "checkbox", checked: value, name: key }) : h("input", { type: kind === "number" ? "number" : "text", step: "any", name: key, value: kind === "string" || kind === "number" ? value : JSON.stringify(value) });
       inputs.set(key, { own, kind, value });
-      return h("label", { class: "setting" }, h("span", { class: "outside" }, key), own);
+      return h("label", { class: "field" }, h("span", { class: "outside" }, key), own);
     };
     const read = () => {
       const settings = {};
@@ -107,7 +107,7 @@ export class RewardsView {
       }
     };
     return h("details", { data: { key: `settings ${plugin.name}` } }, h("summary", {}, "Settings", h("span", { class: "muted" }, config.length > 0 ? count(config.length, "setting") : "weight")),
-      h("form", { class: "settings", onsubmit: submit }, weight ? h("label", { class: "setting" }, "weight", h("span", { class: "slider" }, slider, shown)) : null, config.map(([key, value]) => input(key, value)), h("div", {}, h("button", { class: "primary" }, "Apply to the run"), " ", h("span", { class: "muted" }, "edits config.toml, as you would"))));
+      h("form", { class: "settings", onsubmit: submit }, weight ? h("label", { class: "field" }, "weight", h("span", { class: "slider" }, slider, shown)) : null, config.map(([key, value]) => input(key, value)), h("div", {}, h("button", { class: "primary" }, "Apply to the run"), " ", h("span", { class: "muted" }, "edits config.toml, as you would"))));
   }
 
   source(name, hash) {
@@ -134,7 +134,7 @@ export class RewardsView {
       if (control && version.kept && isOther && version.kind !== "plugin_refused") acts.push(h("button", { onclick: () => this.rollBack(plugin, version) }, "Roll back to this"));
       return h("tr", { class: version.undone ? "undone" : "" },
         h("td", { class: "number", data: { label: "step" } }, number(version.step)), h("td", {}, h("span", { class: `tag ${eventTone(version.kind)}` }, eventName(version.kind))), h("td", {}, h("code", {}, version.version)),
-        h("td", { class: "what outside pre" }, version.reason || shadow), h("td", { class: "muted" }, clock(version.time)), h("td", { class: "acts" }, version.kept ? this.peek(plugin.name, version.hash) : null, acts));
+        h("td", { class: `what outside pre ${version.reason.includes("\n") ? "trace" : ""}` }, version.reason || shadow), h("td", { class: "muted" }, clock(version.time)), h("td", { class: "acts" }, version.kept ? this.peek(plugin.name, version.hash) : null, acts));
     });
     return h("details", { data: { key: `history ${plugin.name}` }, open: plugin.history.length > 1 }, h("summary", {}, "Versions", h("span", { class: "muted" }, count(new Set(plugin.history.map((version) => version.version)).size, "version"))),
       h("div", { class: "scroll" }, h("table", { class: "versions" }, h("thead", {}, h("tr", {}, ["Step", "", "Version", "", "Time", ""].map((title) => h("th", { scope: "col" }, title)))), h("tbody", {}, rows))));

@@ -35,8 +35,14 @@ class Run {
     this.data = series;
     fill(this.main, this.header, this.tabs, this.panel);
     this.head();
-    this.close = follow(() => ({ run: this.name, rows: this.data.rows, generation: this.data.generation, events: this.total }), (news) => this.hear(news), connection);
+    this.close = follow(() => ({ run: this.name, rows: this.data.rows, generation: this.data.generation, events: this.total }), (news) => this.hear(news), (state) => this.connected(state));
     this.clock = setInterval(() => this.head(), 5000);
+  }
+
+  /** Says that the page is live while there is something to hear. */
+  connected(state) {
+    this.connection = state;
+    connection(state === "live" && this.status.state !== "running" ? "none" : state);
   }
 
   take(about) {
@@ -78,6 +84,7 @@ class Run {
     this.listeners.clear();
     this.tab = tab;
     fill(this.tabs, TABS.map(([own, title]) => h("a", { href: address(this.name, own), role: "tab", "aria-selected": own === tab ? "true" : "false", "aria-current": own === tab ? "page" : null }, title, own === "completions" && this.completions ? h("span", { class: "badge" }, this.completions.toLocaleString("en-US")) : null)));
+    this.tabs.querySelector('[aria-selected="true"]')?.scrollIntoView({ block: "nearest", inline: "nearest" });
     fill(this.panel);
     const views = { overview: Overview, charts: Charts, completions: CompletionsView, rewards: RewardsView, events: EventsView };
     this.view = new (views[tab] ?? Overview)(this, this.panel, parameters);
@@ -110,6 +117,7 @@ class Run {
     if (news.status) {
       this.status = news.status;
       this.head();
+      this.connected(this.connection);
       this.tell("status");
     }
     if (news.rows) this.append(news.rows);
@@ -216,7 +224,7 @@ function eventRow(run, event) {
     h("span", { class: "when muted", title: event.time ? new Date(event.time * 1000).toISOString() : "" }, clock(event.time)),
     h("span", { class: "step muted" }, event.step === null ? "" : `step ${number(event.step)}`),
     h("span", { class: `tag ${eventTone(event.kind)}` }, eventName(event.kind)),
-    h("span", { class: "what outside pre" }, event.text));
+    h("span", { class: `what outside pre ${event.text.includes("\n") ? "trace" : ""}` }, event.text));
 }
 
 class Overview {

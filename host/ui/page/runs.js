@@ -10,9 +10,11 @@ import { address, connection } from "./place.js";
 const REFRESH = 3000;
 const MOST_CHOSEN = 12;
 const CHOSEN_AT_FIRST = 5;
+const MOST_SETTINGS = 6;
 
 const COLUMNS = [
   { key: "name", title: "Run", of: (run) => run.name, text: true },
+  { key: "plugins", title: "Algorithm and rewards", of: (run) => run.plugins.join(" "), text: true },
   { key: "state", title: "Status", of: (run) => run.state, text: true },
   { key: "step", title: "Step", of: (run) => run.step },
   { key: "reward", title: "Reward", of: (run) => run.reward ?? run.eval_reward },
@@ -40,9 +42,14 @@ class Runs {
     this.head = h("thead");
     this.note = h("p", { class: "caption" });
     this.controls = new Controls(() => this.curvesOf(true));
-    this.curves = new Curves(() => this.lines(), this.controls, { sync: "runs", zoomed: (from, to) => this.zoom(from, to) });
+    const all = h("button", { onclick: () => {
+      this.curves.key = !this.curves.key;
+      all.textContent = this.curves.key ? "All metrics" : "Key metrics";
+      this.curves.update();
+    } }, "All metrics");
+    this.curves = new Curves(() => this.lines(), this.controls, { key: true, sync: "runs", zoomed: (from, to) => this.zoom(from, to) });
     this.differences = h("section", { class: "differences" });
-    this.compared = h("section", { "aria-label": "Curves" }, h("div", { class: "bar" }, h("h2", {}, "Curves"), this.controls.element), this.curves.element);
+    this.compared = h("section", { "aria-label": "Curves" }, h("div", { class: "bar" }, h("h2", {}, "Curves"), this.controls.element, all), this.curves.element);
     const find = h("input", { type: "search", placeholder: "Filter runs", "aria-label": "Filter runs", oninput: (e) => ((this.wanted = e.target.value.toLowerCase()), this.table()) });
     this.count = h("span", { class: "muted" });
     fill(main, h("section", {}, h("div", { class: "bar" }, h("h1", {}, "Runs"), this.count, find), h("div", { class: "scroll" }, h("table", { class: "runs" }, this.head, this.body)), this.note), this.differences, this.compared);
@@ -98,7 +105,9 @@ class Runs {
       return;
     }
     this.compared.hidden = false;
-    const keys = Object.keys(this.settings).slice(0, 8);
+    // Settings that some runs lack, such as those of a reward, are among those of chosen runs.
+    const common = Object.keys(this.settings).filter((key) => this.runs.every((run) => this.settings[key][run.name] !== undefined));
+    const keys = common.slice(0, MOST_SETTINGS);
     const heading = ({ key, title, text }) => {
       const own = this.sort.key === key;
       const click = () => {
@@ -121,7 +130,7 @@ class Runs {
     const inBox = document.activeElement?.matches?.("input[type=checkbox]");
     fill(this.body, shown.map((run) => this.row(run, keys)));
     if (focused !== undefined) this.body.querySelector(`tr[data-run="${CSS.escape(focused)}"] ${inBox ? "input" : "a"}`)?.focus();
-    if (shown.length === 0) fill(this.body, h("tr", {}, h("td", { class: "empty", colspan: 10 }, "No run fits this filter.")));
+    if (shown.length === 0) fill(this.body, h("tr", {}, h("td", { class: "empty", colspan: 12 }, "No run fits this filter.")));
     const more = Object.keys(this.settings).length - keys.length;
     this.note.textContent = more > 0 ? `${count(more, "more setting")} differ; choose runs to compare all of theirs.` : "";
   }
@@ -136,6 +145,7 @@ class Runs {
     return h("tr", { data: { run: run.name }, class: chosen ? "chosen" : "" },
       h("td", { class: "choose" }, box),
       h("th", { scope: "row", class: "name" }, key, h("a", { href: address(run.name), class: "outside" }, run.name), run.error ? h("span", { class: "bad" }, ` ${run.error}`) : null),
+      h("td", { class: "plugins outside", data: { label: "" } }, run.plugins.map((name) => h("span", { class: "plugin-name" }, name))),
       h("td", { data: { label: "Status" } }, h("span", { class: `state ${run.state}` }, run.state)),
       h("td", { class: "number", data: { label: "Step" } }, `${number(run.step)}${run.max_steps ? ` / ${number(run.max_steps)}` : ""}`, h("span", { class: "progress", "aria-hidden": "true" }, h("i", { vars: { "--share": share } }))),
       cell("Reward", number(run.reward ?? run.eval_reward)),

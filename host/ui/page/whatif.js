@@ -31,8 +31,8 @@ export async function whatIf(place, run, plugin, what, newest = 512) {
   const body = h("div", {}, h("p", { class: "muted" }, "Scoring\u2026"));
   const swap = h("button", { class: "primary", disabled: true, onclick: () => send(run, plugin, what, swap) }, "Swap it in");
   const running = run.status.state === "running";
-  fill(place, h("section", { class: "whatif", "aria-label": `What if ${title}` }, h("div", { class: "bar" }, h("h3", {}, "What if ", h("span", { class: "outside" }, title)), amount, close), body,
-    h("div", { class: "bar" }, swap, h("span", { class: "muted" }, running ? "The run tries it again, and swaps it in before its next step." : "The run is not running, so nothing can be swapped."))));
+  const note = running ? "The run tries it again, and swaps it in before its next step." : "The run is not running, so nothing can be swapped.";
+  fill(place, h("section", { class: "whatif", "aria-label": `What if ${title}` }, h("div", { class: "bar" }, h("h3", {}, "What if ", h("span", { class: "outside" }, title)), amount, swap, h("span", { class: "muted" }, note), close), body));
   try {
     const answer = await act("what-if", { run: run.name, plugin: plugin.name, newest, file: what.file?.name, hash: what.hash }, what.file ?? null);
     fill(body, shown(answer));

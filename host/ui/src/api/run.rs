@@ -3,13 +3,18 @@
 use super::query::Query;
 use super::{Api, Result, config_of};
 use crate::diagnosis;
-use crate::followed::{Followed, PATIENCE, locked};
+use crate::followed::{Followed, PATIENCE, Signs, locked};
 use crate::run::{EventKind, RunFiles, is_running};
 use serde_json::{Value, json};
-use std::time::Instant;
+use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant};
 
 /// Most events that are sent at once: the newest.
 const MOST_EVENTS: usize = 2000;
+
+/// How long signs stay as they are, and for how many times as long as it took to find them.
+const FRESH: Duration = Duration::from_secs(3);
+const REST: u32 = 20;
 
 /// Returns how a run is doing, in a word.
 pub(super) fn state(run: &Followed) -> &'static str {
@@ -47,6 +52,7 @@ pub(super) fn status(run: &Followed) -> Value {
         "kl": run.metrics.last("kl"),
         "memory_mb": run.metrics.last("perf/peak_memory_mb"),
         "tokens": run.metrics.last("num_tokens"),
+        "plugins": run.events.plugins(),
     })
 }
 
@@ -78,7 +84,18 @@ impl Api {
     }
 
     pub(super) fn diagnosis(&self, query: &Query) -> Result<Value> {
-        let diagnosis = diagnosis::read(&self.path_of(query)?);
-        Ok(json!({ "findings": diagnosis.findings, "enough": diagnosis.enough, "notes": diagnosis.notes }))
+        let path = self.path_of(query)?;
+        let followed = self.store.run(&path);
+        let signs = Arc::clone(&locked(&followed).signs);
+        // It reads all metrics: one at a time, and not again at once.
+        let mut signs = signs.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_fresh = signs.as_ref().is_some_and(|signs| signs.until > Instant::now());
+        if !is_fresh {
+            let begun = Instant::now();
+            let diagnosis = diagnosis::read(&path);
+            let value = json!({ "findings": diagnosis.findings, "enough": diagnosis.enough, "notes": diagnosis.notes });
+            *signs = Some(Signs { value, until: Instant::now() + begun.elapsed() * REST + FRESH });
+        }
+        Ok(signs.as_ref().map(|signs| signs.value.clone()).unwrap_or_default())
     }
 }

@@ -4,10 +4,10 @@ use super::query::Query;
 use super::run::status;
 use super::{Api, Refused, Result};
 use crate::followed::{PATIENCE, locked};
-use crate::{folder, report};
+use crate::folder;
 use serde_json::{Map, Value, json};
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Instant;
 
 /// Settings that differ between all runs anyway.
@@ -21,7 +21,7 @@ impl Api {
     pub(super) fn runs(&self) -> Result<Value> {
         let found = folder::runs(&self.root);
         let until = Instant::now() + 2 * PATIENCE;
-        let (mut rows, mut complete) = (Vec::new(), true);
+        let (mut rows, mut settings, mut complete) = (Vec::new(), Vec::new(), true);
         for run in &found {
             let followed = self.store.run(&run.path);
             let mut followed = locked(&followed);
@@ -31,9 +31,12 @@ impl Api {
             row["name"] = run.name.as_str().into();
             row["error"] = read.err().map(|error| error.to_string()).into();
             row["complete"] = (followed.metrics.share() > 0.999).into();
+            if rows.len() < MOST_COMPARED {
+                settings.push((run.name.clone(), followed.settings()));
+            }
             rows.push(row);
         }
-        let differing = differing(found.iter().map(|run| (run.name.clone(), run.path.clone())));
+        let differing = differing(&settings);
         Ok(json!({ "runs": rows, "complete": complete, "settings": differing, "most": found.len() >= 2000 }))
     }
 
@@ -43,16 +46,21 @@ impl Api {
         if names.is_empty() {
             return Err(Refused::invalid("name the runs to compare: run=NAME"));
         }
-        let runs = names.into_iter().map(|name| Ok((name.clone(), self.path(&name)?))).collect::<Result<Vec<_>>>()?;
-        Ok(differing(runs.into_iter()))
+        let of = |name: String| {
+            let run = self.store.run(&self.path(&name)?);
+            Ok((name, locked(&run).settings()))
+        };
+        let runs = names.into_iter().take(MOST_COMPARED).map(of).collect::<Result<Vec<_>>>()?;
+        Ok(differing(&runs))
     }
 }
 
 /// Returns the settings that differ between runs: for each its values by the runs' names.
-fn differing(runs: impl Iterator<Item = (String, PathBuf)>) -> Value {
-    let of = |(name, path): (String, PathBuf)| (name, report::settings_of(&path).unwrap_or_default());
-    let all: Vec<(String, BTreeMap<String, String>)> = runs.take(MOST_COMPARED).map(of).collect();
+fn differing(all: &[(String, Arc<BTreeMap<String, String>>)]) -> Value {
     let keys: BTreeSet<&String> = all.iter().flat_map(|(_, settings)| settings.keys()).collect();
+    // What only some have, such as a plugin's own settings, comes after what all have.
+    let mut keys: Vec<&String> = keys.into_iter().collect();
+    keys.sort_by_key(|key| all.iter().any(|(_, settings)| !settings.contains_key(*key)));
     let mut differing = Map::new();
     for key in keys.into_iter().filter(|key| !OWN.contains(&key.as_str())) {
         let values: BTreeSet<Option<&String>> = all.iter().map(|(_, settings)| settings.get(key)).collect();

@@ -132,12 +132,26 @@ impl Events {
         });
     }
 
+    /// Returns the names of the algorithm and the rewards that were loaded, the algorithm first.
+    pub fn plugins(&self) -> Vec<&str> {
+        let mut names: Vec<&str> = Vec::new();
+        let is_algorithm = |change: &&Change| change.role == "algorithm";
+        let is_reward = |change: &&Change| change.role.starts_with("reward");
+        let all = self.changes.iter().filter(is_algorithm).chain(self.changes.iter().filter(is_reward));
+        for change in all.filter(|change| change.kind == EventKind::PluginLoaded) {
+            if !names.contains(&change.plugin.as_str()) {
+                names.push(&change.plugin);
+            }
+        }
+        names
+    }
+
     fn undo(&mut self, from: u64) {
-        let (mut events, mut changes) = (self.all.iter_mut(), self.changes.iter_mut());
-        let undone = events.by_ref().filter(|event| event.step.is_some_and(|step| is_undone(step, from)));
         let mut any = false;
-        undone.for_each(|event| (event.undone, any) = (true, true));
-        changes.by_ref().filter(|change| is_undone(change.step, from)).for_each(|change| change.undone = true);
+        for event in self.all.iter_mut().filter(|event| event.step.is_some_and(|step| is_undone(step, from))) {
+            (event.undone, any) = (true, true);
+        }
+        self.changes.iter_mut().filter(|change| is_undone(change.step, from)).for_each(|change| change.undone = true);
         self.generation += u64::from(any);
     }
 

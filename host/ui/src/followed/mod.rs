@@ -9,12 +9,14 @@ pub(crate) use completions::{Completions, Entry, line_at};
 pub(crate) use events::{Change, Events};
 pub(crate) use metrics::{Axis, Metrics, rounded};
 
-use crate::run::RunFiles;
-use std::collections::HashMap;
+use crate::report;
+use crate::run::{ConfigInForce, RunFiles};
+use serde_json::Value;
+use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 /// Most runs that are kept in memory.
 const MOST_RUNS: usize = 300;
@@ -28,6 +30,22 @@ pub(crate) struct Followed {
     pub metrics: Metrics,
     pub events: Events,
     pub completions: Completions,
+    settings: Settings,
+    /// Why it does not learn, as last looked for.
+    pub signs: Arc<Mutex<Option<Signs>>>,
+}
+
+/// Signs of why a run does not learn, and until when they need not be looked for again.
+pub(crate) struct Signs {
+    pub value: Value,
+    pub until: Instant,
+}
+
+/// The settings of a run, and the file that they were read from as it was then.
+#[derive(Default)]
+struct Settings {
+    read: Option<(PathBuf, SystemTime, u64)>,
+    values: Arc<BTreeMap<String, String>>,
 }
 
 impl Followed {
@@ -38,7 +56,21 @@ impl Followed {
             metrics: Metrics::new(files.metrics()),
             events: Events::new(files.events()),
             completions: Completions::new(files.completions()),
+            settings: Settings::default(),
+            signs: Arc::default(),
         }
+    }
+
+    /// Returns the run's settings by their dotted keys; none if they can't be read.
+    pub fn settings(&mut self) -> Arc<BTreeMap<String, String>> {
+        let path = ConfigInForce::path(&self.path);
+        let stamp = path.metadata().and_then(|found| Ok((found.modified()?, found.len()))).ok();
+        let stamp = stamp.map(|(modified, length)| (path, modified, length));
+        if stamp.is_none() || stamp != self.settings.read {
+            self.settings.values = Arc::new(report::settings_of(&self.path).unwrap_or_default());
+            self.settings.read = stamp;
+        }
+        Arc::clone(&self.settings.values)
     }
 
     /// Reads what is new of metrics and events. Returns whether all of it was read in time.
