@@ -18,7 +18,7 @@ use crate::run::{ConfigInForce, Recorded, RecordedEpisode, RunFiles};
 use crate::train::{self, Asked, Played, Recording, Rescorer};
 use anyhow::anyhow;
 use rlhost_ui::{Question, Rescored};
-use serde_json::Value;
+use serde_json::{Map, Value};
 use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -151,19 +151,20 @@ pub(super) fn what_if(question: &Question<'_>) -> anyhow::Result<Vec<Rescored>> 
     let config = read([ConfigInForce::path(run).as_path()], &Overrides::default())?;
     let own = config.plugin.iter().find(|entry| entry.name() == reward);
     let own = own.ok_or_else(|| anyhow!("the run has no reward {reward:?}"))?;
-    let mut settings = own.config.clone();
-    settings.extend(question.settings.clone());
-    let args = Args {
+    let mut args = Args {
         run: run.to_owned(),
         plugin: Some(question.plugin.display().to_string()),
         reward_model: None,
         environment: None,
-        set: settings.iter().map(|(key, value)| format!("{key}={value}")).collect(),
+        set: Vec::new(),
         with: None,
         granted: Granted::default(),
         failed: false,
         replay_only: true,
     };
+    let mut settings = carried_over(&args, &config, own, question.current)?;
+    settings.extend(question.settings.clone());
+    args.set = settings.iter().map(|(key, value)| format!("{key}={value}")).collect();
     let (scores, _) = by_reward(&args, &config, &recorded, &rows_of(run, &config)?)?;
     let rescored = recorded.into_iter().zip(scores).map(|(recorded, new)| Rescored {
         step: recorded.step,
@@ -175,6 +176,17 @@ pub(super) fn what_if(question: &Question<'_>) -> anyhow::Result<Vec<Rescored>> 
         completion: recorded.completion,
     });
     Ok(rescored.collect())
+}
+
+/// Returns the settings of a run's reward that a swap hands to the next version: those that are not the defaults of the version in
+/// `current`. All of them, if that can't be told.
+fn carried_over(args: &Args, config: &Config, own: &PluginEntry, current: Option<&Path>) -> anyhow::Result<Map<String, Value>> {
+    let Some(current) = current else { return Ok(own.config.clone()) };
+    let source = Source::open(&current.display().to_string())?.named(own.name());
+    let mut engine = Engine::new()?;
+    grant(&mut engine, args, config, source.name())?;
+    let loaded = RewardPlugin::load(&engine, &source, &own.config, &own.limits, config.seed);
+    Ok(loaded.map_or_else(|_| own.config.clone(), |plugin| plugin.settings_beyond_defaults()))
 }
 
 /// Returns the rows of a run's dataset, as its rewards saw them.

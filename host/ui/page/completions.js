@@ -191,8 +191,6 @@ export class CompletionsView {
   }
 
   follow(row) {
-    this.filters.row = String(row);
-    this.filters.sort = "oldest";
     location.hash = address(this.run.name, "completions", { row, sort: "oldest" });
   }
 }

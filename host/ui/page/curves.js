@@ -50,7 +50,7 @@ export function planned(names, several) {
     const metrics = patterns.flatMap((pattern) => names.filter((name) => left.has(name) && fits(pattern, name)));
     metrics.forEach((name) => left.delete(name));
     if (metrics.length === 0) continue;
-    if (several) metrics.forEach((name) => charts.push({ section, title: metrics.length > 1 ? name : title, metrics: [name], share: kind === "share" }));
+    if (several) metrics.forEach((name) => charts.push({ section, title, metrics: [name], share: kind === "share" }));
     else charts.push({ section, title, metrics, share: kind === "share" });
   }
   for (const name of [...left].sort()) {
@@ -125,7 +125,10 @@ export class Curves {
     const several = runs.length > 1;
     const { wanted, axis } = this.controls;
     let plans = planned(names, several);
-    if (this.key && wanted === "") plans = plans.filter((plan) => plan.metrics.some(isKey));
+    // A single reward's mean is the reward.
+    const single = names.filter((name) => fits("rewards/*/mean", name)).length === 1 && names.includes("reward");
+    const shown = (plan) => plan.metrics.some(isKey) && !(single && fits("rewards/*/mean", plan.metrics[0]));
+    if (this.key && wanted === "") plans = plans.filter(shown);
     if (wanted !== "") plans = plans.filter((plan) => `${plan.title} ${plan.metrics.join(" ")}`.toLowerCase().includes(wanted));
     const layout = `${axis} ${this.key} ${plans.map((plan) => `${plan.section}/${plan.title}/${plan.metrics}`).join()}`;
     if (layout !== this.layout) {
@@ -153,7 +156,7 @@ export class Curves {
         this.element.append(flat ? grid : h("section", {}, h("h2", {}, section), grid));
       }
       const { axis } = this.controls;
-      const note = plan.metrics.length === 1 && plan.title !== plan.metrics[0] ? plan.metrics[0] : "";
+      const note = plan.metrics.length === 1 && plan.title.toLowerCase() !== plan.metrics[0] ? plan.metrics[0] : "";
       const chart = new Chart({ title: plan.title, note, axis, share: plan.share, sync: this.sync, zoomed: this.zoomed });
       grid.append(chart.element);
       this.charts.set(chart.element, { chart, plan });

@@ -93,7 +93,7 @@ export const EVENTS = {
   finished: ["finished", "good"],
 };
 
-export const eventName = (kind) => EVENTS[kind]?.[0] ?? kind.replaceAll("_", " ");
+export const eventName = (kind) => EVENTS[kind]?.[0] ?? kind.replaceAll("_", " ").slice(0, 60);
 export const eventTone = (kind) => EVENTS[kind]?.[1] ?? "quiet";
 /** Whether a chart marks events of a kind. */
 export const isMarked = (kind) => ["swap", "rollback", "refused", "settings", "resume", "failure"].includes(eventTone(kind)) && kind !== "warning" && kind !== "finding";

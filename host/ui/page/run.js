@@ -204,8 +204,8 @@ class Run {
 function trouble(run) {
   const { state } = run.status;
   const last = run.events.findLast((event) => event.kind === "failed");
-  if (state === "failed" && last) return h("div", { class: "notice bad" }, h("strong", {}, "The run failed. "), h("span", { class: "outside pre" }, last.text), h("p", {}, "Resume it with ", h("code", {}, `rlhost resume ${run.name}`), "."));
-  if (state === "interrupted") return h("div", { class: "notice warn" }, "No process is running this run, and it did not say that it ended: it may have been killed. ", h("code", {}, "rlhost resume"), " continues it from its newest checkpoint.");
+  if (state === "failed" && last) return h("div", { class: "notice bad" }, h("strong", {}, "The run failed. "), h("span", { class: "outside pre" }, last.text), h("p", {}, "Resume it with ", h("code", { class: "outside" }, `rlhost resume ${run.facts.path}`), "."));
+  if (state === "interrupted") return h("div", { class: "notice warn" }, "No process is running this run, and it did not say that it ended: it may have been killed. ", h("code", { class: "outside" }, `rlhost resume ${run.facts.path}`), " continues it from its newest checkpoint.");
   if (state === "empty") return h("div", { class: "notice" }, "Nothing has happened yet in this run.");
   return null;
 }

@@ -37,6 +37,8 @@ pub struct Question<'a> {
     pub plugin: &'a Path,
     /// The reward of the run that it would replace.
     pub reward: &'a str,
+    /// The file of the version that the run has now, if it is kept: a swap takes over the settings that are not its defaults.
+    pub current: Option<&'a Path>,
     /// Settings that differ from the run's.
     pub settings: &'a Map<String, Value>,
     /// Where the first completion's line begins in the file.

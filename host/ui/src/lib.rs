@@ -11,6 +11,8 @@ mod backend;
 mod followed;
 mod folder;
 mod server;
+#[cfg(test)]
+mod tests;
 
 pub use backend::{Backend, Question, Rescored};
 pub use server::{Page, Settings};

@@ -2,7 +2,7 @@
 //! of an editor: the page can do nothing that they can't.
 
 use super::completions::{advance, shown};
-use super::plugins::kept;
+use super::plugins::{current, kept};
 use super::query::Query;
 use super::{Api, Refused, Result};
 use crate::backend::{Question, Rescored};
@@ -51,7 +51,7 @@ impl Api {
             None => Map::new(),
         };
         let followed = self.followed(query)?;
-        let (run, dropped, from) = {
+        let (run, dropped, current, from) = {
             let mut run = locked(&followed);
             run.advance(Instant::now() + PATIENCE)?;
             if !advance(&mut run, Instant::now() + PATIENT)? {
@@ -67,9 +67,10 @@ impl Api {
             let step = entries.get(first).ok_or_else(|| Refused::new(404, "the run has no completions yet"))?.step;
             // Rewards see whole generations.
             let first = entries.partition_point(|entry| entry.step < step);
-            (run.path.clone(), dropped, entries[first].place)
+            (run.path.clone(), dropped, current(&run, reward), entries[first].place)
         };
-        let question = Question { run: &run, plugin: &dropped.path, reward, settings: &settings, from };
+        let current = current.as_deref();
+        let question = Question { run: &run, plugin: &dropped.path, reward, current, settings: &settings, from };
         let rescored = self.backend.rescore(&question).map_err(|detail| Refused::new(422, detail))?;
         Ok(answer(rescored, reward))
     }

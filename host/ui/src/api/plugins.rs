@@ -80,6 +80,12 @@ pub(super) fn kept(run: &Followed, query: &Query) -> Result<(PathBuf, Vec<u8>)> 
     Ok((path, bytes))
 }
 
+/// Returns where the run keeps the version of a plugin that it has now, if it does.
+pub(super) fn current(run: &Followed, name: &str) -> Option<PathBuf> {
+    let is_own = |change: &&Change| change.plugin == name && change.kind != EventKind::PluginRefused && !change.undone;
+    path_of(&run.path, run.events.changes.iter().rev().find(is_own)?)
+}
+
 /// Returns where the run keeps a version's bytes, if it does.
 fn path_of(run: &Path, change: &Change) -> Option<PathBuf> {
     let hash = change.version.hash();

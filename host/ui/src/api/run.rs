@@ -2,6 +2,7 @@
 
 use super::query::Query;
 use super::{Api, Result, config_of};
+use crate::config::shell_word;
 use crate::diagnosis;
 use crate::followed::{Followed, PATIENCE, Signs, locked};
 use crate::run::{EventKind, RunFiles, is_running};
@@ -80,6 +81,7 @@ impl Api {
             "hot_reload": config.as_ref().map(|config| config.hot_reload),
             "rewards": plugins,
             "has_completions": has_completions,
+            "path": shell_word(&run.path),
         }))
     }
 

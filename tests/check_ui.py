@@ -1,0 +1,374 @@
+#!/usr/bin/env python3
+"""Drive the page of `rlhost ui` in Chromium, as a person would, on real runs of the built-in model.
+
+    python -m venv venv && venv/bin/pip install playwright && venv/bin/playwright install chromium
+    venv/bin/python tests/check_ui.py target/debug/rlhost
+
+A Chromium that is there already is given with --chromium /usr/bin/chromium, and a folder for screenshots with --screenshots. Three short
+runs are compared; another is followed while it trains: a what-if, a swap, a roll-back, other settings, a rejected version. A run with
+hostile names and texts, 100,000 completions and 50,000 steps, an empty folder, a failed run and a phone's width follow. Nothing may be
+logged on the browser's console, but for the requests that are refused on purpose.
+
+The last output is check_ui.txt beside this file. Exits 1 if something is not as it should be.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+
+from playwright.sync_api import expect, sync_playwright
+
+REWARD = """def my_reward(completions, target: int = {target}, **columns):
+    return [-abs(len(completion.split()) - target) for completion in completions]
+"""
+BROKEN = "def my_reward(completions, **columns):\n    return [1 / 0 for completion in completions]\n"
+HOSTILE = "<img src=x onerror=\"window.pwned=1\"><script>window.pwned=1</script>\u202e'\"&"
+PATIENCE = 60_000
+
+
+class Check:
+    """Says of each thing whether it is as it should be, and remembers whether one was not."""
+
+    def __init__(self):
+        self.failed = False
+
+    def __call__(self, what, good, figure=""):
+        self.failed |= not good
+        print(f"{'ok  ' if good else 'FAIL'} {what}{f': {figure}' if figure != '' else ''}", flush=True)
+
+
+class Ui:
+    """A running `rlhost ui`."""
+
+    def __init__(self, binary, folder, *arguments):
+        command = [binary, "ui", str(folder), *arguments]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        self.url = self.process.stdout.readline().split()[0]
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.process.terminate()
+        self.process.wait()
+
+    def status(self, path, **headers):
+        """The status of a request to a path below the server's root."""
+        root = "/".join(self.url.split("/")[:3])
+        try:
+            return urlopen(Request(f"{root}/{path}", headers=headers)).status
+        except HTTPError as error:
+            return error.code
+
+
+def train(binary, folder, reward, steps, *arguments):
+    common = ["--max-steps", str(steps), "--logging-steps", "1", "--save-strategy", "no", "--output-dir", str(folder)]
+    return [binary, "-q", "grpo", "--plugin", str(reward), *common, *arguments]
+
+
+class Page:
+    """A page, with what it logs."""
+
+    def __init__(self, browser, url, width=1400, height=900, screenshots=None, scheme="light"):
+        self.context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme, reduced_motion="reduce")
+        self.page, self.url, self.logged, self.screenshots = self.context.new_page(), url, [], screenshots
+        self.page.set_default_timeout(PATIENCE)
+        self.page.on("console", lambda m: m.type in ("error", "warning") and self.logged.append(m.text))
+        self.page.on("pageerror", lambda error: self.logged.append(str(error)))
+
+    def go(self, place=""):
+        self.page.goto(self.url + place)
+        return self.page
+
+    def picture(self, name, **options):
+        if self.screenshots:
+            self.page.wait_for_timeout(400)
+            self.page.screenshot(path=str(Path(self.screenshots) / f"{name}.png"), **options)
+
+    def width(self):
+        return self.page.evaluate("Math.max(0, document.documentElement.scrollWidth - innerWidth)")
+
+
+def compared(check, browser, ui, screenshots):
+    """The table of runs, and three of them compared."""
+    view = Page(browser, ui.url, screenshots=screenshots)
+    page = view.go()
+    expect(page.locator("table.runs tbody tr")).to_have_count(3)
+    check("three runs are listed, finished", page.locator(".state.finished").count() == 3)
+    expect(page.locator(".chart .u-over").first).to_be_visible()
+    keys = page.locator(".chart").first.locator(".readout .key")
+    expect(keys).to_have_count(3)
+    check("their rewards share a chart", True, page.locator(".chart h3").first.inner_text())
+    settings = page.locator(".differences")
+    expect(settings).to_contain_text("seed")
+    check("the settings that differ are shown", "learning_rate" in settings.inner_text())
+    page.get_by_label("Compare one").uncheck()
+    expect(keys).to_have_count(2)
+    page.get_by_label("Compare one").check()
+    expect(keys).to_have_count(3)
+    for axis in ("time", "tokens", "step"):
+        page.get_by_label("Along").select_option(axis)
+        page.wait_for_timeout(600)
+        expect(keys).to_have_count(3)
+    page.get_by_label("Smoothing").fill("0.8")
+    page.wait_for_timeout(300)
+    page.get_by_label("Smoothing").fill("0")
+    check("axes and smoothing change", True)
+    page.get_by_role("button", name="Reward", exact=True).click()
+    check("a heading sorts", page.locator("th[aria-sort=descending]").count() == 1)
+    page.get_by_label("Filter runs").fill("three")
+    expect(page.locator("table.runs tbody tr")).to_have_count(1)
+    page.get_by_label("Filter runs").fill("")
+    view.picture("runs")
+    plot = page.locator(".plot").first
+    plot.focus()
+    page.keyboard.press("ArrowLeft")
+    check("arrow keys read a chart", "my_reward" not in (plot.get_attribute("aria-valuetext") or "") and plot.get_attribute("aria-valuetext") is not None)
+    check("nothing is logged", view.logged == [], " ".join(view.logged))
+    view.context.close()
+
+
+def live(check, browser, binary, place, screenshots):
+    """A run while it trains: what if, swap, roll back, settings, a version that is rejected."""
+    reward = place / "my_reward.py"
+    reward.write_text(REWARD.format(target=20))
+    (place / "better").mkdir()
+    better, broken = place / "better/my_reward.py", place / "better/broken.py"
+    better.write_text(REWARD.format(target=6))
+    broken.write_text(BROKEN)
+    runs = place / "live"
+    runs.mkdir()
+    with Ui(binary, runs, "--control") as ui:
+        view = Page(browser, ui.url, screenshots=screenshots)
+        page = view.go()
+        expect(page.locator("table.runs")).to_contain_text("No run in this folder yet")
+        check("an empty folder says how to begin", True)
+        command = train(binary, runs / "run", reward, 100_000, "--plugin", "repetition_reward.wasm", "--log-completions", "all")
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        try:
+            expect(page.locator("table.runs tbody tr a")).to_have_text("run")
+            check("a run that begins appears", True)
+            page.locator("table.runs tbody tr a").click()
+            expect(page.locator(".state.running")).to_be_visible()
+            expect(page.locator("#connection")).to_have_text("live")
+            step = page.locator(".tile dd").first
+            expect(page.locator(".chart .u-over").first).to_be_visible()
+            first = step.inner_text()
+            page.wait_for_function("first => document.querySelector('.tile dd').innerText !== first", arg=first)
+            points = page.locator(".chart .at")
+            check("curves and figures move as it trains", points.count() > 0)
+            expect(page.locator(".newest .glance")).to_have_count(3)
+            check("completions appear", True)
+            page.get_by_role("tab", name="Rewards").click()
+            card = page.locator(".plugin[aria-label=my_reward]")
+            expect(card).to_be_visible()
+            page.wait_for_timeout(3000)
+            started = time.monotonic()
+            card.locator("input[type=file]").set_input_files(str(better))
+            expect(card.locator(".changed tbody tr").first).to_be_visible()
+            check("a what-if shows what changes", True, f"{card.locator('.whatif .tile').first.inner_text()!r}".replace("\\n", " ").split("Mean")[0])
+            print(f"     what-if: {time.monotonic() - started:.1f} s beside the run")
+            view.picture("what-if")
+            card.get_by_role("button", name="Swap it in").click()
+            expect(page.locator(".toast.good")).to_contain_text("my_reward was swapped at step")
+            check("the swap is done", True)
+            expect(card.locator(".versions tr").filter(has_text="swapped")).to_have_count(1)
+            card.locator(".versions tr").filter(has_text="loaded").get_by_role("button", name="Roll back to this").click()
+            expect(card.locator(".versions tr").filter(has_text="swapped")).to_have_count(2)
+            check("the roll-back is done", True)
+            card.locator("input[type=file]").set_input_files(str(broken))
+            expect(card.locator(".whatif .bad")).to_be_visible()
+            check("a broken version says why", "ZeroDivisionError" in card.locator(".whatif pre").inner_text())
+            check("it can't be swapped in", card.get_by_role("button", name="Swap it in").is_disabled())
+            card.locator("summary", has_text="Settings").click()
+            card.get_by_label("target").fill("11")
+            card.get_by_role("button", name="Apply to the run").click()
+            expect(card.locator(".versions tr").filter(has_text="swapped")).to_have_count(3)
+            check("other settings are a version of their own", True)
+            other = page.locator(".plugin[aria-label=repetition_reward]")
+            other.locator("summary", has_text="Settings").click()
+            other.locator("input[type=range]").fill("0.5")
+            other.get_by_role("button", name="Apply to the run").click()
+            expect(page.locator(".toast.good").filter(has_text="Changed at step")).to_be_visible()
+            check("a slider sets a reward's weight", True)
+            page.get_by_role("tab", name="Overview").click()
+            page.wait_for_timeout(4000)
+            view.picture("live")
+            refused = [text for text in view.logged if "422" in text]
+            check("nothing else is logged", len(view.logged) == len(refused) == 1, " ".join(view.logged))
+            events = [json.loads(line) for line in (runs / "run/events.jsonl").read_text().splitlines()]
+            swaps = [event for event in events if event["event"] == "plugin_swapped"]
+            check("the run recorded three swaps", len(swaps) == 3, [event["step"] for event in swaps])
+        finally:
+            process.terminate()
+            process.wait()
+        expect(page.locator(".state.stopped, .state.finished")).to_be_visible()
+        check("its end is seen", True)
+        view.context.close()
+
+
+def browsed(check, browser, ui, screenshots):
+    """Completions: sorted, searched, selected, and a group side by side."""
+    view = Page(browser, ui.url, screenshots=screenshots)
+    page = view.go("#/run/one/completions")
+    expect(page.locator(".item").first).to_be_visible()
+    page.locator(".item").nth(2).click()
+    expect(page.locator(".card")).to_have_count(8)
+    check("a group is side by side", page.locator(".card.own").count() == 1)
+    view.picture("completions")
+    page.get_by_label("Sort").select_option("best")
+    page.wait_for_timeout(800)
+    rewards = [float(text.replace("\u2212", "-")) for text in page.locator(".item .chip").all_inner_texts()]
+    check("the best come first", rewards == sorted(rewards, reverse=True), f"{rewards[0]} to {rewards[-1]}")
+    text = page.locator(".item .clamp").first.inner_text().split()[0]
+    page.get_by_label("Search prompts and completions").fill(text)
+    page.wait_for_timeout(1000)
+    check("a search finds", page.locator(".item").count() > 0)
+    page.get_by_label("Search prompts and completions").fill("no such text anywhere")
+    expect(page.locator(".completions .empty")).to_have_text("No completion fits these filters.")
+    page.get_by_label("Search prompts and completions").fill("")
+    page.locator("summary", has_text="Filters").click()
+    page.get_by_label("Step from").fill("3")
+    page.get_by_label("Step to").fill("4")
+    page.wait_for_timeout(1000)
+    check("steps are selected", all("step 3" in text or "step 4" in text for text in page.locator(".item .facts").all_inner_texts()))
+    page.get_by_role("button", name="Follow this prompt").click()
+    page.wait_for_timeout(1000)
+    rows = {text.split("prompt ")[1].split(" ")[0] for text in page.locator(".item .facts").all_inner_texts()}
+    check("a prompt is followed through the run", len(rows) == 1, len(rows))
+    check("nothing is logged", view.logged == [], " ".join(view.logged))
+    view.context.close()
+
+
+def hostile(check, browser, binary, place, source, screenshots):
+    """A run's folder of somebody else, with names and texts that are markup, and one that is huge."""
+    runs = place / "hostile"
+    name = "a <b>run</b> & more"
+    folder = runs / name
+    folder.mkdir(parents=True)
+    (folder / "config.toml").write_text((source / "config.toml").read_text())
+    events = [json.loads(line) for line in (source / "events.jsonl").read_text().splitlines()]
+    for event in events:
+        if event.get("role") == "reward":
+            event |= {"plugin": HOSTILE, "version": HOSTILE, "config": {HOSTILE: HOSTILE}}
+    events.append({"event": HOSTILE, "step": 3, "text": HOSTILE, "time": "nonsense"})
+    events.append({"event": "failed", "step": 5, "reason": HOSTILE})
+    (folder / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
+    rows = [json.loads(line) for line in (source / "metrics.jsonl").read_text().splitlines()]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(row | {HOSTILE: 1.5, f"rewards/{HOSTILE}/mean": 2}) + "\n" for row in rows))
+    lines = [json.loads(line) for line in (source / "completions.jsonl").read_text().splitlines()]
+    for line in lines:
+        line |= {"prompt": HOSTILE, "completion": HOSTILE, "rewards": {HOSTILE: 1.0}, "extra": {HOSTILE: HOSTILE}}
+        line["plugins"] = {HOSTILE: HOSTILE}
+        line["messages"] = [{"role": HOSTILE, "content": HOSTILE, "tool_calls": [HOSTILE]}]
+    (folder / "completions.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines) + "{\"step\": 9, garbage\n")
+    huge = runs / "huge"
+    huge.mkdir()
+    (huge / "config.toml").write_text((source / "config.toml").read_text())
+    (huge / "events.jsonl").write_text((source / "events.jsonl").read_text())
+    lines = [json.loads(line) for line in (source / "completions.jsonl").read_text().splitlines()]
+    with (huge / "metrics.jsonl").open("w") as file:
+        for step in range(1, 50_001):
+            file.write(json.dumps(rows[step % len(rows)] | {"step": step, "time": step / 4}) + "\n")
+    with (huge / "completions.jsonl").open("w") as file:
+        for i in range(100_000):
+            file.write(json.dumps(lines[i % len(lines)] | {"step": i // 2}) + "\n")
+    with Ui(binary, runs, "--control") as ui:
+        view = Page(browser, ui.url, screenshots=screenshots)
+        page = view.go()
+        expect(page.locator("table.runs tbody tr")).to_have_count(2)
+        page.get_by_role("link", name=name).click()
+        for tab in ("Overview", "Charts", "Completions", "Rewards", "Events"):
+            page.get_by_role("tab", name=tab).click()
+            page.wait_for_timeout(800)
+        page.get_by_role("tab", name="Completions").click()
+        page.locator(".item").first.click()
+        expect(page.locator(".card").first).to_contain_text("<script>")
+        check("hostile names and texts are text", page.evaluate("window.pwned") is None and page.locator("#main img, #main script, #main b:has-text('run')").count() == 0)
+        check("hidden characters are shown", "\\u{202e}" in page.locator(".card").first.inner_text())
+        page.get_by_role("tab", name="Overview").click()
+        expect(page.locator(".notice.bad")).to_contain_text("The run failed.")
+        check("a failed run says why", True)
+        view.picture("hostile")
+        begun = time.monotonic()
+        page.goto(ui.url + "#/run/huge/completions")
+        page.reload()
+        paint = page.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime")
+        expect(page.locator(".item").first).to_be_visible()
+        listed = time.monotonic() - begun
+        expect(page.locator(".count")).to_have_text("100,000 completions")
+        whole = time.monotonic() - begun
+        page.get_by_role("tab", name="Charts").click()
+        expect(page.locator(".chart .u-over").first).to_be_visible()
+        page.wait_for_timeout(2000)
+        heap = page.evaluate("performance.memory.usedJSHeapSize") / 1e6
+        check("100,000 completions and 50,000 steps: first paint below 1 s", paint < 1000, f"{paint:.0f} ms")
+        check("memory of the page below 300 MB", heap < 300, f"{heap:.0f} MB")
+        print(f"     first completions after {listed:.1f} s, all of them read after {whole:.1f} s")
+        check("nothing is logged", view.logged == [], " ".join(view.logged))
+        view.context.close()
+
+
+def narrow(check, browser, ui, screenshots):
+    """A phone's width, in the dark."""
+    view = Page(browser, ui.url, width=390, height=844, screenshots=screenshots, scheme="dark")
+    places = {"runs": "", "overview": "#/run/one/overview", "completions": "#/run/one/completions", "rewards": "#/run/one/rewards", "events": "#/run/one/events"}
+    for name, place in places.items():
+        page = view.go(place)
+        page.wait_for_timeout(1200)
+        check(f"{name} fits a phone", view.width() == 0)
+        view.picture(f"phone-{name}")
+    page = view.go("#/run/one/completions")
+    page.locator(".item").first.click()
+    expect(page.locator(".card").first).to_be_visible()
+    page.get_by_role("button", name="List").click()
+    expect(page.locator(".item").first).to_be_visible()
+    check("a completion opens and closes", view.width() == 0)
+    check("nothing is logged", view.logged == [], " ".join(view.logged))
+    view.context.close()
+
+
+def guarded(check, ui):
+    """Requests that are refused."""
+    token = ui.url.split("/")[3]
+    check("no token, no page", ui.status("") == ui.status("api/runs") == ui.status(f"{token[:-1]}0/api/runs" if token[-1] != "0" else f"{token[:-1]}1/") == 403)
+    check("another host's name is refused", ui.status(f"{token}/", Host="evil.example") == 403)
+    check("paths lead nowhere", ui.status(f"{token}/../../etc/passwd") in (403, 404) and ui.status(f"{token}/api/run?run=..%2F..") == 404)
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("rlhost")
+    parser.add_argument("--chromium")
+    parser.add_argument("--screenshots")
+    arguments = parser.parse_args()
+    expect.set_options(timeout=PATIENCE)
+    binary, check = str(Path(arguments.rlhost).resolve()), Check()
+    with tempfile.TemporaryDirectory() as place, sync_playwright() as playwright:
+        place = Path(place)
+        runs, reward = place / "runs", place / "runs.reward.py"
+        reward.write_text(REWARD.format(target=20).replace("my_reward", "runs_reward"))
+        for name, seed, rate in (("one", 1, "3e-5"), ("two", 2, "3e-5"), ("three", 3, "1e-4")):
+            command = train(binary, runs / name, "tldr_length_reward.wasm", 12, "--seed", str(seed), "--learning-rate", rate)
+            subprocess.run([*command, "--log-completions", "all"], check=True, stdout=subprocess.DEVNULL)
+        launch = {"executable_path": arguments.chromium} if arguments.chromium else {}
+        browser = playwright.chromium.launch(args=["--no-sandbox", "--enable-precise-memory-info"], **launch)
+        with Ui(binary, runs) as ui:
+            guarded(check, ui)
+            compared(check, browser, ui, arguments.screenshots)
+            browsed(check, browser, ui, arguments.screenshots)
+            narrow(check, browser, ui, arguments.screenshots)
+        hostile(check, browser, binary, place, runs / "one", arguments.screenshots)
+        live(check, browser, binary, place, arguments.screenshots)
+        browser.close()
+    sys.exit(check.failed)
+
+
+if __name__ == "__main__":
+    main()
