@@ -4,7 +4,7 @@
     python -m venv venv && venv/bin/pip install playwright && venv/bin/playwright install chromium
     venv/bin/python tests/check_ui.py target/debug/rlhost
 
-A Chromium that is there already is given with --chromium /usr/bin/chromium, and a folder for screenshots with --screenshots. Three short
+A Chrome or Chromium that is there already is used instead of Playwright's; --chromium names another. --screenshots takes a folder. Three short
 runs are compared; another is followed while it trains: a what-if, a swap, a roll-back, other settings, a rejected version. A run with
 hostile names and texts, 100,000 completions and 50,000 steps, an empty folder, a failed run and a phone's width follow. Nothing may be
 logged on the browser's console, but for the requests that are refused on purpose.
@@ -14,6 +14,7 @@ The last output is check_ui.txt beside this file. Exits 1 if something is not as
 
 import argparse
 import json
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -284,7 +285,7 @@ def hostile(check, browser, binary, place, source, screenshots):
         page = view.go()
         expect(page.locator("table.runs tbody tr")).to_have_count(2)
         page.get_by_role("link", name=name).click()
-        for tab in ("Overview", "Charts", "Completions", "Rewards", "Events"):
+        for tab in ("Overview", "Charts", "Completions", "Rewards", "Events", "Settings"):
             page.get_by_role("tab", name=tab).click()
             page.wait_for_timeout(800)
         page.get_by_role("tab", name="Completions").click()
@@ -318,7 +319,7 @@ def hostile(check, browser, binary, place, source, screenshots):
 def narrow(check, browser, ui, screenshots):
     """A phone's width, in the dark."""
     view = Page(browser, ui.url, width=390, height=844, screenshots=screenshots, scheme="dark")
-    places = {"runs": "", "overview": "#/run/one/overview", "completions": "#/run/one/completions", "rewards": "#/run/one/rewards", "events": "#/run/one/events"}
+    places = {"runs": "", "overview": "#/run/one/overview", "completions": "#/run/one/completions", "rewards": "#/run/one/rewards", "events": "#/run/one/events", "settings": "#/run/one/settings"}
     for name, place in places.items():
         page = view.go(place)
         page.wait_for_timeout(1200)
@@ -345,7 +346,7 @@ def guarded(check, ui):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("rlhost")
-    parser.add_argument("--chromium")
+    parser.add_argument("--chromium", default=shutil.which("google-chrome") or shutil.which("chromium"))
     parser.add_argument("--screenshots")
     arguments = parser.parse_args()
     expect.set_options(timeout=PATIENCE)

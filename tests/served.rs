@@ -84,16 +84,32 @@ impl Served {
     /// If it does not.
     #[must_use]
     pub fn start(place: &Place, arguments: &[&str]) -> Self {
-        let mut child = place.start_heard(&[&["serve", "--port", "0"], arguments].concat());
+        Self::listening(place, &[&["serve", "--port", "0"], arguments].concat()).0
+    }
+
+    /// Starts `rlhost ui` and waits until it listens. Returns the page's token, too.
+    ///
+    /// # Panics
+    /// If it does not.
+    #[must_use]
+    pub fn start_ui(place: &Place, arguments: &[&str]) -> (Self, String) {
+        let (served, rest) = Self::listening(place, &[&["ui"], arguments].concat());
+        let token = rest.split('/').next().expect("a token").to_owned();
+        (served, token)
+    }
+
+    /// Starts a server. Returns what it prints after its address, too.
+    fn listening(place: &Place, arguments: &[&str]) -> (Self, String) {
+        let mut child = place.start_heard(arguments);
         let mut lines = BufReader::new(child.stdout.take().expect("its output")).lines();
         let line = lines.next().and_then(Result::ok);
-        let address = line.as_deref().and_then(|line| line.split_once("http://")?.1.split('/').next());
-        let Some(address) = address.map(str::to_owned) else {
+        let address = line.as_deref().and_then(|line| line.split_once("http://")?.1.split_once('/'));
+        let Some((address, rest)) = address.map(|(address, rest)| (address.to_owned(), rest.to_owned())) else {
             let mut said = String::new();
             let _ = child.stderr.take().expect("its messages").read_to_string(&mut said);
             panic!("{line:?} {said}");
         };
-        Self { child: KilledOnDrop(child), address }
+        (Self { child: KilledOnDrop(child), address }, rest)
     }
 
     /// Connects to it.

@@ -117,5 +117,6 @@ mod serving {
     mod interfaces;
     mod rollouts;
     mod routes;
+    mod ui;
     mod weights;
 }

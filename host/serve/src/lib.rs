@@ -14,9 +14,7 @@ mod text;
 mod weights;
 
 pub use api::{App, ModelCard, ServedWeights, Source};
-pub use http::{
-    Bound, Budget, Limits, Listening, ReplyBody, Server, Service, Settings, UnreadBody, check_key, read_keys,
-};
+pub use http::{Bound, Budget, Limits, Listening, ReplyBody, Server, Service, Settings, UnreadBody, check_key, read_keys};
 pub use scorer::Scorer;
 pub use weights::WeightLoader;
 

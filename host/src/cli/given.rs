@@ -26,6 +26,8 @@ pub(super) struct Given {
     accept_grants: bool,
     /// Whether it is for a run, which may open ports.
     is_of_run: bool,
+    /// Whether a page in the browser shows the run.
+    pub shows_page: bool,
 }
 
 /// Returns the texts given for a flag.
@@ -74,6 +76,7 @@ impl Given {
             overrides,
             settings: settings.iter().flat_map(|setting| iter::once(&setting.name).chain(&setting.aliases)).cloned().collect(),
             is_of_run: true,
+            shows_page: matches.try_get_one::<bool>("ui").ok().flatten() == Some(&true),
             accept_grants: matches.try_get_one::<bool>("accept_grants").ok().flatten() == Some(&true),
         })
     }
@@ -86,6 +89,7 @@ impl Given {
             settings: Vec::new(),
             accept_grants,
             is_of_run: true,
+            shows_page: false,
         }
     }
 

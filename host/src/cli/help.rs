@@ -30,10 +30,11 @@ pub(super) const PLUGINS: &str = "Plugins";
 pub(super) const SETTINGS: &str = "Settings of the algorithm";
 
 /// The flags of the page, with what it says about them.
-pub(super) const COMMON: [(&str, &str); 29] = [
+pub(super) const COMMON: [(&str, &str); 30] = [
     ("config", "File with keys, in TOML or YAML"),
     ("set", "Set any key"),
     ("dry_run", "Show what the run would do"),
+    ("ui", "Show the run in the browser"),
     ("resume_from_checkpoint", "Resume a run, or start from its state"),
     ("model", "Folder or hub name [default: built-in]"),
     ("teacher_model", "Teacher of distillation [default: none]"),

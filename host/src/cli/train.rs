@@ -32,7 +32,9 @@ impl Training {
             "Show what the run would do, and begin nothing: its plan, its first prompts with their tokens, and what its rewards say of \
              answers and short completions",
         );
-        let command = super::flags::command(self.name).about(self.about).arg(help::on_page(dry_run));
+        let page = Arg::new("ui").long("ui").help_heading(CONFIGURATION).action(ArgAction::SetTrue);
+        let page = page.help("Show the run in the browser while it goes on, at the address that is printed; see rlhost ui");
+        let command = super::flags::command(self.name).about(self.about).args([help::on_page(dry_run), help::on_page(page)]);
         let command = match self.name.contains('-') {
             true => command.alias(self.name.replace('-', "_")),
             false => command,
@@ -153,6 +155,8 @@ fn start(given: &Given, beginning: &Beginning, stopping: &Stopping, world: &Rc<W
         }
         (other, _) => other,
     })?;
+    // Until the run has ended.
+    let _page = (given.shows_page && world.is_first()).then(|| super::ui::beside(trainer.folder()));
     finish(trainer, stopping, &config, world)
 }
 

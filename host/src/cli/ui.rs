@@ -41,8 +41,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         signal_hook::flag::register(signal, Arc::clone(&stopped)).map_err(Failure::failed)?;
     }
     super::threads::start_threads().map_err(Failure::of)?;
-    let settings =
-        Settings { root: args.folder.clone(), host: args.host.clone(), port: args.port, control: args.control };
+    let settings = Settings { root: args.folder.clone(), host: args.host.clone(), port: args.port, control: args.control };
     let page = Page::start(settings, Plugins).map_err(Failure::mistake)?;
     if !page.address().ip().is_loopback() {
         tracing::warn!("anyone who learns the page's address can open it, and it is sent unencrypted; prefer an SSH tunnel");
@@ -54,6 +53,21 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         std::thread::sleep(NOTICED);
     }
     Ok(())
+}
+
+/// Serves the page of a run beside it, read-only, for as long as what is returned exists. Trying plugins would take the run's threads.
+pub(super) fn beside(run: &Path) -> Option<Page> {
+    let settings = Settings { root: run.to_owned(), host: "127.0.0.1".into(), port: 0, control: false };
+    match Page::start(settings, Plugins) {
+        Ok(page) => {
+            say!("page: {}", page.url());
+            Some(page)
+        }
+        Err(error) => {
+            tracing::warn!("--ui: {error}; the run goes on without its page");
+            None
+        }
+    }
 }
 
 /// Refuses what can't have runs. A folder without any is fine: one may begin there.

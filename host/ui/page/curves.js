@@ -68,8 +68,10 @@ function short(name) {
 
 /** Where a metric of rewards became another: scores of one version are no continuation of another's. */
 function swaps(run, metric) {
-  if (!/^(eval_)?reward/.test(metric)) return [];
-  return (run.marks ?? []).filter((mark) => mark.tone === "swap" || mark.tone === "rollback").map((mark) => mark.x);
+  const own = /^(?:eval_)?rewards\/(.+)\/[^/]+$/.exec(metric)?.[1];
+  if (own === undefined && !/^(eval_)?reward/.test(metric)) return [];
+  const isOther = (mark) => (mark.tone === "swap" || mark.tone === "rollback") && (own === undefined || mark.plugin === own);
+  return (run.marks ?? []).filter(isOther).map((mark) => mark.x);
 }
 
 /** The settings of charts: axis, smoothing, search. Kept for the next time. */

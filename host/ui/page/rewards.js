@@ -107,7 +107,7 @@ export class RewardsView {
       }
     };
     return h("details", { data: { key: `settings ${plugin.name}` } }, h("summary", {}, "Settings", h("span", { class: "muted" }, config.length > 0 ? count(config.length, "setting") : "weight")),
-      h("form", { class: "settings", onsubmit: submit }, weight ? h("label", { class: "field" }, "weight", h("span", { class: "slider" }, slider, shown)) : null, config.map(([key, value]) => input(key, value)), h("div", {}, h("button", { class: "primary" }, "Apply to the run"), " ", h("span", { class: "muted" }, "edits config.toml, as you would"))));
+      h("form", { class: "form", onsubmit: submit }, weight ? h("label", { class: "field" }, "weight", h("span", { class: "slider" }, slider, shown)) : null, config.map(([key, value]) => input(key, value)), h("div", {}, h("button", { class: "primary" }, "Apply to the run"), " ", h("span", { class: "muted" }, "edits config.toml, as you would"))));
   }
 
   source(name, hash) {

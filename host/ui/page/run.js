@@ -8,7 +8,7 @@ import { CompletionsView } from "./completions.js";
 import { RewardsView } from "./rewards.js";
 import { address, connection } from "./place.js";
 
-const TABS = [["overview", "Overview"], ["charts", "Charts"], ["completions", "Completions"], ["rewards", "Rewards"], ["events", "Events"]];
+const TABS = [["overview", "Overview"], ["charts", "Charts"], ["completions", "Completions"], ["rewards", "Rewards"], ["events", "Events"], ["settings", "Settings"]];
 const POINTS = 600;
 
 export async function runView(main, about, name, tab, parameters) {
@@ -86,7 +86,7 @@ class Run {
     fill(this.tabs, TABS.map(([own, title]) => h("a", { href: address(this.name, own), role: "tab", "aria-selected": own === tab ? "true" : "false", "aria-current": own === tab ? "page" : null }, title, own === "completions" && this.completions ? h("span", { class: "badge" }, this.completions.toLocaleString("en-US")) : null)));
     this.tabs.querySelector('[aria-selected="true"]')?.scrollIntoView({ block: "nearest", inline: "nearest" });
     fill(this.panel);
-    const views = { overview: Overview, charts: Charts, completions: CompletionsView, rewards: RewardsView, events: EventsView };
+    const views = { overview: Overview, charts: Charts, completions: CompletionsView, rewards: RewardsView, events: EventsView, settings: SettingsView };
     this.view = new (views[tab] ?? Overview)(this, this.panel, parameters);
     this.view.start?.();
   }
@@ -175,7 +175,7 @@ class Run {
   marks() {
     if (this.axis !== "step") return [];
     const marked = this.events.filter((event) => isMarked(event.kind) && !event.undone && event.step !== null);
-    return marked.map((event) => ({ x: event.step, kind: event.kind, tone: eventTone(event.kind), text: event.text }));
+    return marked.map((event) => ({ x: event.step, kind: event.kind, plugin: event.plugin, tone: eventTone(event.kind), text: event.text }));
   }
 
   head() {
@@ -213,7 +213,7 @@ function trouble(run) {
 /** Signs of why the run does not learn, with their remedies. */
 function signs({ findings, enough }) {
   const held = findings.filter((finding) => finding.until === null);
-  if (held.length === 0) return h("p", { class: "good" }, enough ? "No sign of trouble." : "Too early to tell: signs need some steps.");
+  if (held.length === 0) return h("p", { class: enough ? "good" : "muted" }, enough ? "No sign of trouble." : "Too early to tell: signs need some steps.");
   return held.map((finding) => h("details", { class: "sign", open: held.length === 1 }, h("summary", {}, h("span", { class: "outside" }, finding.sentence), h("span", { class: "muted" }, ` since step ${finding.since}`)),
     h("dl", { class: "evidence" }, finding.figures.map((figure) => [h("dt", { class: "outside" }, figure.name), h("dd", { class: "outside" }, figure.value)])),
     finding.advice.length > 0 ? [h("h4", {}, "What to try"), h("ul", {}, finding.advice.map((text) => h("li", { class: "outside" }, text)))] : null));
@@ -336,5 +336,40 @@ class EventsView {
   show() {
     const shown = this.run.events.filter((event) => this.kind.value === "" || event.kind === this.kind.value);
     fill(this.list, shown.reverse().map((event) => eventRow(this.run, event)), shown.length === 0 ? h("li", { class: "empty" }, "No events yet.") : null);
+  }
+}
+
+/** All settings; those that the user set come first. */
+class SettingsView {
+  constructor(run, panel) {
+    this.run = run;
+    this.wanted = "";
+    this.body = h("tbody");
+    this.note = h("p", { class: "caption warn" });
+    const find = h("input", { type: "search", placeholder: "Search settings", "aria-label": "Search settings", oninput: (e) => ((this.wanted = e.target.value.toLowerCase()), this.show()) });
+    fill(panel, h("div", { class: "bar" }, h("h2", {}, "Settings"), find, h("span", { class: "muted" }, "those that you set come first")), this.note, h("div", { class: "scroll" }, h("table", { class: "config" }, this.body)));
+  }
+
+  async start() {
+    this.run.on("events", (events) => events.some((event) => event.kind.startsWith("settings_") || event.kind === "plugin_swapped") && this.load());
+    await this.load();
+  }
+
+  async load() {
+    try {
+      const { settings, set, note } = await ask("config", { run: this.run.name });
+      const own = new Set(set);
+      const isSet = (key) => own.has(key) || own.has(key.split(".")[0]);
+      this.rows = Object.entries(settings).map(([key, value]) => ({ key, value, own: isSet(key) })).sort((a, b) => b.own - a.own);
+      this.note.textContent = note ?? "";
+      this.show();
+    } catch (error) {
+      fill(this.body, h("tr", {}, h("td", { class: "bad" }, error.message)));
+    }
+  }
+
+  show() {
+    const shown = (this.rows ?? []).filter(({ key, value }) => `${key} ${value}`.toLowerCase().includes(this.wanted));
+    fill(this.body, shown.map(({ key, value, own }) => h("tr", { class: own ? "own" : "" }, h("th", { scope: "row", class: "outside" }, key), h("td", { class: "outside" }, value))), shown.length === 0 ? h("tr", {}, h("td", { class: "empty" }, "No setting has this in it.")) : null);
   }
 }

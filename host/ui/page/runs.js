@@ -203,7 +203,7 @@ class Runs {
     const chosen = this.runs.filter((run) => this.chosen?.has(run.name) && this.data.has(run.name));
     return chosen.map((run) => {
       const data = this.data.get(run.name);
-      const marks = (data.events ?? []).map((event) => ({ x: event.step, kind: event.kind, tone: eventTone(event.kind), text: `${run.name}: ${event.text}` }));
+      const marks = (data.events ?? []).map((event) => ({ x: event.step, kind: event.kind, plugin: event.plugin, tone: eventTone(event.kind), text: `${run.name}: ${event.text}` }));
       return { name: run.name, label: run.name, colour: this.colours.get(run.name) ?? 0, data, marks };
     });
   }

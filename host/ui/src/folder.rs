@@ -4,6 +4,8 @@ use crate::config::printable;
 use crate::run::{RunFiles, is_checkpoint};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 /// How deep below the folder runs are looked for, and how many are listed.
 const DEEPEST: usize = 3;
@@ -23,7 +25,7 @@ pub(crate) struct Found {
 }
 
 /// Returns the runs in a folder, in the order of their names. Links are not followed: they may lead anywhere.
-pub(crate) fn runs(root: &Path) -> Vec<Found> {
+fn runs(root: &Path) -> Vec<Found> {
     if RunFiles(root).are_there() {
         return vec![Found { name: own_name(root), path: root.to_owned() }];
     }
@@ -34,9 +36,39 @@ pub(crate) fn runs(root: &Path) -> Vec<Found> {
     found
 }
 
-/// Returns the run of a name, which must be one that [`runs`] lists.
-pub(crate) fn find(root: &Path, name: &str) -> Option<PathBuf> {
-    runs(root).into_iter().find(|found| found.name == name).map(|found| found.path)
+/// How long a list of runs is used again.
+const FRESH: Duration = Duration::from_secs(2);
+
+/// The runs in a folder, as last listed.
+pub(crate) struct Listing {
+    root: PathBuf,
+    listed: Mutex<(Instant, Arc<Vec<Found>>)>,
+}
+
+impl Listing {
+    pub fn new(root: PathBuf) -> Self {
+        let listed = Mutex::new((Instant::now(), Arc::new(runs(&root))));
+        Self { root, listed }
+    }
+
+    /// Returns the folder.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// Returns the runs, listed again after a while.
+    pub fn runs(&self) -> Arc<Vec<Found>> {
+        let mut listed = self.listed.lock().unwrap_or_else(PoisonError::into_inner);
+        if listed.0.elapsed() > FRESH || listed.1.is_empty() {
+            *listed = (Instant::now(), Arc::new(runs(&self.root)));
+        }
+        Arc::clone(&listed.1)
+    }
+
+    /// Returns the run of a name, which must be one that is listed.
+    pub fn find(&self, name: &str) -> Option<PathBuf> {
+        self.runs().iter().find(|found| found.name == name).map(|found| found.path.clone())
+    }
 }
 
 /// Returns the name of a folder alone.
@@ -87,10 +119,11 @@ mod tests {
         std::os::unix::fs::symlink(other.path().join("secret"), root.path().join("link")).unwrap();
         let names: Vec<String> = runs(root.path()).into_iter().map(|found| found.name).collect();
         assert_eq!(names, ["a", "sweep/b", "sweep/c"]);
-        assert_eq!(find(root.path(), "sweep/b"), Some(root.path().join("sweep/b")));
+        let listing = Listing::new(root.path().to_owned());
+        assert_eq!(listing.find("sweep/b"), Some(root.path().join("sweep/b")));
         let outside = format!("../{}/secret", other.path().file_name().unwrap().to_string_lossy());
         for name in [&outside, "..", ".", "", "a/../a", "/etc", "a/", "./a", ".hidden", "link", "a\0"] {
-            assert_eq!(find(root.path(), name), None, "{name:?}");
+            assert_eq!(listing.find(name), None, "{name:?}");
         }
         let own = runs(&root.path().join("a"));
         assert_eq!((own.len(), own[0].name.as_str()), (1, "a"));

@@ -8,8 +8,8 @@ mod access;
 mod api;
 mod assets;
 mod backend;
-mod followed;
 mod folder;
+mod followed;
 mod server;
 #[cfg(test)]
 mod tests;

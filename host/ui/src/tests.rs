@@ -135,7 +135,9 @@ fn nothing_is_answered_without_the_token() {
     let served = Served::new(true);
     served.run("a", &[started()], &[], &[]);
     let wrong = "0".repeat(32);
-    for path in ["/", "/api/runs", "/app.js", &format!("/{wrong}/api/runs"), &format!("/{wrong}/"), &format!("/x/{}/", served.token())] {
+    for path in
+        ["/", "/api/runs", "/app.js", &format!("/{wrong}/api/runs"), &format!("/{wrong}/"), &format!("/x/{}/", served.token())]
+    {
         let answer = served.raw(&format!("GET {path}"), "", b"");
         assert_eq!(answer.status, 403, "{path}");
         assert!(!answer.body.contains(&served.token()), "{path}");
@@ -153,7 +155,11 @@ fn every_response_has_a_strict_policy() {
     let served = Served::new(false);
     for path in ["", "app.js", "style.css", "uplot.js", "api/about", "api/nothing", "nothing"] {
         let answer = served.get(path);
-        assert!(answer.head.contains("content-security-policy: default-src 'none'; script-src 'self'"), "{path}: {}", answer.head);
+        assert!(
+            answer.head.contains("content-security-policy: default-src 'none'; script-src 'self'"),
+            "{path}: {}",
+            answer.head
+        );
         assert!(!answer.head.contains("unsafe") && answer.head.contains("nosniff"), "{path}");
         assert_eq!(answer.status == 404, path.ends_with("nothing"), "{path}");
     }
@@ -167,8 +173,12 @@ fn runs_are_reached_by_the_names_that_are_listed_alone() {
     served.run("a", &[started()], &[json!({"step": 3, "time": 1.5, "reward": 2.5, "loss": 1})], &[]);
     served.run("b/c", &[started(), json!({"event": "finished", "step": 9, "seconds": 3})], &[], &[]);
     let runs = served.get("api/runs").json();
-    let names: Vec<(&str, &str)> =
-        runs["runs"].as_array().unwrap().iter().map(|run| (run["name"].as_str().unwrap(), run["state"].as_str().unwrap())).collect();
+    let names: Vec<(&str, &str)> = runs["runs"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|run| (run["name"].as_str().unwrap(), run["state"].as_str().unwrap()))
+        .collect();
     assert_eq!(names, [("a", "interrupted"), ("b/c", "finished")]);
     assert_eq!((&runs["runs"][0]["reward"], &runs["runs"][0]["step"]), (&json!(2.5), &json!(3)));
     for name in ["..", "../a", "a/..", "/etc", "b", "b%2F..%2Fa", "%2e%2e", "b%2Fc%2F", ""] {
@@ -183,7 +193,8 @@ fn runs_are_reached_by_the_names_that_are_listed_alone() {
 #[test]
 fn hostile_names_and_texts_are_shown_as_they_are() {
     let served = Served::new(false);
-    let events = [started(), loaded(HOSTILE, "../../../../etc/passwd"), loaded("../../x", &"ab".repeat(32)), json!({"event": HOSTILE})];
+    let events =
+        [started(), loaded(HOSTILE, "../../../../etc/passwd"), loaded("../../x", &"ab".repeat(32)), json!({"event": HOSTILE})];
     let mut line = completion(1, HOSTILE, 1.0);
     line["rewards"] = json!({ HOSTILE: 1 });
     line["plugins"] = json!({ HOSTILE: HOSTILE });
@@ -197,7 +208,8 @@ fn hostile_names_and_texts_are_shown_as_they_are() {
     assert_eq!((&plugins["plugins"][0]["name"], &plugins["plugins"][1]["now"]["kept"]), (&json!(shown), &json!(false)));
     let series = served.get("api/series?run=a").json();
     assert_eq!(series["runs"]["a"]["series"][shown]["y"], json!([1.0]));
-    let all = ["api/run?run=a", "api/completions?run=a", "api/plugins?run=a", "api/group?run=a&id=0"].map(|path| served.get(path).body);
+    let all =
+        ["api/run?run=a", "api/completions?run=a", "api/plugins?run=a", "api/group?run=a&id=0"].map(|path| served.get(path).body);
     assert!(all.iter().all(|body| !body.contains('\u{202e}') && !body.contains("\\u001b")), "{all:?}");
     // A plugin's name or hash leads to no file outside of the run.
     for query in ["plugin=..%2F..%2Fx&hash=abababababab", "plugin=..%2F..%2Fx&hash=..", "plugin=a&hash=0", "plugin=a"] {
@@ -208,10 +220,14 @@ fn hostile_names_and_texts_are_shown_as_they_are() {
 #[test]
 fn completions_are_paged_sorted_and_searched() {
     let served = Served::new(false);
-    let all: Vec<Value> = (0..3000).map(|i| completion(i / 3, &format!("text {i} Zebra{}", i % 500), f64::from(i as u32 % 7))).collect();
+    let all: Vec<Value> =
+        (0..3000).map(|i| completion(i / 3, &format!("text {i} Zebra{}", i % 500), f64::from(i as u32 % 7))).collect();
     served.run("a", &[started()], &[], &all);
     let page = served.get("api/completions?run=a&limit=5").json();
-    assert_eq!((&page["all"], &page["selected"], &page["next"], &page["newest"]), (&json!(3000), &json!(3000), &json!(5), &json!(999)));
+    assert_eq!(
+        (&page["all"], &page["selected"], &page["next"], &page["newest"]),
+        (&json!(3000), &json!(3000), &json!(5), &json!(999))
+    );
     assert_eq!(page["items"][0]["completion"], "text 2999 Zebra499");
     let best = served.get("api/completions?run=a&sort=best&limit=200&step_from=10&step_to=12").json();
     let rewards: Vec<f64> = best["items"].as_array().unwrap().iter().map(|item| item["reward"].as_f64().unwrap()).collect();
@@ -235,7 +251,8 @@ fn completions_are_paged_sorted_and_searched() {
 #[test]
 fn long_runs_are_sent_in_few_points() {
     let served = Served::new(false);
-    let rows: Vec<Value> = (1..=5000).map(|step| json!({"step": step, "time": step, "reward": step % 10, "num_tokens": step * 7})).collect();
+    let rows: Vec<Value> =
+        (1..=5000).map(|step| json!({"step": step, "time": step, "reward": step % 10, "num_tokens": step * 7})).collect();
     served.run("a", &[started()], &rows, &[]);
     let mut sent = served.get("api/series?run=a&metric=reward&points=100").json();
     while !sent["complete"].as_bool().unwrap() {

@@ -1,7 +1,8 @@
 //! Completions: in pages, sorted and selected; one with all that is known of it; a group side by side.
 
+use super::app::{Api, config_of};
 use super::query::Query;
-use super::{Api, Refused, Result, config_of};
+use super::refused::{Refused, Result};
 use crate::config::{PluginEntry, printable};
 use crate::followed::{Entry, Followed, PATIENCE, line_at, locked, rounded};
 use crate::run::PluginVersion;
@@ -39,10 +40,7 @@ struct Selection<'a> {
 impl<'a> Selection<'a> {
     fn new(query: &'a Query) -> Result<Self> {
         let ends = |low: &str, high: &str| {
-            Ok::<_, Refused>((
-                query.number(low)?.unwrap_or(f64::NEG_INFINITY),
-                query.number(high)?.unwrap_or(f64::INFINITY),
-            ))
+            Ok::<_, Refused>((query.number(low)?.unwrap_or(f64::NEG_INFINITY), query.number(high)?.unwrap_or(f64::INFINITY)))
         };
         let sort = query.get("sort").unwrap_or("newest");
         if !["newest", "oldest", "best", "worst", "longest", "shortest", "advantage"].contains(&sort) {
@@ -257,8 +255,7 @@ fn whole(run: &Followed, id: usize) -> Result<Option<Value>> {
     let text = |key: &str| shown(line.get(key).and_then(Value::as_str).unwrap_or_default(), LONGEST_TEXT);
     let plugins = line.get("plugins").and_then(Value::as_object).into_iter().flatten().take(MOST_NAMES);
     let version = |version: &Value| PluginVersion::parse(&printable(version.as_str().unwrap_or_default(), LONGEST_NAME)).short();
-    let plugins: Map<String, Value> =
-        plugins.map(|(name, own)| (printable(name, LONGEST_NAME), version(own).into())).collect();
+    let plugins: Map<String, Value> = plugins.map(|(name, own)| (printable(name, LONGEST_NAME), version(own).into())).collect();
     let extra = line.get("extra").and_then(Value::as_object).into_iter().flatten().take(MOST_NAMES);
     let extra: Map<String, Value> = extra.map(|(name, value)| (printable(name, LONGEST_NAME), plain(value).into())).collect();
     Ok(Some(json!({

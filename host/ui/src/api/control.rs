@@ -1,10 +1,11 @@
 //! Acts on a run: what another reward would have said, a swap, a roll-back, other settings. The means are those of `rlhost swap` and
 //! of an editor: the page can do nothing that they can't.
 
+use super::app::Api;
 use super::completions::{advance, shown};
 use super::plugins::{current, kept};
 use super::query::Query;
-use super::{Api, Refused, Result};
+use super::refused::{Refused, Result};
 use crate::backend::{Question, Rescored};
 use crate::config::{self, PluginEntry, files, printable};
 use crate::followed::{PATIENCE, locked, rounded};
@@ -47,7 +48,9 @@ impl Api {
         let reward = query.required("plugin")?;
         let count = query.count("newest", USUAL_COMPLETIONS, MOST_COMPLETIONS)?.max(1);
         let settings: Map<String, Value> = match query.get("settings") {
-            Some(text) => serde_json::from_str(text).map_err(|e| Refused::invalid(format!("settings must be a JSON object: {e}")))?,
+            Some(text) => {
+                serde_json::from_str(text).map_err(|e| Refused::invalid(format!("settings must be a JSON object: {e}")))?
+            }
             None => Map::new(),
         };
         let followed = self.followed(query)?;
@@ -253,7 +256,8 @@ mod tests {
         };
         let path = dropped("my-reward_2.py", b"x").unwrap();
         assert!(path.ends_with("my-reward_2.py") && !path.exists());
-        for name in ["../a.py", "a/b.py", ".py", "..py", "a.sh", "a", "", "a\u{202e}.py", "a\0.py", "a\\b.wasm", &"a".repeat(200)] {
+        for name in ["../a.py", "a/b.py", ".py", "..py", "a.sh", "a", "", "a\u{202e}.py", "a\0.py", "a\\b.wasm", &"a".repeat(200)]
+        {
             assert_eq!(dropped(name, b"x").unwrap_err().status, 400, "{name:?}");
         }
         assert!(dropped("a.py", b"").unwrap_err().message.contains("is empty"));

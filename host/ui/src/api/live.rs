@@ -1,14 +1,15 @@
 //! What is new of a run, as server-sent events.
 
+use super::app::Api;
 use super::completions::advance;
 use super::query::Query;
+use super::refused::{Refused, Result};
 use super::run::status;
-use super::{Api, Refused, Result};
 use crate::followed::{Followed, PATIENCE, locked};
 use rlhost_serve::Source;
 use serde_json::{Value, json};
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 use std::thread;
 use std::time::{Duration, Instant};

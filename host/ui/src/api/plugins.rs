@@ -1,8 +1,9 @@
 //! The plugins of a run: their versions, settings and history, and the source of a version.
 
+use super::app::{Api, config_of};
 use super::completions::shown;
 use super::query::Query;
-use super::{Api, Refused, Result, config_of};
+use super::refused::{Refused, Result};
 use crate::config::{PluginEntry, files, printable};
 use crate::followed::{Change, Followed, PATIENCE, locked};
 use crate::run::{EventKind, RunFiles, short_hash};
@@ -91,18 +92,16 @@ fn path_of(run: &Path, change: &Change) -> Option<PathBuf> {
     let hash = change.version.hash();
     // Names and hashes come from the run's folder, which may be anybody's.
     let is_file_name = !change.plugin.contains(['/', '\\', '\0']) && !change.plugin.starts_with('.');
-    let path = (is_file_name && change.version.is_hexadecimal() && hash.len() >= 16).then(|| RunFiles(run).plugin(&change.plugin, hash))?;
+    let path = (is_file_name && change.version.is_hexadecimal() && hash.len() >= 16)
+        .then(|| RunFiles(run).plugin(&change.plugin, hash))?;
     let is_file = path.symlink_metadata().is_ok_and(|found| found.is_file());
     is_file.then_some(path)
 }
 
 /// Returns a version as the page shows it.
 fn version(run: &Path, change: &Change) -> Value {
-    let config: Map<String, Value> = change
-        .config
-        .iter()
-        .map(|(key, value)| (printable(key, LONGEST_SETTING), bounded(value)))
-        .collect();
+    let config: Map<String, Value> =
+        change.config.iter().map(|(key, value)| (printable(key, LONGEST_SETTING), bounded(value))).collect();
     json!({
         "kind": change.kind,
         "time": change.time,

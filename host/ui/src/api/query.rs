@@ -1,6 +1,6 @@
 //! The query of a request: names and values, decoded.
 
-use super::{Refused, Result};
+use super::refused::{Refused, Result};
 
 /// Most names and values.
 const MOST: usize = 600;
@@ -83,7 +83,10 @@ mod tests {
         assert_eq!((query.get("run"), query.get("empty"), query.get("none")), (Some("a/b c"), None, None));
         assert_eq!(query.all("m").collect::<Vec<_>>(), ["x", "\u{e9}"]);
         assert_eq!((query.number("n").unwrap(), query.number("none").unwrap()), (Some(1000.0), None));
-        assert_eq!((query.count("k", 5, 100).unwrap(), query.count("k", 5, 10).unwrap(), query.count("z", 5, 10).unwrap()), (12, 10, 5));
+        assert_eq!(
+            (query.count("k", 5, 100).unwrap(), query.count("k", 5, 10).unwrap(), query.count("z", 5, 10).unwrap()),
+            (12, 10, 5)
+        );
         assert_eq!(query.number("m").unwrap_err().message, "m must be a number, not \"x\"");
         assert_eq!(query.required("z").unwrap_err().message, "the query lacks z");
         for bad in ["a=%", "a=%2", "a=%zz", "a=%ff", "a=%+1", &"a&".repeat(MOST + 1)] {

@@ -1,11 +1,12 @@
 //! One run: its state, its events and its signs.
 
+use super::app::{Api, config_of};
 use super::query::Query;
-use super::{Api, Result, config_of};
+use super::refused::Result;
 use crate::config::shell_word;
 use crate::diagnosis;
 use crate::followed::{Followed, PATIENCE, Signs, locked};
-use crate::run::{EventKind, RunFiles, is_running};
+use crate::run::{ConfigInForce, EventKind, RunFiles, is_running};
 use serde_json::{Value, json};
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
@@ -83,6 +84,15 @@ impl Api {
             "has_completions": has_completions,
             "path": shell_word(&run.path),
         }))
+    }
+
+    /// Answers with the run's settings, and with the keys that the user set.
+    pub(super) fn config(&self, query: &Query) -> Result<Value> {
+        let run = self.followed(query)?;
+        let mut run = locked(&run);
+        run.advance(Instant::now() + PATIENCE)?;
+        let note = ConfigInForce::read(&run.path).ok().and_then(|config| config.note);
+        Ok(json!({ "settings": *run.settings(), "set": run.events.set, "note": note }))
     }
 
     pub(super) fn diagnosis(&self, query: &Query) -> Result<Value> {

@@ -1,10 +1,10 @@
 //! The table of runs.
 
+use super::app::Api;
 use super::query::Query;
+use super::refused::{Refused, Result};
 use super::run::status;
-use super::{Api, Refused, Result};
 use crate::followed::{PATIENCE, locked};
-use crate::folder;
 use serde_json::{Map, Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -19,10 +19,10 @@ const MOST_SETTINGS: usize = 40;
 
 impl Api {
     pub(super) fn runs(&self) -> Result<Value> {
-        let found = folder::runs(&self.root);
+        let found = self.listing.runs();
         let until = Instant::now() + 2 * PATIENCE;
         let (mut rows, mut settings, mut complete) = (Vec::new(), Vec::new(), true);
-        for run in &found {
+        for run in found.iter() {
             let followed = self.store.run(&run.path);
             let mut followed = locked(&followed);
             let read = followed.advance(until);
@@ -37,7 +37,7 @@ impl Api {
             rows.push(row);
         }
         let differing = differing(&settings);
-        Ok(json!({ "runs": rows, "complete": complete, "settings": differing, "most": found.len() >= 2000 }))
+        Ok(json!({ "runs": rows, "complete": complete, "settings": differing }))
     }
 
     /// Settings in which the runs of a query differ.

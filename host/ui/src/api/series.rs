@@ -1,7 +1,8 @@
 //! Curves: metrics of one run or several, in as many points as a screen shows.
 
+use super::app::Api;
 use super::query::Query;
-use super::{Api, Refused, Result};
+use super::refused::{Refused, Result};
 use crate::followed::{Axis, PATIENCE, locked};
 use serde_json::{Map, Value, json};
 use std::time::Instant;

@@ -15,6 +15,9 @@ const LONGEST_LINE: u64 = 1 << 20;
 const LONGEST_NAME: usize = 200;
 const LONGEST_TEXT: usize = 4000;
 
+/// Most keys that the user set.
+const MOST_SET: usize = 500;
+
 /// Most events that are kept.
 const MOST_EVENTS: usize = 20_000;
 
@@ -63,6 +66,8 @@ pub(crate) struct Events {
     pub max_steps: Option<u64>,
     /// Seconds since 1970.
     pub started: Option<f64>,
+    /// Keys of the configuration that the user set.
+    pub set: Vec<String>,
     pub left_out: u64,
 }
 
@@ -76,6 +81,7 @@ impl Events {
             last: None,
             max_steps: None,
             started: None,
+            set: Vec::new(),
             left_out: 0,
         }
     }
@@ -108,6 +114,8 @@ impl Events {
             if kind.begins() {
                 self.max_steps = event.fields.get("max_steps").and_then(Value::as_u64).or(self.max_steps);
                 self.started = self.started.or(time);
+                let set = event.fields.get("set").and_then(Value::as_array).into_iter().flatten();
+                self.set = set.filter_map(Value::as_str).take(MOST_SET).map(|key| printable(key, LONGEST_NAME)).collect();
                 self.undo(event.step.unwrap_or(0));
             }
             if matches!(

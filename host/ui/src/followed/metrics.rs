@@ -274,7 +274,8 @@ mod tests {
 
     #[test]
     fn many_rows_become_few_points_with_extremes() {
-        let text: String = (0..1000).map(|step| format!("{{\"step\":{step},\"num_tokens\":{},\"a\":{}}}\n", step * 10, step % 2)).collect();
+        let text: String =
+            (0..1000).map(|step| format!("{{\"step\":{step},\"num_tokens\":{},\"a\":{}}}\n", step * 10, step % 2)).collect();
         let metrics = read(&text);
         let sampled = metrics.sample(&|name| name == "a", Axis::Tokens, (0.0, 4990.0), 50);
         assert_eq!((sampled.x.len(), sampled.per_point, sampled.series.len()), (50, 10, 1));

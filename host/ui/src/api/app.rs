@@ -1,0 +1,48 @@
+//! What all routes share.
+
+use super::query::Query;
+use super::refused::{Refused, Result};
+use crate::backend::Backend;
+use crate::config::{Config, Overrides, read};
+use crate::folder::Listing;
+use crate::followed::{Followed, Store};
+use crate::run::ConfigInForce;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+
+/// What all routes share.
+pub(crate) struct Api {
+    /// The runs that are shown.
+    pub listing: Listing,
+    pub backend: Box<dyn Backend>,
+    /// Whether runs may be acted on.
+    pub control: bool,
+    pub store: Store,
+    /// Held while a plugin scores completions: one at a time.
+    pub(super) scoring: Mutex<()>,
+}
+
+impl Api {
+    pub fn new(root: PathBuf, backend: Box<dyn Backend>, control: bool) -> Self {
+        Self { listing: Listing::new(root), backend, control, store: Store::default(), scoring: Mutex::new(()) }
+    }
+
+    /// Returns the folder of the run that a query names.
+    pub(super) fn path_of(&self, query: &Query) -> Result<PathBuf> {
+        self.path(query.required("run")?)
+    }
+
+    pub(super) fn path(&self, name: &str) -> Result<PathBuf> {
+        self.listing.find(name).ok_or_else(|| Refused::new(404, format!("there is no run {name:?} in this folder")))
+    }
+
+    /// Returns the run that a query names.
+    pub fn followed(&self, query: &Query) -> Result<Arc<Mutex<Followed>>> {
+        Ok(self.store.run(&self.path_of(query)?))
+    }
+}
+
+/// Returns the configuration of a run, as far as it can be read.
+pub(super) fn config_of(run: &Path) -> Option<Config> {
+    read([ConfigInForce::path(run).as_path()], &Overrides::default()).ok()
+}

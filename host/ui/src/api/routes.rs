@@ -1,0 +1,105 @@
+//! Which path is answered by what.
+
+use super::app::Api;
+use super::query::Query;
+use super::refused::{Refused, Result};
+use crate::folder;
+use crate::run::RunFiles;
+use serde_json::{Value, json};
+
+/// A route.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Route {
+    /// What is shown, and whether it may be acted on.
+    About,
+    /// The table of runs.
+    Runs,
+    /// Settings in which runs differ.
+    Settings,
+    /// Curves.
+    Series,
+    /// A run: its state and events, its settings, and the signs of why it does not learn.
+    Run,
+    Config,
+    Diagnosis,
+    /// Completions in pages, one, and those of its prompt and step.
+    Completions,
+    Completion,
+    Group,
+    /// Plugins with their versions, and the source of one.
+    Plugins,
+    Source,
+    /// What is new, as server-sent events.
+    Live,
+    /// Acts.
+    WhatIf,
+    Swap,
+    RollBack,
+    Configure,
+}
+
+impl Route {
+    /// Returns the route of a path below `api/`.
+    pub fn find(path: &str) -> Option<Self> {
+        Some(match path {
+            "about" => Self::About,
+            "runs" => Self::Runs,
+            "settings" => Self::Settings,
+            "series" => Self::Series,
+            "run" => Self::Run,
+            "config" => Self::Config,
+            "diagnosis" => Self::Diagnosis,
+            "completions" => Self::Completions,
+            "completion" => Self::Completion,
+            "group" => Self::Group,
+            "plugins" => Self::Plugins,
+            "source" => Self::Source,
+            "live" => Self::Live,
+            "what-if" => Self::WhatIf,
+            "swap" => Self::Swap,
+            "roll-back" => Self::RollBack,
+            "configure" => Self::Configure,
+            _ => return None,
+        })
+    }
+
+    /// Returns whether it has a body and needs `--control`.
+    pub fn acts(self) -> bool {
+        matches!(self, Self::WhatIf | Self::Swap | Self::RollBack | Self::Configure)
+    }
+}
+
+impl Api {
+    /// Answers a request with its query and body. [`Route::Live`] is answered by [`Live::start`](super::Live::start).
+    pub fn answer(&self, route: Route, query: &str, body: &[u8]) -> Result<Value> {
+        let query = Query::parse(query)?;
+        match route {
+            Route::About => Ok(self.about()),
+            Route::Runs => self.runs(),
+            Route::Settings => self.settings(&query),
+            Route::Series => self.series(&query),
+            Route::Run => self.run(&query),
+            Route::Config => self.config(&query),
+            Route::Diagnosis => self.diagnosis(&query),
+            Route::Completions => self.completions(&query),
+            Route::Completion => self.completion(&query),
+            Route::Group => self.group(&query),
+            Route::Plugins => self.plugins(&query),
+            Route::Source => self.source(&query),
+            Route::Live => Err(Refused::invalid("live is a stream of events")),
+            Route::WhatIf => self.what_if(&query, body),
+            Route::Swap => self.swap(&query, body),
+            Route::RollBack => self.roll_back(&query),
+            Route::Configure => self.configure(&query, body),
+        }
+    }
+
+    fn about(&self) -> Value {
+        json!({
+            "control": self.control,
+            "folder": folder::own_name(self.listing.root()),
+            "single": RunFiles(self.listing.root()).are_there(),
+            "version": env!("CARGO_PKG_VERSION"),
+        })
+    }
+}

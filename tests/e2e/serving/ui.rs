@@ -1,0 +1,149 @@
+//! `rlhost ui` on a run while it trains.
+
+use rlhost_tests::served::{Answer, Served};
+use rlhost_tests::{KilledOnDrop, Place, small};
+use serde_json::Value;
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::time::Duration;
+
+/// Longest that anything here is waited for.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// A reward that prefers a length.
+fn script(target: usize) -> String {
+    format!(
+        "def my_reward(completions, target: int = {target}, **columns):\n    return [-abs(len(c) - target) for c in completions]\n"
+    )
+}
+
+/// A run that trains until it is dropped, and its page.
+struct Shown {
+    // Both end before their folder goes.
+    ui: Served,
+    token: String,
+    run: KilledOnDrop,
+    place: Place,
+}
+
+impl Shown {
+    fn start(more: &[&str]) -> Self {
+        let place = Place::new();
+        place.write("my_reward.py", script(20));
+        let run = ["--plugin", "my_reward.py", "--output-dir", "runs/a", "--max-steps", "100000", "--logging-steps", "1"];
+        let size = ["--max-completion-length", "64", "--per-device-train-batch-size", "8", "--save-strategy", "no"];
+        let run = KilledOnDrop(place.start(&[&small()[..], &run, &size].concat()));
+        place.wait("runs/a", PATIENCE, || place.steps("runs/a") > 2);
+        let (ui, token) = Served::start_ui(&place, &[&["runs"], more].concat());
+        Self { ui, token, run, place }
+    }
+
+    fn get(&self, path: &str) -> Value {
+        let answer = self.ui.get(&format!("/{}/api/{path}", self.token));
+        assert_eq!(answer.status, 200, "{path}: {}", answer.body);
+        answer.json()
+    }
+
+    fn post(&self, path: &str, body: &str) -> Answer {
+        let headers = format!("x-rlhost-token: {}\r\n", self.token);
+        Answer::read(self.ui.send(&format!("POST /{}/api/{path}", self.token), &headers, body))
+    }
+
+    /// Waits for an event that answers a request.
+    fn answered(&self, request: &str) -> Value {
+        let events = || -> Vec<Value> {
+            let text = fs::read_to_string(self.place.path("runs/a/events.jsonl")).unwrap_or_default();
+            text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
+        };
+        let own = |event: &Value| event["request"] == request;
+        self.place.wait("runs/a", PATIENCE, || events().iter().any(own));
+        events().into_iter().find(own).unwrap()
+    }
+}
+
+#[test]
+fn a_reward_is_tried_swapped_and_rolled_back_while_the_run_goes_on() {
+    let shown = Shown::start(&["--control"]);
+    let runs = shown.get("runs");
+    assert_eq!((runs["runs"][0]["name"].as_str(), runs["runs"][0]["state"].as_str()), (Some("a"), Some("running")), "{runs}");
+    let plugins = shown.get("plugins?run=a");
+    let first = plugins["plugins"][0]["now"]["hash"].as_str().unwrap().to_owned();
+    let source = shown.get(&format!("source?run=a&plugin=my_reward&hash={first}"));
+    assert_eq!(source["source"], script(20));
+
+    let answer = shown.post("what-if?run=a&plugin=my_reward&file=my_reward.py&newest=64", &script(5)).json();
+    let comparison = &answer["comparison"];
+    assert!(answer["completions"].as_u64().unwrap() >= 8 && comparison["rows"] == answer["completions"], "{answer}");
+    assert!(comparison["old_mean"] != comparison["new_mean"] && !answer["rows"].as_array().unwrap().is_empty(), "{answer}");
+    // Another setting of the version that the run has.
+    let same = shown.post(&format!("what-if?run=a&plugin=my_reward&hash={first}"), "").json();
+    assert_eq!(same["differing"], 0, "{same}");
+    let other = shown.post(&format!("what-if?run=a&plugin=my_reward&hash={first}&settings=%7B%22target%22%3A5%7D"), "").json();
+    assert_ne!(other["differing"], 0, "{other}");
+    let broken = shown.post("what-if?run=a&plugin=my_reward&file=bad.py", "def bad(completions, **columns): return [1/0]\n");
+    assert!(broken.status == 422 && broken.body.contains("ZeroDivisionError"), "{}", broken.body);
+
+    let sent = shown.post("swap?run=a&plugin=my_reward&file=my_reward.py", &script(5)).json();
+    let swapped = shown.answered(sent["request"].as_str().unwrap());
+    assert_eq!((swapped["event"].as_str(), swapped["config"]["target"].as_u64()), (Some("plugin_swapped"), Some(5)));
+    let sent = shown.post(&format!("roll-back?run=a&plugin=my_reward&hash={first}"), "").json();
+    let back = shown.answered(sent["request"].as_str().unwrap());
+    assert!(back["event"] == "plugin_swapped" && back["to"].as_str().unwrap().starts_with(&first), "{back}");
+    let history = shown.get("plugins?run=a")["plugins"][0]["history"].clone();
+    let kinds: Vec<&str> = history.as_array().unwrap().iter().filter_map(|version| version["kind"].as_str()).collect();
+    assert_eq!(kinds, ["plugin_swapped", "plugin_swapped", "plugin_loaded"]);
+
+    let edited = shown.post("configure?run=a&plugin=my_reward", "{\"settings\": {\"target\": 9}, \"weight\": 0.5}");
+    assert_eq!(edited.status, 200, "{}", edited.body);
+    shown.place.wait("runs/a", PATIENCE, || {
+        let settings = shown.place.events("runs/a", "settings_changed").len();
+        settings == 1 && shown.place.events("runs/a", "plugin_swapped").len() == 3
+    });
+    let unknown = shown.post("swap?run=a&plugin=nobody&file=my_reward.py", &script(5));
+    assert!(unknown.status == 409 && unknown.body.contains("no plugin"), "{}", unknown.body);
+}
+
+#[test]
+fn a_run_is_followed_and_its_end_is_seen() {
+    let mut shown = Shown::start(&[]);
+    let stream = shown.ui.send(&format!("GET /{}/api/live?run=a", shown.token), "", "");
+    let mut rows = 0;
+    for line in BufReader::new(stream).lines() {
+        let line = line.unwrap();
+        let Some(news) = line.strip_prefix("data: ").and_then(|text| serde_json::from_str::<Value>(text).ok()) else { continue };
+        rows += news["rows"]["steps"].as_array().map_or(0, Vec::len);
+        if rows > 4 {
+            break;
+        }
+    }
+    assert!(rows > 4);
+    let series = shown.get("series?run=a&metric=reward");
+    assert!(series["runs"]["a"]["series"]["reward"]["y"].as_array().unwrap().len() > 4, "{series}");
+    assert!(shown.get("completions?run=a")["items"].as_array().unwrap().len() > 1);
+    let refused = shown.post("swap?run=a&plugin=my_reward&file=my_reward.py", &script(5));
+    assert!(refused.status == 403 && refused.body.contains("--control"), "{}", refused.body);
+    shown.run.signal("TERM");
+    shown.run.wait().unwrap();
+    assert_eq!(shown.get("run?run=a")["status"]["state"], "stopped");
+    shown.ui.terminate();
+    assert_eq!(shown.ui.ended(), Some(0));
+}
+
+#[test]
+fn folders_that_can_have_no_runs_are_refused() {
+    let place = Place::new();
+    place.write("file", "");
+    fs::create_dir_all(place.path("run/checkpoint-3")).unwrap();
+    for (folder, said) in [("nowhere", "there is no such folder"), ("file", "is a file"), ("run/checkpoint-3", "folder of a run")]
+    {
+        let outcome = place.run(&["ui", folder]);
+        assert_eq!(outcome.code, Some(2), "{folder}");
+        assert!(outcome.stderr.contains(said), "{folder}: {}", outcome.stderr);
+    }
+    let outcome = place.run(&["ui", ".", "--host", "no such host"]);
+    assert!(outcome.code == Some(2) && outcome.stderr.contains("can't serve on port 0 of no such host"), "{}", outcome.stderr);
+    // One in which a run may begin.
+    let (ui, token) = Served::start_ui(&place, &["."]);
+    assert_eq!(ui.get(&format!("/{token}/api/runs")).json()["runs"].as_array().unwrap().len(), 0);
+    assert_eq!(ui.get("/api/runs").status, 403);
+}
