@@ -173,7 +173,7 @@ def live(check, browser, binary, place, screenshots):
             started = time.monotonic()
             card.locator("input[type=file]").set_input_files(str(better))
             expect(card.locator(".changed tbody tr").first).to_be_visible()
-            check("a what-if shows what changes", True, f"{card.locator('.whatif .tile').first.inner_text()!r}".replace("\\n", " ").split("Mean")[0])
+            check("a what-if shows what changes", card.locator(".whatif .tile").count() >= 3)
             print(f"     what-if: {time.monotonic() - started:.1f} s beside the run")
             view.picture("what-if")
             card.get_by_role("button", name="Swap it in").click()

@@ -10,7 +10,7 @@ use crate::backend::{Question, Rescored};
 use crate::config::{self, PluginEntry, files, printable};
 use crate::followed::{PATIENCE, locked, rounded};
 use crate::metrics::Comparison;
-use crate::run::{PluginVersion, RunFiles, is_running};
+use crate::run::{RunFiles, is_running};
 use serde_json::{Map, Value, json};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -181,7 +181,7 @@ fn edited(text: &str, name: &str, changes: &Map<String, Value>) -> std::result::
 
 /// Compares both scores: those of the version that scored last, since other versions had other scales.
 fn answer(mut rescored: Vec<Rescored>, reward: &str) -> Value {
-    let version = rescored.last().map(|last| last.version.clone()).unwrap_or_else(PluginVersion::default);
+    let version = rescored.last().map(|last| last.version.clone()).unwrap_or_default();
     let all = rescored.len();
     rescored.retain(|row| row.version == version);
     let (old, new): (Vec<Option<f32>>, Vec<Option<f32>>) = rescored.iter().map(|row| (row.old, row.new)).unzip();
@@ -189,7 +189,6 @@ fn answer(mut rescored: Vec<Rescored>, reward: &str) -> Value {
     let mut changed: Vec<&Rescored> = rescored.iter().filter(|row| distance(row) > 1e-5).collect();
     let differing = changed.len();
     changed.sort_by(|a, b| distance(b).total_cmp(&distance(a)));
-    // A prompt's first row says enough of it.
     let rows = changed.into_iter().take(MOST_CHANGED).map(|row| {
         json!({
             "step": row.step,
@@ -247,6 +246,7 @@ fn histogram(old: &[Option<f32>], new: &[Option<f32>]) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::run::PluginVersion;
 
     #[test]
     fn dropped_files_have_harmless_names() {

@@ -82,9 +82,12 @@ impl Followed {
     }
 }
 
+/// A run, and when it was last looked at.
+type Used = (Instant, Arc<Mutex<Followed>>);
+
 /// The runs that were looked at, by their folders.
 #[derive(Default)]
-pub(crate) struct Store(Mutex<HashMap<PathBuf, (Instant, Arc<Mutex<Followed>>)>>);
+pub(crate) struct Store(Mutex<HashMap<PathBuf, Used>>);
 
 impl Store {
     /// Returns a run; forgets the one that was not looked at for longest if there are too many.
