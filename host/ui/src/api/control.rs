@@ -252,7 +252,7 @@ mod tests {
     fn dropped_files_have_harmless_names() {
         let dropped = |name: &str, body: &[u8]| {
             let query: String = name.bytes().map(|byte| format!("%{byte:02x}")).collect();
-            Dropped::new(&Query::parse(&format!("file={query}")).unwrap(), body).map(|dropped| dropped.path.clone())
+            Dropped::new(&Query::parse(&format!("file={query}")).unwrap(), body).map(|dropped| dropped.path.as_path().to_owned())
         };
         let path = dropped("my-reward_2.py", b"x").unwrap();
         assert!(path.ends_with("my-reward_2.py") && !path.exists());

@@ -142,9 +142,3 @@ fn news(run: &mut Followed, told: &mut Told) -> Option<Value> {
     }
     (!message.is_empty()).then_some(Value::Object(message))
 }
-
-/// Follows a run for a test, without a page.
-#[cfg(test)]
-pub(crate) fn next(live: &mut Live) -> Option<String> {
-    live.0.blocking_recv()
-}
