@@ -132,8 +132,9 @@ fn a_run_is_followed_and_its_end_is_seen() {
 #[test]
 fn a_run_serves_its_own_page() {
     let place = Place::new();
-    let outcome = place.train("run", &[&small()[..], &["--max-steps", "1", "--ui"]].concat()).succeeded();
-    assert!(outcome.stdout.lines().any(|line| line.starts_with("page: http://127.0.0.1:")), "{}", outcome.stdout);
+    let outcome = place.train("run", &[&small()[..], &["--max-steps", "1", "--ui"]].concat());
+    let said = &outcome.succeeded().stdout;
+    assert!(said.lines().any(|line| line.starts_with("page: http://127.0.0.1:")), "{said}");
 }
 
 #[test]
