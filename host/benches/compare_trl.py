@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Time the same work through TRL and through rlhost, on the CPU: GRPO, DPO and generation.
+"""Time the same work through TRL and through rlhost, on the CPU: GRPO, DPO, distillation and generation.
 
     python -m venv venv && venv/bin/pip install trl==1.16.0 accelerate datasets torch transformers
     cargo build
-    venv/bin/python host/benches/compare_trl.py [--what grpo,dpo,generation] [--size 3.4M]
+    venv/bin/python host/benches/compare_trl.py [--what grpo,dpo,distillation,generation] [--size 3.4M]
 
 (with peft too for --lora). Both have the same random model (tied embeddings, a byte-level BPE
 tokenizer of 2,048 or 49,152 tokens) and the same 64 TL;DR prompts:
@@ -36,6 +36,8 @@ grpo: completions of 64 tokens, reward -|20 - tokens|, no KL term. No completion
 rewards of a group are equal and the gradient is zero; neither program takes a short cut for that.
 dpo: the post's own summary against another post's, beta 0.1, the starting model as reference, asked
 in each step.
+distillation: one completion of 64 tokens for each of as many prompts as GRPO has completions, and the reverse divergence from a larger teacher
+with the same tokenizer: the 30M model for the 3.4M one, and Qwen3-0.6B's shape, with 49,152 tokens, for the 135M one. The other sizes have none.
 generation: model.generate() of transformers (in f32, and in bf16 with the weights in that) for the
 prompts and completions of one GRPO step, reading the prompts included, against the rollouts of an rlhost run (`time/rollout` of metrics.jsonl).
 
@@ -62,7 +64,7 @@ from statistics import median
 
 ROOT = Path(__file__).resolve().parents[2]
 EOS, SEED, GROUP, COMPLETION, RATE, PROMPTS = "<|endoftext|>", 0, 8, 64, 1e-6, 64
-WHATS = ("grpo", "dpo", "generation")
+WHATS = ("grpo", "dpo", "distillation", "generation")
 
 # name: (architecture, steps, theta of the rotary embedding, shape, completions of a GRPO step, pairs of
 # a DPO step, shortest, usual and longest prompt in tokens)
@@ -81,6 +83,11 @@ SIZES = {
     "135M": ("Llama", 3, 1e5, (576, 30, 9, 3, 1536, 49152, 8192), 8, 4, (260, 320, 380)),
     "0.5B": ("Qwen2", 3, 1e6, (896, 24, 14, 2, 4864, 151936, 32768), 8, 4, (260, 320, 380)),
     "0.6B": ("Qwen3", 3, 1e6, (1024, 28, 16, 8, 3072, 151936, 40960), 8, 4, (260, 320, 380)),
+}
+# Teachers of a size: architecture, theta and shape.
+TEACHERS = {
+    "3.4M": ("Qwen2", 1e6, (512, 10, 8, 4, 1376, 2048, 2048), {}),
+    "135M": ("Qwen3", 1e6, (1024, 28, 16, 8, 3072, 49152, 40960), {"head_dim": 128}),
 }
 
 
@@ -152,17 +159,26 @@ def prepare(work, size, lora, prompts, corpus):
         # Rows that no token has would be sampled, too.
         embedding[tokens:, 0] = -1
     (model.bfloat16() if lora else model).save_pretrained(work / "model")
+    if size in TEACHERS:
+        architecture, theta, shape, more = TEACHERS[size]
+        config = getattr(transformers, f"{architecture}Config")(
+            **dict(zip(SHAPE, shape, strict=True)), **more, tie_word_embeddings=True,
+            rope_parameters={"rope_type": "default", "rope_theta": theta}, bos_token_id=None, eos_token_id=eos, pad_token_id=eos)
+        teacher = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+        teacher.save_pretrained(work / "teacher")
+        for file in ("tokenizer.json", "tokenizer_config.json"):
+            shutil.copy(work / "model" / file, work / "teacher" / file)
     lengths = [length for length, _ in chosen]
     answers = [len(bpe.encode(answer(row)).ids) for row in others]
     return {"parameters": model.num_parameters(), "shortest": min(lengths), "longest": max(lengths),
             "shortest_answer": min(answers), "longest_answer": max(answers)}
 
 
-def load_model(work, dtype="float32"):
+def load_model(work, dtype="float32", name="model"):
     import torch
     import transformers
 
-    return transformers.AutoModelForCausalLM.from_pretrained(work / "model", dtype=getattr(torch, dtype))
+    return transformers.AutoModelForCausalLM.from_pretrained(work / name, dtype=getattr(torch, dtype))
 
 
 def train_trl(work, what, lora, setting, rows, steps, threads):
@@ -205,6 +221,11 @@ def train_trl(work, what, lora, setting, rows, steps, threads):
     if what == "dpo":
         dataset = datasets.Dataset.from_list(read_rows(work / "pairs.jsonl"))
         trainer = trl.DPOTrainer(args=trl.DPOConfig(**settings, beta=0.1), train_dataset=dataset, **common)
+    elif what == "distillation":
+        dataset = datasets.Dataset.from_list(read_rows(work / "prompts.jsonl"))
+        config = trl.DistillationConfig(**settings, max_completion_length=COMPLETION, beta=1.0)
+        teacher = load_model(work, "bfloat16" if settings["bf16"] else "float32", "teacher")
+        trainer = trl.DistillationTrainer(args=config, teacher_model=teacher, train_dataset=dataset, **common)
     else:
         dataset = datasets.Dataset.from_list(read_rows(work / "prompts.jsonl"))
         config = trl.GRPOConfig(**settings, num_generations=GROUP, max_completion_length=COMPLETION, beta=0.0)
@@ -271,6 +292,8 @@ def train_rlhost(binary, work, what, lora, setting, rows, steps, threads):
         "dpo": {"algorithm": "dpo", "beta": 0.1, "dataset": work / "pairs.jsonl"},
         "grpo": {"plugin": "tldr_length_reward.wasm", "num-generations": GROUP, "max-completion-length": COMPLETION,
                  "log-completions": "none", "dataset": work / "prompts.jsonl"},
+        "distillation": {"algorithm": "distillation", "teacher-model": work / "teacher", "max-completion-length": COMPLETION,
+                         "log-completions": "none", "dataset": work / "prompts.jsonl"},
     }[what]
     options = {
         **flow, "model": work / "model", "per-device-train-batch-size": rows, "max-steps": steps, "learning-rate": RATE,
@@ -289,6 +312,8 @@ def train_rlhost(binary, work, what, lora, setting, rows, steps, threads):
     shutil.rmtree(out)
     found = {"seconds": [m["step_time"] for m in logged], "losses": [m["loss"] for m in logged],
              "peak": peak_mb(usage)}
+    if what == "distillation":
+        found["lengths"] = [m["completions/mean_length"] for m in logged]
     if what == "grpo":
         found["lengths"] = [m["completions/mean_length"] for m in logged]
         found["rates"] = [rows * COMPLETION / m["time/rollout"] for m in logged[1:]]
@@ -427,6 +452,8 @@ def main():
               f"tokens, answers of {info['shortest_answer']} to {info['longest_answer']}; a step has {completions} completions "
               f"of {COMPLETION}, or {pairs} pairs", flush=True)
         for what in whats:
+            if what == "distillation" and args.size not in TEACHERS:
+                continue
             compare(what, args.rlhost.resolve(), work, args, pairs if what == "dpo" else completions, steps)
 
 
