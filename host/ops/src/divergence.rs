@@ -8,12 +8,10 @@
 //! - 1: the reverse divergence `KL(p || q)`
 //! - between: `beta KL(q || m) + (1 - beta) KL(p || m)` with `m = beta q + (1 - beta) p`, the generalised Jensen-Shannon divergence
 
-use super::gemm::{Dst, matmul};
 use super::math::{exp, ln_1p};
 use super::simd::wide;
 use super::slices::{read, tensor, write};
-use super::stored::Blocks;
-use super::tiles::{LANES, Scale, TOKENS_PER_TASK, Tile, turn};
+use super::tiles::{LANES, LogitGradients, Logits, Scale, TOKENS_PER_TASK, Tile};
 use super::view::Mat;
 use super::{Capability, Error, Result, logprob, matrix_dims};
 use candle_core::Tensor;
@@ -28,6 +26,12 @@ pub struct Predictions<'a> {
     pub output: &'a Tensor,
     /// How products of both become logits.
     pub scale: Scale,
+}
+
+impl<'a> Predictions<'a> {
+    fn logits(&self) -> Result<Logits<'a>> {
+        Logits::new(self.hidden, self.output, self.scale)
+    }
 }
 
 /// The divergence of two models' distributions at each of `M` rows, with what its backward pass needs.
@@ -118,7 +122,7 @@ pub fn forward(student: Predictions<'_>, stats: &logprob::TokenStats, teacher: P
         of_student: vec![0.0; m],
     };
     let (mut values, mut of_student) = (vec![0f64; m], vec![0f64; m]);
-    let (mut of_s, mut of_t) = (Logits::new(&student, m, vocab)?, Logits::new(&teacher, m, vocab)?);
+    let (mut of_s, mut of_t) = (student.logits()?, teacher.logits()?);
     for tile in Tile::all(m, vocab) {
         let rows = Rows::new(&tile, &divergence, None);
         let ((s, _), (t, _)) = (of_s.of(&tile), of_t.of(&tile));
@@ -161,26 +165,18 @@ impl Divergence {
         }
         let d = matrix_dims(student.hidden).1;
         let hidden = read(student.hidden)?;
-        let h = Mat::new(&hidden, m, d);
         let mut d_hidden = vec![0f32; m * d];
-        let (factor, run) = (student.scale.factor(), student.scale.precision.on_all_threads());
-        let (mut of_s, mut of_t) = (Logits::new(&student, m, vocab)?, Logits::new(&teacher, m, vocab)?);
-        let mut tiles_backward = |mut d_output: Option<&mut [f32]>| {
+        let (mut of_s, mut of_t) = (student.logits()?, teacher.logits()?);
+        let mut tiles_backward = |d_output: Option<&mut [f32]>| {
+            let hidden = Mat::new(&hidden, m, d);
+            let mut gradients = LogitGradients { hidden, d_hidden: &mut d_hidden, d_output, scale: student.scale };
             for tile in Tile::all(m, vocab) {
                 let rows = Rows::new(&tile, self, Some(d_values));
                 let ((s, output), (t, _)) = (of_s.of(&tile), of_t.of(&tile));
                 let slopes = student.scale.slopes(s);
                 let size = TOKENS_PER_TASK * tile.line();
                 s.par_chunks_mut(size).zip(t.par_chunks(size)).for_each(|(s, t)| rows.gradients(s, t));
-                if let Some(slopes) = slopes {
-                    s.iter_mut().zip(slopes).for_each(|(d, slope)| *d *= slope);
-                }
-                let d_logits = Mat::strided(s, tile.tokens.len(), tile.rows.len(), tile.line());
-                let h = h.some_rows(&tile.rows);
-                matmul(&mut d_hidden[tile.rows.start * d..], d, Dst::Add, d_logits.t(), output, factor, run);
-                if let Some(d_output) = &mut d_output {
-                    matmul(&mut d_output[tile.tokens.start * d..], d, Dst::Add, d_logits, h, factor, run);
-                }
+                gradients.add(&tile, s, slopes, output);
             }
         };
         match d_output {
@@ -188,28 +184,6 @@ impl Divergence {
             None => tiles_backward(None),
         }
         tensor(d_hidden, (m, d))
-    }
-}
-
-/// A model's logits, a tile at a time.
-struct Logits<'a> {
-    output: Blocks<'a>,
-    /// The hidden states, transposed.
-    turned: Vec<f32>,
-    room: Vec<f32>,
-    scale: Scale,
-}
-
-impl<'a> Logits<'a> {
-    fn new(of: &Predictions<'a>, m: usize, vocab: usize) -> Result<Self> {
-        let turned = turn(&read(of.hidden)?, matrix_dims(of.hidden).1);
-        Ok(Self { output: Blocks::new(of.output, of.scale.precision)?, turned, room: Tile::room(m, vocab), scale: of.scale })
-    }
-
-    /// Returns a tile's logits, and the rows of the output matrix that they are of.
-    fn of(&mut self, tile: &Tile) -> (&mut [f32], Mat<'_>) {
-        let rows = self.output.rows(&tile.tokens);
-        (tile.logits(&mut self.room, rows, &self.turned, self.scale), rows)
     }
 }
 

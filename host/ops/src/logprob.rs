@@ -4,14 +4,13 @@
 
 #[cfg(feature = "cuda")]
 use super::cuda;
-use super::gemm::{Dst, matmul};
 use super::math::{exp, max, sum_by};
 use super::mean_rows::MeanRows;
 use super::simd::wide;
 use super::slices::{read, tensor, write};
-use super::stored::{Blocks, Stored};
+use super::stored::Stored;
 use super::support::Restriction;
-use super::tiles::{LANES, TOKENS, TOKENS_PER_TASK, Tile, turn};
+use super::tiles::{LANES, LogitGradients, Logits, TOKENS, TOKENS_PER_TASK, Tile};
 use super::view::Mat;
 use super::{Capability, Error, Result, matrix_dims, on_device};
 use candle_core::Tensor;
@@ -67,15 +66,13 @@ fn statistics(
 ) -> Result<TokenStats> {
     let (m, d, vocab) = check(hidden, w, targets)?;
     on_device!(hidden, cuda::logprob::forward(hidden, w, targets, scale, restriction));
-    let (turned, mut w) = (turn(&read(hidden)?, d), Blocks::new(w, scale.precision)?);
+    let mut all_logits = Logits::new(hidden, w, scale)?;
     let mut mean_rows = (for_hidden && scale.cap.is_none() && restriction.is_none()).then(|| MeanRows::new(m, d));
-    let mut room = Tile::room(m, vocab);
     let mut sums = vec![Sums::NONE; m];
     let mut target_logits = vec![f32::NAN; m];
     let tops = |sums: &[Sums]| sums.iter().map(|sums| sums.top).collect::<Vec<_>>();
     for tile in Tile::all(m, vocab) {
-        let w = w.rows(&tile.tokens);
-        let logits = tile.logits(&mut room, w, &turned, scale);
+        let (logits, w) = all_logits.of(&tile);
         tile.restrict(logits, restriction, vocab);
         let of_tile = &mut sums[tile.rows.clone()];
         let before = tops(of_tile);
@@ -215,15 +212,12 @@ pub fn backward(
     if let (Some(rows), None, None, None, 0.0) = (&stats.mean_rows, d_entropy, dw, restriction, share) {
         return tensor(rows.backward(&Stored::of(w.into())?, targets, &stats.logp, d_logp, scale), (m, d));
     }
-    let (hs, mut w) = (read(hidden)?, Blocks::new(w, scale.precision)?);
-    let (turned, h) = (turn(&hs, d), Mat::new(&hs, m, d));
-    let mut room = Tile::room(m, vocab);
+    let (hs, mut all_logits) = (read(hidden)?, Logits::new(hidden, w, scale)?);
     let mut dh = vec![0f32; m * d];
-    let (factor, run) = (scale.factor(), scale.precision.on_all_threads());
-    let mut tiles_backward = |mut dw: Option<&mut [f32]>| {
+    let mut tiles_backward = |dw: Option<&mut [f32]>| {
+        let mut gradients = LogitGradients { hidden: Mat::new(&hs, m, d), d_hidden: &mut dh, d_output: dw, scale };
         for tile in Tile::all(m, vocab) {
-            let w = w.rows(&tile.tokens);
-            let logits = tile.logits(&mut room, w, &turned, scale);
+            let (logits, w) = all_logits.of(&tile);
             let slopes = scale.slopes(logits);
             let multiplied = tile.restrict(logits, restriction, vocab);
             let rows = Rows::of(&tile, stats, d_logp, d_entropy);
@@ -233,15 +227,7 @@ pub fn backward(
             }
             tile.targets(targets).for_each(|(place, row)| logits[place] += (1.0 - share) * d_logp[row]);
             multiplied.into_iter().for_each(|(place, factor)| logits[place] *= factor);
-            if let Some(slopes) = slopes {
-                logits.iter_mut().zip(slopes).for_each(|(d, slope)| *d *= slope);
-            }
-            let d_logits = Mat::strided(logits, tile.tokens.len(), tile.rows.len(), tile.line());
-            let h = h.some_rows(&tile.rows);
-            matmul(&mut dh[tile.rows.start * d..], d, Dst::Add, d_logits.t(), w, factor, run);
-            if let Some(dw) = &mut dw {
-                matmul(&mut dw[tile.tokens.start * d..], d, Dst::Add, d_logits, h, factor, run);
-            }
+            gradients.add(&tile, logits, slopes, w);
         }
     };
     match dw {
@@ -370,12 +356,11 @@ pub fn mean_logits(hidden: &Tensor, w: &Tensor, scale: Scale) -> Result<Vec<f32>
 }
 
 fn mean_of_tiles(hidden: &Tensor, w: &Tensor, scale: Scale) -> Result<Vec<f32>> {
-    let ((m, d), (vocab, _)) = (matrix_dims(hidden), matrix_dims(w));
-    let (turned, mut w) = (turn(&read(hidden)?, d), Blocks::new(w, scale.precision)?);
-    let mut room = Tile::room(m, vocab);
+    let ((m, _), (vocab, _)) = (matrix_dims(hidden), matrix_dims(w));
+    let mut logits = Logits::new(hidden, w, scale)?;
     let mut sums = vec![0f64; m];
     for tile in Tile::all(m, vocab) {
-        for line in tile.logits(&mut room, w.rows(&tile.tokens), &turned, scale).chunks_exact(tile.line()) {
+        for line in logits.of(&tile).0.chunks_exact(tile.line()) {
             sums[tile.rows.clone()].iter_mut().zip(line).for_each(|(sum, z)| *sum += f64::from(*z));
         }
     }

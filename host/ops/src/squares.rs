@@ -3,9 +3,7 @@
 
 use super::math::exp;
 use super::simd::wide;
-use super::slices::read;
-use super::stored::Blocks;
-use super::tiles::{Scale, Tile, turn};
+use super::tiles::{Logits, Scale, Tile};
 use super::{Capability, Result, matrix_dims};
 use candle_core::Tensor;
 
@@ -16,12 +14,11 @@ use candle_core::Tensor;
 /// On a device.
 pub fn log_sum_squares(hidden: &Tensor, w: &Tensor, scale: Scale) -> Result<Vec<f32>> {
     Capability::SquaredProbabilities.require(hidden)?;
-    let ((m, d), (vocab, _)) = (matrix_dims(hidden), matrix_dims(w));
-    let (turned, mut w) = (turn(&read(hidden)?, d), Blocks::new(w, scale.precision)?);
-    let mut room = Tile::room(m, vocab);
+    let ((m, _), (vocab, _)) = (matrix_dims(hidden), matrix_dims(w));
+    let mut all_logits = Logits::new(hidden, w, scale)?;
     let mut sums = vec![Sums { top: f32::NEG_INFINITY, sum: 0.0, squares: 0.0 }; m];
     for tile in Tile::all(m, vocab) {
-        let logits = tile.logits(&mut room, w.rows(&tile.tokens), &turned, scale);
+        let (logits, _) = all_logits.of(&tile);
         let line = tile.line();
         let mut tops = vec![f32::NEG_INFINITY; line];
         wide!(for line in logits.chunks_exact(line) {

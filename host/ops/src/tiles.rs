@@ -7,8 +7,12 @@
 use super::gemm::{Dst, matmul};
 use super::math::tanh;
 use super::simd::wide;
+use super::slices::read;
+use super::stored::Blocks;
 use super::support::Restriction;
 use super::view::{Mat, Precision};
+use super::{Result, matrix_dims};
+use candle_core::Tensor;
 use rayon::prelude::*;
 use std::ops::Range;
 
@@ -75,6 +79,55 @@ pub(super) struct Tile {
     pub tokens: Range<usize>,
 }
 
+/// A model's logits, a tile at a time.
+pub(super) struct Logits<'a> {
+    output: Blocks<'a>,
+    /// The hidden states, transposed.
+    turned: Vec<f32>,
+    room: Vec<f32>,
+    scale: Scale,
+}
+
+impl<'a> Logits<'a> {
+    /// Prepares the logits of `hidden: [M, D]` with the output matrix `output: [V, D]`.
+    pub(super) fn new(hidden: &Tensor, output: &'a Tensor, scale: Scale) -> Result<Self> {
+        let ((m, d), (vocab, _)) = (matrix_dims(hidden), matrix_dims(output));
+        let turned = turn(&read(hidden)?, d);
+        Ok(Self { output: Blocks::new(output, scale.precision)?, turned, room: Tile::room(m, vocab), scale })
+    }
+
+    /// Returns a tile's logits, and the rows of the output matrix that they are of.
+    pub(super) fn of(&mut self, tile: &Tile) -> (&mut [f32], Mat<'_>) {
+        let rows = self.output.rows(&tile.tokens);
+        (tile.logits(&mut self.room, rows, &self.turned, self.scale), rows)
+    }
+}
+
+/// The gradients of hidden states, `[M, D]`, and of an output matrix, if that is trained, which tiles add to.
+pub(super) struct LogitGradients<'a> {
+    pub hidden: Mat<'a>,
+    pub d_hidden: &'a mut [f32],
+    pub d_output: Option<&'a mut [f32]>,
+    pub scale: Scale,
+}
+
+impl LogitGradients<'_> {
+    /// Adds what follows from the derivatives by a tile's logits, which were bounded with these `slopes` and made with these rows of
+    /// the output matrix.
+    pub(super) fn add(&mut self, tile: &Tile, d_logits: &mut [f32], slopes: Option<Vec<f32>>, output: Mat<'_>) {
+        if let Some(slopes) = slopes {
+            d_logits.iter_mut().zip(slopes).for_each(|(d, slope)| *d *= slope);
+        }
+        let (d, factor, run) = (self.hidden.cols, self.scale.factor(), self.scale.precision.on_all_threads());
+        let d_logits = Mat::strided(d_logits, tile.tokens.len(), tile.rows.len(), tile.line());
+        matmul(&mut self.d_hidden[tile.rows.start * d..], d, Dst::Add, d_logits.t(), output, factor, run);
+        if let Some(d_output) = &mut self.d_output {
+            let hidden = self.hidden.some_rows(&tile.rows);
+            matmul(&mut d_output[tile.tokens.start * d..], d, Dst::Add, d_logits, hidden, factor, run);
+        }
+    }
+}
+
 impl Tile {
     /// Returns all tiles of a block before those of the next one. Their sizes depend only on those of the matrices, so that sums
     /// over them have the same order with any number of threads.
@@ -84,7 +137,7 @@ impl Tile {
     }
 
     /// Returns room for the logits of the largest tile.
-    pub(super) fn room(m: usize, vocab: usize) -> Vec<f32> {
+    fn room(m: usize, vocab: usize) -> Vec<f32> {
         vec![0f32; m.min(ROWS).next_multiple_of(LANES) * vocab.min(TOKENS)]
     }
 
@@ -94,7 +147,7 @@ impl Tile {
     }
 
     /// Computes the tile's logits from the transposed hidden states and its tokens' rows of the output matrix.
-    pub(super) fn logits<'a>(&self, room: &'a mut [f32], w: Mat<'_>, turned: &[f32], scale: Scale) -> &'a mut [f32] {
+    fn logits<'a>(&self, room: &'a mut [f32], w: Mat<'_>, turned: &[f32], scale: Scale) -> &'a mut [f32] {
         let logits = &mut room[..self.tokens.len() * self.line()];
         let h = Mat::strided(&turned[self.rows.start..], w.cols, self.rows.len(), turned.len() / w.cols.max(1));
         matmul(logits, self.line(), Dst::Replace, w, h, scale.factor(), scale.precision.on_all_threads());
@@ -115,7 +168,7 @@ impl Tile {
 }
 
 /// Returns the transpose of `values: [M, D]`.
-pub(super) fn turn(values: &[f32], d: usize) -> Vec<f32> {
+fn turn(values: &[f32], d: usize) -> Vec<f32> {
     turn_padded(values, d, values.len() / d.max(1))
 }
 
