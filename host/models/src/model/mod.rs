@@ -91,7 +91,7 @@ pub use held::Held;
 pub use load::ModelFolder;
 pub use lora::{Biases, Lora};
 pub use mixture::Mixture;
-pub use policy::{Derivatives, Pass, Policy};
+pub use policy::{Derivatives, Learning, Pass, Policy};
 pub use prompt_pass::PromptPass;
 pub use query_scale::QueryScale;
 pub use random::write_random;

@@ -14,6 +14,7 @@ use crate::ops::divergence::Predictions;
 use crate::ops::logprob::{self, Scale, TokenStats};
 use crate::ops::{self, Forest, Precision, squares};
 use candle_core::{DType, Device, Tensor};
+use std::borrow::Cow;
 
 /// A decoder whose parameters an optimizer may change.
 #[derive(Debug)]
@@ -41,6 +42,22 @@ pub struct Pass<'a> {
     taught: Option<Taught>,
     /// Operations of the pass that it continued.
     known_work: f64,
+}
+
+/// How a step learns from a pass.
+#[derive(Clone, Copy, Debug)]
+pub struct Learning {
+    /// What the random numbers of dropout and noise depend on.
+    pub key: u64,
+    /// Whether the loss may depend on log-probabilities. If not, the pass prepares nothing for that.
+    pub by_logp: bool,
+}
+
+impl From<u64> for Learning {
+    /// Learns from log-probabilities, among others.
+    fn from(key: u64) -> Self {
+        Self { key, by_logp: true }
+    }
 }
 
 /// A loss's derivatives with respect to what a pass shows of each selected prediction; none where the loss does not depend on it.
@@ -193,7 +210,7 @@ impl Policy {
     }
 
     /// Computes log-probabilities and entropies for a step that learns from them: with the adapter's dropout and the noise on
-    /// embeddings, whose random numbers depend on `key`, and with what makes the backward pass shorter. If the output matrix is
+    /// embeddings, whose random numbers depend on a key, and with what makes the backward pass shorter. If the output matrix is
     /// frozen and the loss turns out to depend on entropies or smoothed targets, the step takes longer. If the pass of all
     /// prompts is `known` for the same weights, it is continued, with the same results.
     ///
@@ -204,11 +221,11 @@ impl Policy {
         forest: &'a Forest,
         selected: &'a Selected,
         temperature: f32,
-        key: u64,
+        learning: impl Into<Learning>,
         known: Option<PromptPass>,
     ) -> Result<Pass<'a>> {
         let known = known.filter(|_| self.continues_prompts());
-        self.forward_with(forest, selected, temperature, Some(key), known)
+        self.forward_with(forest, selected, temperature, Some(learning.into()), known)
     }
 
     /// Returns the options of a pass; without a key, there is no dropout and no noise.
@@ -225,10 +242,10 @@ impl Policy {
         forest: &'a Forest,
         selected: &'a Selected,
         temperature: f32,
-        key: Option<u64>,
+        learning: Option<Learning>,
         known: Option<PromptPass>,
     ) -> Result<Pass<'a>> {
-        let how = self.how(key, forest, &selected.rows)?;
+        let how = self.how(learning.map(|learning| learning.key), forest, &selected.rows)?;
         let (known_work, (hidden, kept)) = match known.and_then(|known| Continuation::new(known, forest, &selected.rows)) {
             Some(rest) => {
                 tracing::debug!("continues the pass over {} of {} rows", forest.len() - rest.len(), forest.len());
@@ -240,7 +257,8 @@ impl Policy {
         };
         let scale = self.decoder.logits(temperature);
         let weights = &self.decoder.weights;
-        let statistics = if key.is_some() && !weights.trains_output() { logprob::forward_for_hidden } else { logprob::forward };
+        let for_hidden = learning.is_some_and(|learning| learning.by_logp) && !weights.trains_output();
+        let statistics = if for_hidden { logprob::forward_for_hidden } else { logprob::forward };
         let stats = statistics(&hidden, weights.output(), &selected.targets, scale, selected.restriction())?;
         finite(&stats)?;
         let values = self.decoder.weights.value_head.as_ref().map(|head| critic::values(&hidden, head)).transpose()?;
@@ -358,10 +376,10 @@ impl Pass<'_> {
         }
         let (output, stats) = (self.policy.decoder.weights.output(), &self.stats);
         let (targets, restriction) = (&self.selected.targets, self.selected.restriction());
-        let none = vec![0.0; if by.logp.is_some() { 0 } else { self.selected.len() }];
-        let d_logp = by.logp.unwrap_or(&none);
+        let none = || Cow::Owned(vec![0.0; self.selected.len()]);
+        let d_logp = by.logp.map_or_else(none, Cow::Borrowed);
         let d_hidden =
-            logprob::backward(&self.hidden, output, targets, self.scale, restriction, stats, d_logp, by.entropy, d_output)?;
+            logprob::backward(&self.hidden, output, targets, self.scale, restriction, stats, &d_logp, by.entropy, d_output)?;
         Ok(match of_divergence {
             Some(other) => (d_hidden + other)?,
             None => d_hidden,

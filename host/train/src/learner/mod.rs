@@ -21,12 +21,12 @@ use super::{Error, Result};
 use crate::activity::{self, Activity, Task};
 use crate::dist::World;
 use crate::metrics::Metric;
-use crate::model::{self, Architecture, Compared, Frozen, ModelFolder, Passed, Policy, PromptPass, Weights};
+use crate::model::{self, Architecture, Compared, Frozen, Learning, ModelFolder, Passed, Policy, PromptPass, Weights};
 use crate::ops;
 use crate::ops::dropout::mixed_bits;
 use crate::optim::Settings;
 use crate::plugin::columns::{
-    MICRO_BATCH_LABEL, MISMATCHED_LOGP, MISMATCHED_REF_LOGP, PROMPT_LOGP, REF_LOGP, SAMPLING_LOGP, SEQUENCE_VALUE,
+    LOGP, MICRO_BATCH_LABEL, MISMATCHED_LOGP, MISMATCHED_REF_LOGP, PROMPT_LOGP, REF_LOGP, SAMPLING_LOGP, SEQUENCE_VALUE,
 };
 use crate::plugin::{Column, Gradient, Needs, Unit};
 use candle_core::{DType, Tensor};
@@ -277,7 +277,10 @@ impl Learner {
         }
         let temperature = self.plan.temperature;
         let pass = match key {
-            Some(key) => self.policy.forward_learning(forest, selected, temperature, key, known)?,
+            Some(key) => {
+                let by_logp = needs.has(LOGP) || needs.has(PROMPT_LOGP);
+                self.policy.forward_learning(forest, selected, temperature, Learning { key, by_logp }, known)?
+            }
             None => self.policy.forward(forest, selected, temperature)?,
         };
         let pass = pass.weighing_aux_loss(aux_weight).smoothing_targets(self.plan.label_smoothing)?;
