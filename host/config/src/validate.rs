@@ -192,6 +192,11 @@ impl Config {
         Ok(())
     }
 
+    /// Returns whether anything scores completions in training.
+    fn has_reward(&self) -> bool {
+        self.plugin.iter().any(|entry| !entry.eval_only) || self.has_episodes()
+    }
+
     /// Refuses what compares scores in a run without rewards.
     fn check_unscored(&self) -> Result<(), (&'static str, String)> {
         let by_reward = [
@@ -199,8 +204,7 @@ impl Config {
             ("skip_groups", self.skip_groups > 0.0),
             ("eval_pass_threshold", self.eval_pass_threshold.is_some()),
         ];
-        let has_reward = self.plugin.iter().any(|entry| !entry.eval_only) || self.has_episodes();
-        match by_reward.into_iter().find(|(_, given)| *given && !has_reward) {
+        match by_reward.into_iter().find(|(_, given)| *given && !self.has_reward()) {
             Some((key, _)) => Err((key, "compares rewards, and this run has none; name one with --plugin".to_owned())),
             None => Ok(()),
         }
@@ -220,7 +224,7 @@ impl Config {
         }
         if !scored {
             self.check_unscored().or_else(|(key, detail)| invalid(key, detail))?;
-        } else if self.plugin.iter().all(|entry| entry.eval_only) && !self.has_episodes() {
+        } else if !self.has_reward() {
             let detail = "is missing: name at least one reward, as in --plugin tldr_length_reward.wasm, or --reward-model. To learn \
                           from the \
                           dataset's own completions, as `rlhost sft` does, use --learn-from dataset";

@@ -51,13 +51,12 @@ use data::Datasets;
 use models::{aux_loss_coef, check_precisions, dropout, noise, old_logp, policy_and_reference};
 use opened::Opened;
 use plugins::Loaded;
-use reference::Reference;
+use reference::NamedModel;
 use serde_json::{Map, Value};
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
-use teacher::Teacher;
 use values::Values;
 
 /// Loads everything that `config` names, on each rank of the `world`.
@@ -178,13 +177,14 @@ fn resolve(mut config: Config, beginning: &Beginning, world: &World) -> Result<R
     let folder = choose_folder(&config, &plugins, beginning, world)?;
     config.output_dir = Some(folder.display().to_string());
     let mut opened = model::open(&mut config, &folder, beginning, (&backend, world))?;
-    if let Some(Reference { folder, name, warning }) = reference::find(&config, &plugins, &batching, &opened, (beginning, world))?
+    if let Some(NamedModel { folder, name, warning }) =
+        reference::find(&config, &plugins, &batching, &opened, (beginning, world))?
     {
         config.ref_model = Some(name);
         opened.reference = Some(folder);
         warnings.extend(warning);
     }
-    if let Some(Teacher { folder, name, warning }) = teacher::find(&config, &plugins, &opened, &backend, (beginning, world))? {
+    if let Some(NamedModel { folder, name, warning }) = teacher::find(&config, &plugins, &opened, &backend, (beginning, world))? {
         config.teacher_model = Some(name);
         opened.teacher = Some(folder);
         warnings.extend(warning);

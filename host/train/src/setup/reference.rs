@@ -18,13 +18,44 @@ use std::collections::BTreeMap;
 
 const KEY: &str = "ref_model";
 
-/// A reference model that is not the run's initial model.
-pub(super) struct Reference {
+/// A model that a key names, to be compared with the policy.
+pub(super) struct NamedModel {
     pub folder: ModelFolder,
     /// A name that stays valid wherever the run resumes.
     pub name: String,
     /// Why the model may tokenize texts differently from the policy.
     pub warning: Option<String>,
+}
+
+impl NamedModel {
+    /// Opens the folder of the model that this key names, which reads this number of tokens at least.
+    ///
+    /// # Errors
+    /// If there is no such model, or it reads fewer tokens or shorter texts than the policy.
+    pub(super) fn open(key: &'static str, given: &str, opened: &Opened, tokens: usize, world: &World) -> Result<Self> {
+        let named = after_the_first(world, || Ok(open_named(given)))?;
+        let (folder, name) = named.map_err(|detail| Error::setting(key, detail))?;
+        check_sizes(key, &folder, opened, tokens)?;
+        let warning = other_tokenizer(key, &folder, opened);
+        Ok(Self { folder, name, warning })
+    }
+
+    /// Refuses a model that a key names and nothing uses; `what` it would be. A run that continues may have had another version of its
+    /// algorithm.
+    pub(super) fn refuse_unused(
+        key: &'static str,
+        given: &str,
+        what: &str,
+        config: &Config,
+        beginning: &Beginning,
+    ) -> Result<()> {
+        let reason = format!("{} has no {what} with these settings", config.algorithm);
+        if beginning.origin().is_some() {
+            tracing::info!("{key} {given} is ignored: {reason}");
+            return Ok(());
+        }
+        Err(Error::setting(key, format!("{reason}; leave it out")))
+    }
 }
 
 /// Opens the folder of the reference model that the configuration names, or that a fork starts from, if any.
@@ -37,31 +68,22 @@ pub(super) fn find(
     batching: &Batching,
     opened: &Opened,
     (beginning, world): (&Beginning, &World),
-) -> Result<Option<Reference>> {
+) -> Result<Option<NamedModel>> {
     if !plugins.about().needs.has(REF_LOGP) {
-        let Some(given) = &config.ref_model else { return Ok(None) };
-        // A run that continues may have had another version of its algorithm.
-        if beginning.origin().is_some() {
-            tracing::info!("{KEY} {given} is ignored: {} has no reference model with these settings", config.algorithm);
-            return Ok(None);
-        }
-        let detail = format!("{} has no reference model with these settings; leave it out", config.algorithm);
-        return Err(Error::setting(KEY, detail));
+        let unused = config.ref_model.as_ref();
+        unused.map_or(Ok(()), |given| NamedModel::refuse_unused(KEY, given, "reference model", config, beginning))?;
+        return Ok(None);
     }
     let given = config.ref_model.clone().map_or_else(|| fine_tuned(config, opened, beginning), |given| Ok(Some(given)))?;
     let Some(given) = given else { return Ok(None) };
-    let named = after_the_first(world, || Ok(open_named(&given)))?;
-    let (folder, name) = named.map_err(|detail| Error::setting(KEY, detail))?;
     // Of given texts it scores the tokenizer's tokens, of a generation's whatever the policy can write.
     let written = opened.source.architecture().vocab_size;
     let tokens = batching.groups.map_or(opened.tokenizer.vocab_size(), |_| written);
-    check_sizes(KEY, &folder, opened, tokens)?;
-    let warning = other_tokenizer(KEY, &folder, opened);
-    Ok(Some(Reference { folder, name, warning }))
+    NamedModel::open(KEY, &given, opened, tokens, world).map(Some)
 }
 
 /// Returns a warning if the model that a key names may tokenize texts differently from the policy.
-pub(super) fn other_tokenizer(key: &str, folder: &ModelFolder, opened: &Opened) -> Option<String> {
+fn other_tokenizer(key: &str, folder: &ModelFolder, opened: &Opened) -> Option<String> {
     let what = match Tokenizer::open(folder.tokenizer()) {
         Ok(own) if own.is_same_as(&opened.tokenizer) => return None,
         Ok(_) => "has another tokenizer.json than the policy",

@@ -2,27 +2,16 @@
 
 use super::opened::Opened;
 use super::plugins::Loaded;
-use super::reference::other_tokenizer;
-use super::value_model::{check_sizes, open_named};
+use super::reference::NamedModel;
 use crate::config::Config;
 use crate::dist::World;
 use crate::model::{Backend, Frozen, Held, ModelFolder};
 use crate::ops::Capability;
 use crate::ops::quantized::Scheme;
 use crate::origin::Beginning;
-use crate::ranks::after_the_first;
 use crate::{Error, Result};
 
 const KEY: &str = "teacher_model";
-
-/// A teacher's files.
-pub(super) struct Teacher {
-    pub folder: ModelFolder,
-    /// A name that stays valid wherever the run resumes.
-    pub name: String,
-    /// Why the model may tokenize texts differently from the policy.
-    pub warning: Option<String>,
-}
 
 /// Opens the folder of the teacher that the configuration names, if the algorithm learns from one.
 ///
@@ -35,7 +24,7 @@ pub(super) fn find(
     opened: &Opened,
     backend: &Backend,
     (beginning, world): (&Beginning, &World),
-) -> Result<Option<Teacher>> {
+) -> Result<Option<NamedModel>> {
     let needs = &plugins.about().needs;
     let Some(given) = &config.teacher_model else {
         if needs.has_teacher() {
@@ -48,16 +37,10 @@ pub(super) fn find(
         return Ok(None);
     };
     if !needs.has_teacher() {
-        // A run that continues may have had another version of its algorithm.
-        if beginning.origin().is_some() {
-            tracing::info!("{KEY} {given} is ignored: {} has no teacher with these settings", config.algorithm);
-            return Ok(None);
-        }
-        return Err(Error::setting(KEY, format!("{} has no teacher with these settings; leave it out", config.algorithm)));
+        NamedModel::refuse_unused(KEY, given, "teacher", config, beginning)?;
+        return Ok(None);
     }
-    let named = after_the_first(world, || Ok(open_named(given)))?;
-    let (folder, name) = named.map_err(|detail| Error::setting(KEY, detail))?;
-    check_sizes(KEY, &folder, opened, opened.source.architecture().vocab_size)?;
+    let model = NamedModel::open(KEY, given, opened, opened.source.architecture().vocab_size, world)?;
     if needs.divergence().is_some() {
         if let Some(detail) = backend.refusal(Capability::Divergences) {
             return Err(Error::setting(KEY, detail));
@@ -76,10 +59,9 @@ pub(super) fn find(
     if let Some(detail) = backend.refusal(Capability::QuantizedWeights).filter(|_| scheme.is_some()) {
         return Err(Error::setting(key, detail));
     }
-    let warning = other_tokenizer(KEY, &folder, opened);
     let as_stored = backend.supports(Capability::StoredWeights);
-    let folder = if as_stored { folder.holding(Held { scheme, ..Held::AS_STORED }) } else { folder };
-    Ok(Some(Teacher { folder, name, warning }))
+    let hold = |folder: ModelFolder| if as_stored { folder.holding(Held { scheme, ..Held::AS_STORED }) } else { folder };
+    Ok(Some(NamedModel { folder: hold(model.folder), ..model }))
 }
 
 /// Reads the teacher in this folder.
