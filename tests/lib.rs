@@ -483,11 +483,14 @@ impl Place {
     /// # Panics
     /// If it did not.
     pub fn assert_same_end(&self, got: &str, want: &str, step: u64, weights: &str) {
-        for file in [weights, "trainer/optimizer.safetensors"] {
-            let bytes = |run: &str| {
-                let path = self.path(run).join(format!("checkpoint-{step}")).join(file);
-                std::fs::read(path).expect("the file is there")
-            };
+        let checkpoint = |run: &str| self.path(run).join(format!("checkpoint-{step}"));
+        let trainer = std::fs::read_dir(checkpoint(want).join("trainer")).expect("the checkpoint is there");
+        let names = trainer.map(|entry| entry.expect("it can be read").file_name().to_string_lossy().into_owned());
+        let moments: Vec<String> =
+            names.filter(|name| name.starts_with("optimizer")).map(|name| format!("trainer/{name}")).collect();
+        assert!(!moments.is_empty(), "{want}: no moments");
+        for file in std::iter::once(weights).chain(moments.iter().map(String::as_str)) {
+            let bytes = |run: &str| std::fs::read(checkpoint(run).join(file)).expect("the file is there");
             assert!(bytes(got) == bytes(want), "{got}: {file} differs");
         }
         for file in ["metrics.jsonl", "completions.jsonl"] {

@@ -29,11 +29,7 @@ fn training(c: &mut Criterion) {
         group.bench_function("forward", |b| b.iter(|| drop(black_box(policy.forward(&forest, &selected, 1.0).unwrap()))));
         group.bench_function("forward and backward", |b| {
             b.iter(|| {
-                policy
-                    .forward(&forest, &selected, 1.0)
-                    .unwrap()
-                    .backward(Derivatives::of_logp(&d_logp), &gradients, &|| ())
-                    .unwrap();
+                policy.forward(&forest, &selected, 1.0).unwrap().backward(Derivatives::of_logp(&d_logp), &gradients).unwrap();
             });
         });
         group.bench_function("score (the reference's pass)", |b| {

@@ -198,7 +198,7 @@ fn gradients(policy: &Policy) -> Vec<(String, Vec<f32>)> {
     let (forest, selected) = packed(&[(vec![5, 9, 2, 41, 7], vec![vec![3, 1, 8, 20], vec![60, 11]])]);
     let (gradients, d_logp): (_, Vec<f32>) =
         (policy.zero_gradients().unwrap(), (0..selected.len()).map(|i| (i as f64 * 0.8).cos() as f32).collect());
-    policy.forward(&forest, &selected, 1.0).unwrap().backward(Derivatives::of_logp(&d_logp), &gradients, &|| ()).unwrap();
+    policy.forward(&forest, &selected, 1.0).unwrap().backward(Derivatives::of_logp(&d_logp), &gradients).unwrap();
     gradients.named().into_iter().map(|(name, t)| (name, ops::to_vec(t).unwrap())).collect()
 }
 

@@ -49,7 +49,7 @@ fn results(policy: &Policy, selected: &Selected, pass: Pass<'_>) -> (Vec<f32>, V
     let gradients = policy.zero_gradients().unwrap();
     let logp = pass.stats().logp.clone();
     let d_logp: Vec<f32> = (0..selected.len()).map(|i| (i as f32 * 0.8).cos() + 0.5).collect();
-    pass.backward(Derivatives::of_logp(&d_logp), &gradients, &|| ()).unwrap();
+    pass.backward(Derivatives::of_logp(&d_logp), &gradients).unwrap();
     (logp, gradients.named().into_iter().flat_map(|(_, g)| ops::to_vec(g).unwrap()).collect())
 }
 

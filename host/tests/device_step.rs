@@ -92,7 +92,6 @@ fn steps(policy: &Policy) -> Figures {
                 ..Derivatives::default()
             },
             &gradients,
-            &|| (),
         )
         .unwrap();
         for (name, gradient) in gradients.named() {

@@ -12,7 +12,10 @@ use candle_core::{DType, Device, Result, Tensor, Var};
 use families::FAMILIES;
 use naive::{Naive, unevenness};
 use packed::packed;
-use rlhost::model::{Architecture, Derivatives, Family, Gradients, Linear, Lora, ModelFolder, NewHead, Policy, Stacks, Weights};
+use rlhost::model::{
+    Architecture, Derivatives, Direction, Family, Gradients, Learning, Linear, Lora, ModelFolder, NewHead, Part, Policy, Stacks,
+    Watch, Weights,
+};
 use rlhost::ops;
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -172,12 +175,8 @@ fn log_probabilities_and_all_gradients_equal_the_naive_padded_form() {
 
         let gradients = policy.zero_gradients().unwrap();
         let (c, e, v) = coefficients(logp.len());
-        pass.backward(
-            Derivatives { logp: Some(&c), entropy: Some(&e), values: Some(&v), ..Derivatives::default() },
-            &gradients,
-            &|| (),
-        )
-        .unwrap();
+        pass.backward(Derivatives { logp: Some(&c), entropy: Some(&e), values: Some(&v), ..Derivatives::default() }, &gradients)
+            .unwrap();
         for (parameter, got) in compared(name, &gradients, &want) {
             assert!(got.iter().all(|g| g.is_finite()) && got.iter().any(|g| *g != 0.0), "{name}: {parameter} has no gradient");
         }
@@ -271,12 +270,8 @@ fn an_adapter_and_a_critic_are_all_that_has_gradients_and_they_equal_the_naive_f
 
         let gradients = policy.zero_gradients().unwrap();
         let (c, e, v) = coefficients(selected.len());
-        pass.backward(
-            Derivatives { logp: Some(&c), entropy: Some(&e), values: Some(&v), ..Derivatives::default() },
-            &gradients,
-            &|| (),
-        )
-        .unwrap();
+        pass.backward(Derivatives { logp: Some(&c), entropy: Some(&e), values: Some(&v), ..Derivatives::default() }, &gradients)
+            .unwrap();
         let trained: Vec<String> = gradients.named().into_iter().map(|(name, _)| name).collect();
         let maps: usize = (0..a.layers).map(|layer| maps(&a, layer, targets.len())).sum();
         let sparse = a.mixture.as_ref().map_or(0, |mixture| mixture.sparse.iter().filter(|sparse| **sparse).count());
@@ -307,11 +302,11 @@ fn a_value_model_has_the_naive_forms_values_and_gradients_and_nothing_of_a_polic
         let model = Policy::new(decoder);
         let want = naive_of(&a, model.weights(), of_values).unwrap();
         let (forest, selected) = packed(&texts());
-        let pass = model.forward_values(&forest, &selected.rows, None).unwrap();
+        let pass = model.forward_values(&forest, &selected.rows, None, None).unwrap();
         assert_eq!(pass.values(), model.frozen().values(&forest, &selected.rows).unwrap().unwrap());
         assert!(relative(pass.values(), &want.values) <= 1e-5, "{name}: values");
         let gradients = model.zero_gradients().unwrap();
-        pass.backward(&of_values(selected.len()).2, &gradients, &|| ()).unwrap();
+        pass.backward(&of_values(selected.len()).2, &gradients).unwrap();
         for (parameter, got) in compared(name, &gradients, &want) {
             assert!(got.iter().any(|g| *g != 0.0), "{name}: {parameter} has no gradient");
         }
@@ -336,12 +331,8 @@ fn gradients_of_episodes_equal_the_naive_form_in_which_replies_have_no_loss() {
         let pass = policy.forward(&forest, &selected, TEMPERATURE as f32).unwrap();
         let gradients = policy.zero_gradients().unwrap();
         let (c, e, v) = of_turns(selected.len());
-        pass.backward(
-            Derivatives { logp: Some(&c), entropy: Some(&e), values: Some(&v), ..Derivatives::default() },
-            &gradients,
-            &|| (),
-        )
-        .unwrap();
+        pass.backward(Derivatives { logp: Some(&c), entropy: Some(&e), values: Some(&v), ..Derivatives::default() }, &gradients)
+            .unwrap();
         for (parameter, got) in compared(name, &gradients, &want) {
             assert!(relative(&got, &all.gradient(&parameter)) > 1e-3, "{name}: {parameter} has the gradient of replies, too");
         }
@@ -359,7 +350,7 @@ fn running_layers_again_on_the_way_back_changes_no_bit() {
             policy
                 .forward(&forest, &selected, 1.0)
                 .unwrap()
-                .backward(Derivatives { logp: Some(&c), entropy: Some(&e), ..Derivatives::default() }, &gradients, &|| ())
+                .backward(Derivatives { logp: Some(&c), entropy: Some(&e), ..Derivatives::default() }, &gradients)
                 .unwrap();
             gradients.named().into_iter().map(|(name, t)| (name, ops::to_vec(t).unwrap())).collect::<Vec<_>>()
         };
@@ -367,8 +358,35 @@ fn running_layers_again_on_the_way_back_changes_no_bit() {
     }
 }
 
+/// Copies the gradients of each part that a backward pass leaves.
+struct Leaving<'a> {
+    weights: &'a Weights,
+    gradients: &'a Gradients,
+    seen: RefCell<Vec<(Part, Vec<Vec<f32>>)>>,
+}
+
+impl Leaving<'_> {
+    fn of(&self, part: Part) -> Vec<Vec<f32>> {
+        let own = self.gradients.named().into_iter().filter(|(name, _)| self.weights.part_of(name) == part);
+        own.map(|(_, t)| ops::to_vec(t).unwrap()).collect()
+    }
+}
+
+impl Watch for Leaving<'_> {
+    fn enter(&self, _direction: Direction, _part: Part) -> rlhost::model::Result<()> {
+        Ok(())
+    }
+
+    fn leave(&self, direction: Direction, part: Part) -> rlhost::model::Result<()> {
+        if direction == Direction::Backward {
+            self.seen.borrow_mut().push((part, self.of(part)));
+        }
+        Ok(())
+    }
+}
+
 #[test]
-fn a_gradient_changes_no_more_once_its_group_is_done() {
+fn a_gradient_changes_no_more_once_its_part_is_left() {
     for name in ["llama", "qwen2", "qwen3"].into_iter().chain(FAMILIES) {
         let (policy, a) = policy(name);
         let weights = with_critic(policy.weights().copied().unwrap(), &a);
@@ -376,25 +394,20 @@ fn a_gradient_changes_no_more_once_its_group_is_done() {
         let (forest, selected) = packed(&texts());
         let (c, e, v) = coefficients(selected.len());
         let gradients = policy.zero_gradients().unwrap();
-        let groups = gradients.in_backward_order();
-        let values = |group: &[&Tensor]| group.iter().map(|t| ops::to_vec(t).unwrap()).collect::<Vec<_>>();
-        let seen = RefCell::new(Vec::new());
-        let done = || {
-            let group = values(&groups[seen.borrow().len()]);
-            seen.borrow_mut().push(group);
-        };
+        let leaving = Leaving { weights: policy.weights(), gradients: &gradients, seen: RefCell::default() };
+        let learning = Learning { key: Some(1), by_logp: true, watch: Some(&leaving) };
         policy
-            .forward(&forest, &selected, 1.0)
+            .forward_learning(&forest, &selected, 1.0, learning, None)
             .unwrap()
-            .backward(
-                Derivatives { logp: Some(&c), entropy: Some(&e), values: Some(&v), ..Derivatives::default() },
-                &gradients,
-                &done,
-            )
+            .backward(Derivatives { logp: Some(&c), entropy: Some(&e), values: Some(&v), ..Derivatives::default() }, &gradients)
             .unwrap();
-        let last: Vec<_> = groups.iter().map(|group| values(group)).collect();
-        assert!(*seen.borrow() == last, "{name}");
-        assert_eq!(groups.iter().map(Vec::len).sum::<usize>(), gradients.named().len(), "{name}: all are in a group");
+        let seen = leaving.seen.borrow();
+        for (part, values) in &*seen {
+            assert!(*values == leaving.of(*part), "{name}, {part:?}");
+        }
+        assert!(seen.is_sorted_by(|(a, _), (b, _)| a > b), "{name}: from the top to the bottom");
+        let all = seen.iter().map(|(_, values)| values.len()).sum::<usize>();
+        assert_eq!(all, gradients.named().len(), "{name}: all are in a part");
     }
 }
 
@@ -421,7 +434,6 @@ fn the_auxiliary_loss_of_experts_and_its_gradients_equal_the_naive_form() {
                 .backward(
                     Derivatives { logp: Some(&c), entropy: Some(&e), values: Some(&v), ..Derivatives::default() },
                     &gradients,
-                    &|| (),
                 )
                 .unwrap();
             compared(name, &gradients, &want);
@@ -438,7 +450,7 @@ fn gradients_add_up_over_micro_batches() {
     policy
         .forward(&forest, &selected, 1.0)
         .unwrap()
-        .backward(Derivatives { logp: Some(&c), entropy: Some(&e), ..Derivatives::default() }, &whole, &|| ())
+        .backward(Derivatives { logp: Some(&c), entropy: Some(&e), ..Derivatives::default() }, &whole)
         .unwrap();
 
     let parts = policy.zero_gradients().unwrap();
@@ -453,7 +465,6 @@ fn gradients_add_up_over_micro_batches() {
                 .backward(
                     Derivatives { logp: Some(&c[at..at + n]), entropy: Some(&e[at..at + n]), ..Derivatives::default() },
                     &parts,
-                    &|| (),
                 )
                 .unwrap();
             at += n;

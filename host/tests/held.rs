@@ -66,8 +66,7 @@ fn pass(policy: &Policy) -> Passed {
     let d_logp: Vec<f32> = (0..selected.len()).map(|i| (i as f32 * 0.8).cos()).collect();
     let pass = policy.forward(&forest, &selected, 0.9).unwrap();
     let stats = pass.stats().clone();
-    pass.backward(Derivatives { logp: Some(&d_logp), entropy: Some(&d_logp), ..Derivatives::default() }, &gradients, &|| ())
-        .unwrap();
+    pass.backward(Derivatives { logp: Some(&d_logp), entropy: Some(&d_logp), ..Derivatives::default() }, &gradients).unwrap();
     let gradients = gradients.named().into_iter().map(|(name, g)| (name, ops::to_vec(g).unwrap())).collect();
     Passed { logp: stats.logp, entropy: stats.entropy, gradients }
 }

@@ -56,7 +56,7 @@ fn trained_as(lora: Lora, base: &Decoder) -> Policy {
         let (forest, selected) = forest();
         let gradients = policy.zero_gradients().unwrap();
         let d_logp: Vec<f32> = (0..selected.len()).map(|i| (i as f32 * 0.8).cos()).collect();
-        policy.forward(&forest, &selected, 1.0).unwrap().backward(Derivatives::of_logp(&d_logp), &gradients, &|| ()).unwrap();
+        policy.forward(&forest, &selected, 1.0).unwrap().backward(Derivatives::of_logp(&d_logp), &gradients).unwrap();
         optimizer.step(&policy.parameters(&gradients), 0.01).unwrap();
     }
     let parts = if lora.use_dora { 3 } else { 2 };
@@ -249,7 +249,7 @@ fn dropped_gradients(policy: &Policy) -> Vec<(String, Vec<f32>)> {
     let (forest, selected) = forest();
     let gradients = policy.zero_gradients().unwrap();
     let pass = policy.forward_learning(&forest, &selected, 1.0, 5, None).unwrap();
-    pass.backward(Derivatives::of_logp(&d_logp(selected.len())), &gradients, &|| ()).unwrap();
+    pass.backward(Derivatives::of_logp(&d_logp(selected.len())), &gradients).unwrap();
     gradients.named().into_iter().map(|(name, t)| (name, ops::to_vec(t).unwrap())).collect()
 }
 

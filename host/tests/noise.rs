@@ -40,7 +40,7 @@ fn learned(policy: &Policy, key: Option<u64>) -> (Vec<f32>, Vec<(String, Vec<f32
         None => policy.forward(&forest, &selected, 1.0).unwrap(),
     };
     let logp = pass.stats().logp.clone();
-    pass.backward(Derivatives::of_logp(&d_logp), &gradients, &|| ()).unwrap();
+    pass.backward(Derivatives::of_logp(&d_logp), &gradients).unwrap();
     (logp, gradients.named().into_iter().map(|(name, t)| (name, ops::to_vec(t).unwrap())).collect())
 }
 

@@ -70,6 +70,7 @@ mod ranks {
     mod namespaces;
     mod runs;
     mod settings;
+    mod sharding;
 }
 
 mod repository {

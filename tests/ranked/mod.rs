@@ -3,6 +3,7 @@
 #![allow(clippy::print_stdout)]
 
 use crate::{Outcome, Place, STORIES, assert_near, tiny};
+use std::collections::BTreeMap;
 use std::fs;
 use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
@@ -80,17 +81,25 @@ pub fn same_figures(place: &Place, run: &str, wanted: &str) {
     assert_near(&place.figures(run), &place.figures(wanted), run);
 }
 
+/// The tensors of a safetensors file without its ending, or of the files that ranks have written in its place, by name.
+fn all_tensors(place: &Place, stem: &str) -> BTreeMap<String, Vec<u8>> {
+    let (folder, name) = stem.rsplit_once('/').expect("a file in a folder");
+    let is_part = |file: &str| file == format!("{name}.safetensors") || file.starts_with(&format!("{name}-0"));
+    let files = fs::read_dir(place.path(folder)).into_iter().flatten().filter_map(Result::ok);
+    let files = files.map(|entry| entry.file_name().to_string_lossy().into_owned()).filter(|file| is_part(file));
+    files.flat_map(|file| place.tensors(&format!("{folder}/{file}"))).collect()
+}
+
 /// Asserts that two runs have the same weights after a step, to 1e-5.
 ///
 /// # Panics
 /// If they have not.
 pub fn same_weights(place: &Place, run: &str, wanted: &str, step: u64) {
     let read = |run: &str| -> Vec<f32> {
-        let file = |name: &str| format!("{run}/checkpoint-{step}/{name}.safetensors");
-        let files =
-            ["adapter_model", "model", "trainer/value_model/adapter_model", "trainer/value_model/model", "trainer/critic"]
-                .map(file);
-        let tensors: Vec<_> = files.iter().filter(|file| place.path(file).exists()).flat_map(|f| place.tensors(f)).collect();
+        let checkpoint = format!("{run}/checkpoint-{step}");
+        let stems =
+            ["adapter_model", "model", "trainer/value_model/adapter_model", "trainer/value_model/model", "trainer/critic"];
+        let tensors: Vec<_> = stems.iter().flat_map(|stem| all_tensors(place, &format!("{checkpoint}/{stem}"))).collect();
         tensors
             .iter()
             .map(|(_, bytes)| bytes)

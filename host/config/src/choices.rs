@@ -88,6 +88,43 @@ pub enum ReduceDtype {
     Bfloat16,
 }
 
+/// How much of what training holds of a model is divided among the processes of a run (ZeRO). Each stage adds to the one before.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ZeroStage(u8);
+
+impl ZeroStage {
+    /// Each process has everything.
+    pub const NOTHING: Self = Self(0);
+
+    /// The last stage.
+    pub const LAST: u8 = 3;
+
+    /// Returns the stage of this number, at most the last.
+    pub fn new(number: u8) -> Self {
+        Self(number.min(Self::LAST))
+    }
+
+    /// Returns its number.
+    pub fn number(self) -> u8 {
+        self.0
+    }
+
+    /// Returns whether the optimizer's moments are divided.
+    pub fn shards_moments(self) -> bool {
+        self.0 >= 1
+    }
+
+    /// Returns whether gradients are divided.
+    pub fn shards_gradients(self) -> bool {
+        self.0 >= 2
+    }
+
+    /// Returns whether parameters are divided.
+    pub fn shards_parameters(self) -> bool {
+        self.0 >= 3
+    }
+}
+
 /// The precision in which a model's weights are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]

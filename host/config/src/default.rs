@@ -43,6 +43,7 @@ impl Default for Config {
             dist_timeout_s: 1800.0,
             reduce_dtype: ReduceDtype::Float32,
             overlap_comm: true,
+            zero_stage: 0,
             named: BTreeSet::new(),
             num_generations: None,
             max_prompt_length: None,

@@ -127,6 +127,11 @@ pub struct Config {
     /// [default: true]
     #[schemars(extend("on_resume" = "free"))]
     pub overlap_comm: bool,
+    /// Divide what training holds of a model among the processes (ZeRO): 1 the optimizer's moments, 2 also the gradients, 3 also the
+    /// parameters, which are gathered layer by layer where a pass needs them; 0 leaves all to each process. Only rounding
+    /// differs; CPU only from 1 on [default: 0]
+    #[schemars(extend("on_resume" = "free"))]
+    pub zero_stage: u8,
     /// Keys that a file, a flag or --set names. An algorithm's own defaults apply to the others.
     #[serde(skip)]
     pub named: BTreeSet<String>,

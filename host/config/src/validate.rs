@@ -2,7 +2,7 @@
 
 use super::entries::LARGEST_WEIGHT;
 use super::entries::is_name;
-use super::{Config, Error, Period, PluginEntry, PromptTemplate, ReportTo, did_you_mean, shortest};
+use super::{Config, Error, Period, PluginEntry, PromptTemplate, ReportTo, ZeroStage, did_you_mean, shortest};
 
 /// Maximum of any count: products of a few of them still fit into an integer.
 const MOST: usize = 1 << 20;
@@ -138,6 +138,9 @@ impl Config {
         }
         if self.stop.iter().any(String::is_empty) {
             return Err(("stop", "contains an empty string, which would end every completion".into()));
+        }
+        if self.zero_stage > ZeroStage::LAST {
+            return Err(("zero_stage", format!("must be between 0 and {}", ZeroStage::LAST)));
         }
         if self.num_threads.is_some_and(|threads| threads == 0 || threads > MOST_THREADS) {
             return Err(("num_threads", format!("must be between 1 and {MOST_THREADS}")));

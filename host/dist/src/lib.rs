@@ -1,21 +1,22 @@
 //! The processes (ranks) of a run and their communication.
 //!
 //! All ranks make the same decisions from the same data, so they exchange little: what each rank found out is gathered on all
-//! ([`World::gather`]), what only the first rank knows is broadcast ([`World::broadcast`]), and gradients are summed
-//! ([`World::sum_beside`]).
+//! ([`World::gather`]), what only the first rank knows is broadcast ([`World::broadcast`]), and collectives on
+//! tensors sum gradients and copy weights ([`World::communicate`]).
 //!
-//! **No rank waits for one that has failed.** Everything except gradient sums goes through one collective ([`World::exchange`]).
-//! A failed rank reports there ([`World::tell`]), wherever the others are. Sums happen only after all ranks have reported that
+//! **No rank waits for one that has failed.** Everything except tensors goes through one collective ([`World::exchange`]).
+//! A failed rank reports there ([`World::tell`]), wherever the others are. Tensors are exchanged only after all ranks have reported that
 //! they are ready. If a rank dies, the launcher ends the others (`mpirun` and `srun` do); if one hangs, the watchdog ends the
 //! run.
 
+mod collectives;
 mod error;
 mod launcher;
 #[cfg(feature = "mpi")]
 mod mpi;
 #[cfg(feature = "nccl")]
 mod nccl;
-mod sums;
+mod tensors;
 mod watchdog;
 #[cfg(not(feature = "mpi"))]
 mod without;
@@ -23,12 +24,13 @@ mod without;
 use rlhost_config as config;
 use rlhost_ops as ops;
 
+pub use collectives::{Collectives, Owned, Pending, Reduction};
 pub use error::{Error, Failure, Result};
 
 #[cfg(feature = "mpi")]
-use self::mpi::{Ranks, Sums};
+use self::mpi::{Channel, Ranks};
 #[cfg(not(feature = "mpi"))]
-use self::without::{Ranks, Sums};
+use self::without::{Channel, Ranks};
 
 use candle_core::Device;
 use serde::Serialize;

@@ -1,4 +1,4 @@
-//! Communication through MPI. Only the thread that joined may call this, or the summing thread while that one does not.
+//! Communication through MPI. Only the thread that joined may call this, or the thread of collectives while that one does not.
 
 use super::launcher::launched;
 use super::{Error, Result};
@@ -23,13 +23,18 @@ pub(super) struct Ranks {
     _universe: Universe,
 }
 
-/// Sums over the ranks, for the thread that makes them.
+/// Collectives on numbers, for the thread that makes them.
 #[derive(Clone, Copy)]
-pub(super) struct Sums {
+pub(super) struct Channel {
+    rank: usize,
     size: usize,
 }
 
-impl Sums {
+impl Channel {
+    pub(super) fn rank(self) -> usize {
+        self.rank
+    }
+
     pub(super) fn size(self) -> usize {
         self.size
     }
@@ -48,6 +53,33 @@ impl Sums {
     /// Gathers every rank's values, by rank, equally many from each.
     pub(super) fn all_gather(self, own: &[u16], all: &mut [u16]) {
         SimpleCommunicator::world().all_gather_into(own, all);
+    }
+
+    /// Sums every rank's values into `sums` of one rank, the `owner`.
+    pub(super) fn reduce(self, own: &[f32], sums: &mut [f32], owner: usize) {
+        let world = SimpleCommunicator::world();
+        let process = world.process_at_rank(owner as i32);
+        if owner == self.rank {
+            process.reduce_into_root(own, sums, SystemOperation::sum());
+        } else {
+            process.reduce_into(own, SystemOperation::sum());
+        }
+    }
+
+    /// Gathers every rank's values, by rank, into `all` of one rank, the `owner`.
+    pub(super) fn gather(self, own: &[u16], all: &mut [u16], owner: usize) {
+        let world = SimpleCommunicator::world();
+        let process = world.process_at_rank(owner as i32);
+        if owner == self.rank {
+            process.gather_into_root(own, all);
+        } else {
+            process.gather_into(own);
+        }
+    }
+
+    /// Copies the bytes of one rank, the `owner`, to all.
+    pub(super) fn broadcast(self, bytes: &mut [u8], owner: usize) {
+        SimpleCommunicator::world().process_at_rank(owner as i32).broadcast_into(bytes);
     }
 }
 
@@ -114,13 +146,13 @@ impl Ranks {
         all
     }
 
-    /// Returns whether another thread may sum while this one does not call MPI.
+    /// Returns whether another thread may communicate while this one does not call MPI.
     pub(super) fn serialized(&self) -> bool {
         self.serialized
     }
 
-    pub(super) fn sums(&self) -> Sums {
-        Sums { size: self.size() }
+    pub(super) fn channel(&self) -> Channel {
+        Channel { rank: self.rank(), size: self.size() }
     }
 
     /// Finalises MPI when all ranks are here.

@@ -1,5 +1,6 @@
 //! Sums tensors on NVIDIA devices through NCCL, in order with all other work on the device's stream.
 
+use super::collectives::Job;
 use super::{Error, Result};
 use crate::config::ReduceDtype;
 use crate::ops;
@@ -92,12 +93,25 @@ impl Devices {
         Ok(Self { comm, device: device.clone() })
     }
 
+    /// Runs a collective.
+    ///
+    /// # Errors
+    /// If NCCL fails, or the tensors are divided among the ranks.
+    pub(super) fn run(&self, dtype: ReduceDtype, job: Job) -> Result<()> {
+        match job {
+            Job::Sum(tensors) => self.sum(dtype, &tensors.iter().collect::<Vec<_>>()),
+            Job::SumToOwners { .. } | Job::Broadcast { .. } => {
+                Err(Error::Nccl { what: "exchange what ranks own", detail: "this is for the CPU so far".to_owned() })
+            }
+        }
+    }
+
     /// Sums f32 tensors on the device over the ranks, in place, with bit-identical results on each rank. Returns when the sums
     /// are there.
     ///
     /// # Errors
     /// If NCCL fails.
-    pub(super) fn sum(&self, dtype: ReduceDtype, tensors: &[&Tensor]) -> Result<()> {
+    fn sum(&self, dtype: ReduceDtype, tensors: &[&Tensor]) -> Result<()> {
         match dtype {
             ReduceDtype::Float32 => {
                 let sum = |tensor: &&Tensor| Ok(tensor.inplace_op1(&AllReduce(&self.comm)).map_err(ops::Error::from)?);

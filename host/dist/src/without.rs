@@ -6,11 +6,15 @@ use super::{Error, Result};
 /// The other ranks, of which there are none: this has no value.
 pub(super) enum Ranks {}
 
-/// Sums over the ranks: this has no value either.
+/// Collectives on numbers: this has no value either.
 #[derive(Clone, Copy)]
-pub(super) enum Sums {}
+pub(super) enum Channel {}
 
-impl Sums {
+impl Channel {
+    pub(super) fn rank(self) -> usize {
+        match self {}
+    }
+
     pub(super) fn size(self) -> usize {
         match self {}
     }
@@ -24,6 +28,18 @@ impl Sums {
     }
 
     pub(super) fn all_gather(self, _own: &[u16], _all: &mut [u16]) {
+        match self {}
+    }
+
+    pub(super) fn reduce(self, _own: &[f32], _sums: &mut [f32], _owner: usize) {
+        match self {}
+    }
+
+    pub(super) fn gather(self, _own: &[u16], _all: &mut [u16], _owner: usize) {
+        match self {}
+    }
+
+    pub(super) fn broadcast(self, _bytes: &mut [u8], _owner: usize) {
         match self {}
     }
 }
@@ -57,7 +73,7 @@ impl Ranks {
         match *self {}
     }
 
-    pub(super) fn sums(&self) -> Sums {
+    pub(super) fn channel(&self) -> Channel {
         match *self {}
     }
 

@@ -46,10 +46,13 @@ pub(super) fn read(t: &Tensor) -> Result<Read<'_>> {
 /// Returns the values of a tensor of this type without a copy.
 pub(super) fn read_as<T: WithDType>(t: &Tensor) -> Result<Read<'_, T>> {
     let (guard, layout) = t.storage_and_layout();
+    // Of freed values, none are there.
+    let length = match &*guard {
+        Storage::Cpu(data) => T::cpu_storage_as_slice(data).map_or(0, <[T]>::len),
+        _ => 0,
+    };
     match layout.contiguous_offsets() {
-        Some((start, end)) if t.dtype() == T::DTYPE && matches!(&*guard, Storage::Cpu(_)) => {
-            Ok(Read { guard, start, end, kind: PhantomData })
-        }
+        Some((start, end)) if end <= length => Ok(Read { guard, start, end, kind: PhantomData }),
         _ => Err(unsupported("read", t)),
     }
 }
@@ -65,9 +68,10 @@ impl<F: FnOnce(&mut [f32])> InplaceOp1 for Write<F> {
         let (CpuStorage::F32(data), Some((start, end))) = (storage, layout.contiguous_offsets()) else {
             candle_core::bail!("in-place operation on a tensor that is not contiguous f32")
         };
+        let Some(values) = data.get_mut(start..end) else { candle_core::bail!("the values have been freed") };
         let task = self.0.lock().ok().and_then(|mut f| f.take());
         if let Some(f) = task {
-            f(&mut data[start..end]);
+            f(values);
         }
         Ok(())
     }

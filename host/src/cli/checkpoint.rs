@@ -90,7 +90,7 @@ fn notes(folder: &Path) -> String {
     if let Some(parent) = state["parents"].as_array().and_then(|p| p.last()) {
         notes.push(format!("forked from {}", printable(parent["checkpoint"].as_str().unwrap_or_default(), NOTE)));
     }
-    if !CheckpointFiles::find(folder).optimizer().exists() {
+    if !CheckpointFiles::find(folder).has_optimizer() {
         notes.push("model only".to_owned());
     }
     notes.join(", ")

@@ -86,6 +86,7 @@ impl Trainer {
         };
         let sizes: Vec<usize> = groups.iter().map(Vec::len).collect();
         let mut parts = Vec::new();
+        let whole = self.collector.reads_models().then(|| self.learner.whole()).transpose()?;
         let task = Task::new(Activity::Evaluating).out_of(collected as u64, Unit::Things);
         for some in groups {
             if let Some(stop) = stop
@@ -106,6 +107,7 @@ impl Trainer {
         let mut with =
             With { learner: &self.learner, plugins: &mut self.plugins, journal: &mut self.journal, at, phase: Phase::Eval };
         figures.merge(self.collector.prepare(&mut experience, &mut with)?);
+        drop(whole);
         figures.add(self.world.once(solved::figures(&experience, self.plan.evaluation.solved.as_ref())));
         let items = if batching.evaluated.collects_rest { experience.items().min(used) } else { experience.items() };
         let experience = Arc::new(experience);

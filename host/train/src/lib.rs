@@ -28,6 +28,7 @@ mod rehearsal;
 mod rescoring;
 mod reward_failure;
 mod reward_model;
+mod saving;
 mod setup;
 mod snapshot;
 mod solved;

@@ -91,9 +91,9 @@ impl Trainer {
         }
         let memory = self.memory(&measured)?;
         // The first copy's memory is new to the process, and later ones have the same again.
-        drop(self.snapshot()?);
+        drop(self.snapshot(None)?);
         let begun = Instant::now();
-        let snapshot = self.snapshot()?;
+        let snapshot = self.snapshot(None)?;
         let copied = begun.elapsed();
         drop(snapshot);
         self.world.barrier("the end of the steps")?;

@@ -4,9 +4,11 @@ mod adapted;
 mod checks;
 mod fault;
 mod input_hashes;
+mod part;
 mod waiting;
 
 pub(super) use input_hashes::InputHashes;
+pub(super) use part::Part;
 
 use super::collector::{Counters, Position, Streaks};
 use super::dataset::{OF_LINES, OF_ROWS, Prompt};
@@ -19,26 +21,27 @@ use super::patience::Patience;
 use super::plugins::{Chosen, Predecessor, Predecessors, Replaced, Seen, Swap, What};
 use super::trainer::{State, Trainer};
 use super::{Error, Result};
-use crate::activity::{Activity, Task};
+use crate::checkpoint::JointSave;
 use crate::config::{Config, PluginEntry, files, same};
 use crate::data::Cursor;
 use crate::metrics::Window;
 use crate::model::{self, Architecture, Frozen, ModelFolder, Weights};
 use crate::optim::Plateau;
 use crate::plugin::{LARGEST_STATE, PluginState, Source, read_file};
+use crate::run::CheckpointFiles;
 use crate::run::step_of;
-use crate::run::{CheckpointFiles, RunFiles};
 use candle_core::{Device, Tensor};
 use fault::Fault;
+use part::{Joint, write_model};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
 use std::io::{BufReader, Read};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::Duration;
 use waiting::{Manifest, Tensors, Waiting};
 
 /// Maximum size in bytes; a waiting token takes about a hundred with all its columns.
@@ -53,6 +56,8 @@ pub(super) struct Snapshot {
     plugins: Vec<Source>,
     /// A value model, with its folder unless that is `source`.
     value_model: Option<(Weights, Option<ModelFolder>)>,
+    /// What other ranks write, if each writes a part.
+    joint: Option<Joint>,
     /// None if only the model is saved.
     resumable: Option<Resumable>,
 }
@@ -182,6 +187,7 @@ impl Restored {
         dataset: &str,
         of_tokens: impl FnOnce() -> Result<String>,
         changed: bool,
+        wants: impl Fn(&str) -> bool,
     ) -> Result<Self> {
         let checkpoint = origin.checkpoint.as_path();
         let unfit = |detail: String| Error::unusable(checkpoint, detail);
@@ -197,8 +203,10 @@ impl Restored {
         }
         let waiting = rest.read_waiting(&CheckpointFiles::find(checkpoint).rollouts());
         let waiting = waiting.map_err(|fault| unfit(fault.to_string()))?;
-        let moments = candle_core::safetensors::load(CheckpointFiles::find(checkpoint).optimizer(), &Device::Cpu);
-        let moments = moments.map_err(|e| unfit(format!("optimizer.safetensors: {e}")))?;
+        let files = model::shards_in(&CheckpointFiles::find(checkpoint).folder(), "optimizer");
+        let moments = files
+            .and_then(|files| model::read_tensors(&files, wants))
+            .map_err(|e| unfit(format!("optimizer.safetensors: {e}")))?;
         let of_older = ![OF_ROWS, OF_LINES].iter().any(|kind| rest.dataset.starts_with(kind));
         if dataset.starts_with(OF_ROWS) && of_older && rest.dataset == of_tokens()? {
             tracing::info!("{} is of an older version; its dataset is the same", checkpoint.display());
@@ -223,7 +231,7 @@ impl Restored {
 pub fn read(checkpoint: &Path, pairs: bool) -> Result<()> {
     let step = step_of(checkpoint);
     let origin = Origin { run: checkpoint.to_owned(), checkpoint: checkpoint.to_owned(), step: step.unwrap_or_default() };
-    let restored = Restored::read(&origin, "", || Ok(String::new()), true)?;
+    let restored = Restored::read(&origin, "", || Ok(String::new()), true, |_| true)?;
     let sizes = json!({
         "model_type": "llama", "hidden_size": 2, "intermediate_size": 2, "num_hidden_layers": 1, "num_attention_heads": 1,
         "vocab_size": 300, "max_position_embeddings": 64,
@@ -270,19 +278,23 @@ impl Snapshot {
     pub(super) fn write(mut self, to: &Path) -> std::result::Result<(), String> {
         let text = |e: std::io::Error| e.to_string();
         let files = CheckpointFiles::new(to);
-        model::save(&self.weights, &self.source, to).map_err(|e| e.to_string())?;
+        let is_joint = self.joint.is_some();
+        write_model(&self.weights, &self.source, to, is_joint)?;
         fs::create_dir(files.folder()).map_err(text)?;
         model::write_critic(&self.weights, &files.critic()).map_err(|e| e.to_string())?;
         if let Some((weights, source)) = &self.value_model {
             let folder = files.value_model();
             fs::create_dir(&folder).map_err(text)?;
-            model::save(weights, source.as_ref().unwrap_or(&self.source), &folder).map_err(|e| e.to_string())?;
+            write_model(weights, source.as_ref().unwrap_or(&self.source), &folder, is_joint)?;
         }
         fs::write(files.config(), self.config).map_err(text)?;
         fs::write(files.summary(), format!("{:#}\n", self.summary)).map_err(text)?;
         fs::create_dir(files.plugins()).map_err(text)?;
         for source in &self.plugins {
             fs::write(files.plugin(source.name()), source.bytes()).map_err(text)?;
+        }
+        if let Some(joint) = self.joint.take() {
+            joint.write(to)?;
         }
         let Some(resumable) = &mut self.resumable else { return Ok(()) };
         for (name, state) in &resumable.plugin_states {
@@ -295,7 +307,9 @@ impl Snapshot {
             kept.state.as_ref().map_or(Ok(()), |kept| fs::write(state, &kept.bytes)).map_err(text)?;
         }
         let moments = std::mem::take(&mut resumable.moments).into_iter().collect();
-        model::write_tensors(moments, None, &files.optimizer()).map_err(|e| e.to_string())?;
+        if !is_joint {
+            model::write_tensors(moments, None, &files.optimizer()).map_err(|e| e.to_string())?;
+        }
         if let Some(reference) = &resumable.reference {
             model::write_weights(reference.weights(), &files.reference()).map_err(|e| e.to_string())?;
         }
@@ -365,47 +379,8 @@ impl Counts {
 }
 
 impl Trainer {
-    /// Copies the run's state and writes it in the background; only the first rank does, for all. Waits for a checkpoint that is
-    /// still being written, so there is never more than one.
-    pub(super) fn save(&mut self) -> Result<()> {
-        if !self.world.is_first() {
-            return Ok(());
-        }
-        let _task = Task::new(Activity::Saving);
-        let (begun, step) = (Instant::now(), self.state.global_step);
-        self.journal.record_saves(true)?;
-        self.follow(true)?;
-        self.learner.check_weights()?;
-        // Only scheduled checkpoints: one that the user requested must not change which one is the best.
-        if self.saves_at(step) && !self.state.owes_evaluation {
-            self.journal.compare_with_best(step);
-        }
-        let snapshot = self.snapshot()?;
-        self.journal.write(step, move |to| snapshot.write(to));
-        self.journal.waited_for_checkpoint(begun.elapsed());
-        Ok(())
-    }
-
-    /// Returns the run's last checkpoint once it is on disk, or the best one if the run ends with that.
-    pub(super) fn last_checkpoint(&mut self) -> Result<PathBuf> {
-        let step = self.state.global_step;
-        if !self.world.is_first() {
-            return Ok(RunFiles(self.journal.path()).checkpoint(step));
-        }
-        let _task = Task::new(Activity::Saving);
-        if !self.journal.has_checkpoint(step) {
-            self.save()?;
-        }
-        self.journal.record_saves(true)?;
-        while self.journal.owes_checkpoint() {
-            self.save()?;
-            self.journal.record_saves(true)?;
-        }
-        self.journal.last_checkpoint(step)
-    }
-
     /// Copies the state that a checkpoint holds now.
-    pub(super) fn snapshot(&mut self) -> Result<Snapshot> {
+    pub(super) fn snapshot(&mut self, joint: Option<JointSave>) -> Result<Snapshot> {
         let resumable = if self.settings.save_only_model { None } else { Some(self.resumable()?) };
         // The names that transformers' own trainer state has.
         let mut summary = json!({
@@ -423,18 +398,32 @@ impl Trainer {
             summary["dataset_order"] = ORDER_OF_ALL.into();
         }
         Ok(Snapshot {
-            weights: self.learner.policy().copied_weights()?,
+            weights: self.learner.copied_weights()?,
             source: self.source.clone(),
             config: self.journal.config().to_owned(),
             summary,
             plugins: self.journal.plugins().to_vec(),
             value_model: self.learner.value_model()?,
+            joint: joint.map(|save| self.joint(save)).transpose()?,
             resumable,
         })
     }
 
+    /// Returns what the first rank does for a checkpoint that all ranks write.
+    fn joint(&self, save: JointSave) -> Result<Joint> {
+        let patience = Duration::try_from_secs_f64(self.settings.dist_timeout_s).unwrap_or(Duration::MAX);
+        Ok(Joint { save, own: self.part()?, run: self.journal.path().to_owned(), patience })
+    }
+
+    /// Copies what this rank owns of the trained models and of their moments.
+    pub(super) fn part(&self) -> Result<Part> {
+        let shard = self.learner.shard(!self.settings.save_only_model)?;
+        Ok(Part { rank: self.world.rank(), ranks: self.world.size(), shard })
+    }
+
     fn resumable(&mut self) -> Result<Resumable> {
-        let Optimizers { updates: optimizer_updates, critic_updates, moments } = self.learner.optimizers()?;
+        let Optimizers { updates: optimizer_updates, critic_updates, moments } =
+            if self.learner.is_divided() { self.learner.updates() } else { self.learner.optimizers()? };
         let plugin_states = self.plugins.snapshots()?.into_iter();
         let plugin_states: Vec<(String, PluginState)> = plugin_states.filter_map(|(name, state)| Some((name, state?))).collect();
         let predecessors = self.plugins.predecessors()?;

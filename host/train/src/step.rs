@@ -15,10 +15,12 @@ impl Trainer {
         let mut figures = Figures::begin();
         let at = self.moment();
 
+        let whole = self.collector.will_read_models(self.plan.batching.accumulation).then(|| self.learner.whole()).transpose()?;
         let mut with =
             With { learner: &self.learner, plugins: &mut self.plugins, journal: &mut self.journal, at, phase: Phase::Train };
         let (micro_batches, collected) = self.collector.next(self.plan.batching.accumulation, &mut with)?;
         figures.merge(collected);
+        drop(whole);
 
         let prompt_pass = self.collector.take_prompt_pass(&micro_batches, at);
         let (loss, learned) = self.learner.learn(&micro_batches, prompt_pass, &mut self.plugins, at)?;
@@ -28,7 +30,10 @@ impl Trainer {
         figures.merge(updated);
         self.state.global_step += 1;
         self.state.moved |= updates.moves_policy();
-        figures.merge(self.collector.sync_reference(self.learner.policy(), self.state.global_step)?);
+        if self.collector.syncs_reference_at(self.state.global_step) {
+            let _whole = self.learner.whole()?;
+            figures.merge(self.collector.sync_reference(self.learner.policy())?);
+        }
 
         figures.add(self.world.once(std::iter::once(Metric::mean("loss", loss, 1.0)).chain(updates.metrics())));
         let times = self.clock.figures(&figures, self.world.size());

@@ -173,6 +173,12 @@ impl Trainer {
         change(&mut self.plugins, &mut Recorder { journal: &mut self.journal, step, epoch, show: &mut show })
     }
 
+    /// Has the policy write completions of one prompt, to show them.
+    fn sample(&mut self, step: u64) -> Result<Option<Sample>> {
+        let _whole = self.collector.reads_models().then(|| self.learner.whole()).transpose()?;
+        self.collector.sample(self.learner.policy(), step)
+    }
+
     /// Returns whether all steps are taken, or evaluations have ended the run.
     fn is_over(&self) -> bool {
         self.state.global_step >= self.plan.max_steps || self.state.patience.is_lost(&self.plan.evaluation).is_some()
@@ -181,7 +187,7 @@ impl Trainer {
     fn steps(&mut self, stop: &AtomicBool, listener: &mut dyn Listener) -> Result<Finished> {
         self.journal.begin();
         let idle = self.is_over() && !self.state.owes_evaluation;
-        let before = if idle { None } else { self.collector.sample(self.learner.policy(), self.state.global_step)? };
+        let before = if idle { None } else { self.sample(self.state.global_step)? };
         self.show_progress();
         if !idle {
             self.record(listener, |plugins, recorder| recorder.use_versions(plugins.versions()))?;
@@ -208,15 +214,11 @@ impl Trainer {
             self.journal.stops_early(step, evaluations)?;
         }
         // Before the first step there is nothing to keep.
-        let checkpoint = if step > 0 { self.last_checkpoint()? } else { self.journal.path().to_owned() };
+        let checkpoint = if step > 0 { self.final_checkpoint(listener)? } else { self.journal.path().to_owned() };
         self.journal.tidy(step);
         let seconds = self.journal.took().as_secs_f64();
         self.journal.event(&if stopped { Event::Stopped { step, seconds } } else { Event::Finished { step, seconds } })?;
-        let after = if stopped || idle || stop.load(Ordering::Relaxed) {
-            None
-        } else {
-            self.collector.sample(self.learner.policy(), step)?
-        };
+        let after = if stopped || idle || stop.load(Ordering::Relaxed) { None } else { self.sample(step)? };
         let chat = self.collector.data().prompts().has_chat();
         Ok(Finished {
             idle,
@@ -270,15 +272,12 @@ impl Trainer {
         let stopped = ranks::any(&self.world, stop.load(Ordering::Relaxed))? && (!last || self.state.owes_evaluation);
         let saves = self.saves_at(step) || stopped;
         if saves || step.is_multiple_of(COMPARE_EVERY) {
-            ranks::compare_weights(&self.world, &self.learner.trained(), step)?;
+            ranks::compare_weights(&self.world, &self.learner.trained_everywhere(), step)?;
         }
         if saves {
             self.save_together(listener)?;
         } else {
-            self.journal.record_saves(false)?;
-            if self.journal.owes_checkpoint() {
-                self.save()?;
-            }
+            self.after_saves(listener)?;
         }
         Ok(stopped)
     }
@@ -289,15 +288,6 @@ impl Trainer {
             self.plugins.follow(&now);
         }
         Ok(())
-    }
-
-    /// Saves, once all ranks are ready to. The first rank saves; a state that a plugin does not give is for all ranks to deal with.
-    fn save_together(&mut self, listener: &mut dyn Listener) -> Result<()> {
-        self.or_roll_back(listener, |this| {
-            this.plugins.snapshots()?;
-            Ok(this.world.barrier("states before a checkpoint")?)
-        })?;
-        self.save()
     }
 
     /// Returns whether the run saves after this step without being asked to.
@@ -339,10 +329,14 @@ impl Trainer {
 
     /// Saves what was learned before a failure ends the run.
     fn give_up(&mut self, error: Error) -> Error {
+        let step = self.state.global_step;
         if !self.world.is_first() {
+            if step > 0 && self.learner.is_divided() {
+                // The first rank says what is wrong with a part.
+                drop(self.last_checkpoint());
+            }
             return error;
         }
-        let step = self.state.global_step;
         // The failure itself is what the user must see, whether or not these succeed.
         let _ = self.journal.event(&Event::Failed { step, reason: error.to_string() });
         let of_saving = matches!(error, Error::Checkpoint(_));

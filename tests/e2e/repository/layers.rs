@@ -30,6 +30,7 @@ const LAYERS: [(&str, &[&str]); 6] = [
             "quantized",
             "reading",
             "reduce",
+            "residency",
             "rounding",
             "rows",
             "shape",

@@ -12,6 +12,7 @@ use super::layer::{self, Further, LayerKept, Product, Wide, all_round, multiplie
 use super::maps::Maps;
 use super::masked::Masked;
 use super::over_forest::OverForest;
+use super::watch::{Direction, Part, Unwatched, Watch};
 use super::weights::bytes;
 use super::weights::{Layer, Linear, Norm, Unit, Weights};
 use super::{Architecture, Backend, Lora, Result};
@@ -134,13 +135,28 @@ impl Decoder {
         forest: &Forest,
         rows: &[usize],
         how: &How,
+        keep: impl FnMut(usize, LayerKept) -> Result<()>,
+    ) -> Result<(Tensor, Tensor)> {
+        self.run_watched(forest, rows, how, &Unwatched, keep)
+    }
+
+    /// Does the same, while somebody watches.
+    fn run_watched(
+        &self,
+        forest: &Forest,
+        rows: &[usize],
+        how: &How,
+        watch: &dyn Watch,
         mut keep: impl FnMut(usize, LayerKept) -> Result<()>,
     ) -> Result<(Tensor, Tensor)> {
+        watch.enter(Direction::Forward, Part::Bottom)?;
+        watch.enter(Direction::Forward, Part::Top)?;
         let mut x = self.embedded(forest.tokens(), forest.positions())?;
         if let Some(noise) = &how.noise {
             noise.add_to(&x)?;
         }
         for (i, w) in self.weights.layers.iter().enumerate() {
+            watch.enter(Direction::Forward, Part::Layer(i))?;
             let rows = self.rows_of(i, rows, how);
             let maps = Masked::of(w.maps(), self.precision, how, i, rows.is_some());
             let (kept, output) = ops::on_pool(&self.weights.embedding, || {
@@ -150,6 +166,7 @@ impl Decoder {
             })?;
             x = output;
             keep(i, kept)?;
+            watch.leave(Direction::Forward, Part::Layer(i))?;
         }
         if how.balances {
             x = ops::gather_rows(&x, rows)?;
@@ -181,11 +198,11 @@ impl Decoder {
     }
 
     /// Returns the hidden states of `rows`, `[M, D]`, and what [`Decoder::backward`] needs.
-    pub(super) fn forward(&self, forest: &Forest, rows: &[usize], how: How) -> Result<(Tensor, Kept)> {
+    pub(super) fn forward(&self, forest: &Forest, rows: &[usize], how: How, watch: &dyn Watch) -> Result<(Tensor, Kept)> {
         let count = self.weights.layers.len();
         let mut layers = Vec::with_capacity(count);
         let mut balance = how.balances.then(|| Balance::new(&self.architecture, forest)).flatten();
-        let (hidden, last) = self.run(forest, rows, &how, |i, kept| {
+        let (hidden, last) = self.run_watched(forest, rows, &how, watch, |i, kept| {
             if let (Some(balance), Some(routed)) = (&mut balance, &kept.experts) {
                 balance.add(&routed.routes);
             }
@@ -261,8 +278,7 @@ impl Decoder {
     }
 
     /// Adds the gradients of the trained parameters to `grads`, given that of the hidden states. The output matrix's own use is
-    /// not included; the log-probabilities' gradient covers it. Calls `done` after the last norm, after each layer and after the
-    /// embedding.
+    /// not included; the log-probabilities' gradient covers it. The top has been entered.
     pub(super) fn backward(
         &self,
         kept: Kept,
@@ -270,11 +286,11 @@ impl Decoder {
         rows: &[usize],
         d_hidden: &Tensor,
         grads: &Weights<Wanted>,
-        done: &dyn Fn(),
+        watch: &dyn Watch,
     ) -> Result<()> {
         let mut dx = ops::zeros_like(&kept.last)?;
         self.architecture.norm_backward(&kept.last, &self.weights.norm, d_hidden, &dx, &Some(&grads.norm))?;
-        done();
+        watch.leave(Direction::Backward, Part::Top)?;
         let Kept { layers, last, how, balance } = kept;
         if how.balances {
             let all = Tensor::zeros((forest.len(), last.dim(1)?), last.dtype(), last.device())?;
@@ -282,6 +298,7 @@ impl Decoder {
             dx = all;
         }
         for (i, stored) in layers.into_iter().enumerate().rev() {
+            watch.enter(Direction::Backward, Part::Layer(i))?;
             let rows = self.rows_of(i, rows, &how);
             let maps = Masked::of(self.weights.layers[i].maps(), self.precision, &how, i, rows.is_some());
             let here = Here { i, maps: &maps, balance: balance.as_ref() };
@@ -289,7 +306,7 @@ impl Decoder {
                 let kept = self.taken_back(i, stored, forest, rows, &maps)?;
                 self.layer_backward(&here, kept, forest, rows, dx, &grads.layers[i])
             })?;
-            done();
+            watch.leave(Direction::Backward, Part::Layer(i))?;
         }
         if let Some(d_positions) = grads.positions.iter().flatten().next() {
             embedding::backward(forest.positions(), &dx, d_positions)?;
@@ -297,8 +314,7 @@ impl Decoder {
         if let Some(d_embedding) = &grads.embedding {
             embedding::backward(forest.tokens(), &multiplied(dx, self.architecture.factors.embedding)?, d_embedding)?;
         }
-        done();
-        Ok(())
+        watch.leave(Direction::Backward, Part::Bottom)
     }
 
     /// Returns what layer `i` kept, or computes it again.

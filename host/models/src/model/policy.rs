@@ -8,6 +8,7 @@ use super::noised::Noise;
 use super::prompt_pass::{Continuation, PromptPass};
 use super::selected::{Selected, finite};
 use super::teacher::{Taught, Teaching};
+use super::watch::{Direction, Part, Unwatched, Watch};
 use super::{Architecture, Backend, Frozen, Gradients, Passed, Result, Weights, critic};
 use crate::ops::adamw::Parameter;
 use crate::ops::divergence::Predictions;
@@ -40,23 +41,26 @@ pub struct Pass<'a> {
     stats: TokenStats,
     values: Option<Vec<f32>>,
     taught: Option<Taught>,
+    watch: &'a dyn Watch,
     /// Operations of the pass that it continued.
     known_work: f64,
 }
 
 /// How a step learns from a pass.
-#[derive(Clone, Copy, Debug)]
-pub struct Learning {
-    /// What the random numbers of dropout and noise depend on.
-    pub key: u64,
+#[derive(Clone, Copy)]
+pub struct Learning<'a> {
+    /// What the random numbers of dropout and noise depend on; none for a pass without them.
+    pub key: Option<u64>,
     /// Whether the loss may depend on log-probabilities. If not, the pass prepares nothing for that.
     pub by_logp: bool,
+    /// Who watches the pass, if anybody does.
+    pub watch: Option<&'a dyn Watch>,
 }
 
-impl From<u64> for Learning {
+impl From<u64> for Learning<'_> {
     /// Learns from log-probabilities, among others.
     fn from(key: u64) -> Self {
-        Self { key, by_logp: true }
+        Self { key: Some(key), by_logp: true, watch: None }
     }
 }
 
@@ -144,8 +148,13 @@ impl Policy {
 
     /// Returns the current weights, unaffected by later updates: trained parameters are copied to host memory.
     pub fn copied_weights(&self) -> Result<Weights> {
+        self.weights_copied_where(|_| true)
+    }
+
+    /// Returns the current weights; later updates don't affect those that `which` selects by name.
+    pub fn weights_copied_where(&self, which: impl Fn(&str) -> bool) -> Result<Weights> {
         let all = self.weights();
-        all.map(|name, t| Ok(if all.trains(&name) { ops::on_host(t)? } else { t.clone() }))
+        all.map(|name, t| Ok(if all.trains(&name) && which(&name) { ops::on_host(t)? } else { t.clone() }))
     }
 
     /// Returns the parameters, for the optimizer and for saving. Trained ones are f32.
@@ -221,7 +230,7 @@ impl Policy {
         forest: &'a Forest,
         selected: &'a Selected,
         temperature: f32,
-        learning: impl Into<Learning>,
+        learning: impl Into<Learning<'a>>,
         known: Option<PromptPass>,
     ) -> Result<Pass<'a>> {
         let known = known.filter(|_| self.continues_prompts());
@@ -242,10 +251,11 @@ impl Policy {
         forest: &'a Forest,
         selected: &'a Selected,
         temperature: f32,
-        learning: Option<Learning>,
+        learning: Option<Learning<'a>>,
         known: Option<PromptPass>,
     ) -> Result<Pass<'a>> {
-        let how = self.how(learning.map(|learning| learning.key), forest, &selected.rows)?;
+        let how = self.how(learning.and_then(|learning| learning.key), forest, &selected.rows)?;
+        let watch = learning.and_then(|learning| learning.watch).unwrap_or(&Unwatched);
         let (known_work, (hidden, kept)) = match known.and_then(|known| Continuation::new(known, forest, &selected.rows)) {
             Some(rest) => {
                 tracing::debug!("continues the pass over {} of {} rows", forest.len() - rest.len(), forest.len());
@@ -253,7 +263,7 @@ impl Policy {
                 let work = |forest: &Forest| self.passed(forest, 0).forward;
                 (work(&forest.roots()) - work(&Forest::new()), self.decoder.continued(forest, how, rest)?)
             }
-            None => (0.0, self.decoder.forward(forest, &selected.rows, how)?),
+            None => (0.0, self.decoder.forward(forest, &selected.rows, how, watch)?),
         };
         let scale = self.decoder.logits(temperature);
         let weights = &self.decoder.weights;
@@ -262,7 +272,7 @@ impl Policy {
         let stats = statistics(&hidden, weights.output(), &selected.targets, scale, selected.restriction())?;
         finite(&stats)?;
         let values = self.decoder.weights.value_head.as_ref().map(|head| critic::values(&hidden, head)).transpose()?;
-        Ok(Pass { policy: self, forest, selected, scale, kept, hidden, stats, values, taught: None, known_work })
+        Ok(Pass { policy: self, forest, selected, scale, kept, hidden, stats, values, taught: None, watch, known_work })
     }
 }
 
@@ -348,9 +358,12 @@ impl Pass<'_> {
         self
     }
 
-    /// Adds the gradients of the trained parameters to `grads`, given the loss's derivatives. Calls `done` when the next group of
-    /// [`Gradients::in_backward_order`] is complete.
-    pub fn backward(self, by: Derivatives<'_>, grads: &Gradients, done: &dyn Fn()) -> Result<()> {
+    /// Adds the gradients of the trained parameters to `grads`, given the loss's derivatives.
+    ///
+    /// # Errors
+    /// If an operation fails, or who watches does.
+    pub fn backward(self, by: Derivatives<'_>, grads: &Gradients) -> Result<()> {
+        self.watch.enter(Direction::Backward, Part::Top)?;
         let decoder = &self.policy.decoder;
         let Gradients(grads) = grads;
         let d_output = grads.head.as_ref().unwrap_or(&grads.embedding).as_ref();
@@ -360,7 +373,7 @@ impl Pass<'_> {
         }
         // The layers need the memory more.
         drop((self.hidden, self.stats, self.taught));
-        decoder.backward(self.kept, self.forest, &self.selected.rows, &d_hidden, grads, done)?;
+        decoder.backward(self.kept, self.forest, &self.selected.rows, &d_hidden, grads, self.watch)?;
         // So that what went wrong there, and the time that it took, is not the next phase's.
         Ok(ops::device::wait_for(&d_hidden)?)
     }

@@ -29,6 +29,19 @@ pub fn save(weights: &Weights, source: &ModelFolder, to: &Path) -> Result<()> {
     write_companions(&companions, source, to)
 }
 
+/// Writes what [`save`] writes for a model without an adapter, except the weights, of which only the shapes are read.
+///
+/// # Errors
+/// If something can't be read or written.
+pub fn describe(weights: &Weights, source: &ModelFolder, to: &Path) -> Result<()> {
+    let companions = source.companions()?;
+    write_config(source, &companions, to, Dtype::F32, |config| match weights.is_value_model() {
+        true => classifies(config, source.pads_with()),
+        false => untie(config, weights, source),
+    })?;
+    write_companions(&companions, source, to)
+}
+
 /// Writes the files beside a model's weights, and those that replace any.
 fn write_companions(companions: &Companions, source: &ModelFolder, to: &Path) -> Result<()> {
     companions.write(to, source.replaced())?;

@@ -3,7 +3,7 @@
 
 use super::names::{ExpertNames, ExpertsInFiles, Names};
 use super::shards::Shards;
-use super::weights::{Weights, of_adapter};
+use super::weights::{SCORE, Weights, of_adapter, of_critic};
 use super::{Dtype, Error, Result};
 use crate::ops;
 use crate::ops::mxfp4;
@@ -227,8 +227,23 @@ impl Weights {
     /// # Errors
     /// If a tensor can't be split.
     pub(super) fn in_files(&self) -> Result<Vec<(String, Tensor)>> {
+        self.some_in_files(|_| true)
+    }
+
+    /// Returns the parameters that `which` selects by name, except an adapter's and a critic's head, as the files of the model, or of the
+    /// value model, store them.
+    ///
+    /// # Errors
+    /// If a tensor can't be split.
+    pub fn shard(&self, which: impl Fn(&str) -> bool) -> Result<Vec<(String, Tensor)>> {
+        let is_value_model = self.is_value_model();
+        let all = self.some_in_files(|name| (is_value_model || !of_critic(name)) && which(name))?;
+        Ok(all.into_iter().map(|(name, t)| (if of_critic(&name) { SCORE.to_owned() } else { name }, t)).collect())
+    }
+
+    fn some_in_files(&self, which: impl Fn(&str) -> bool) -> Result<Vec<(String, Tensor)>> {
         let mut all = Vec::new();
-        for (name, t) in self.named().into_iter().filter(|(name, _)| !of_adapter(name)) {
+        for (name, t) in self.named().into_iter().filter(|(name, _)| !of_adapter(name) && which(name)) {
             let missing = || Error::Op(crate::ops::Error::Shape { op: "save", detail: format!("no form for {name}") });
             let form = self.names.forms(&name, t.dims()).into_iter().next().ok_or_else(missing)?;
             match &form {

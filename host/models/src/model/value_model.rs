@@ -11,6 +11,7 @@ use super::how::How;
 use super::json::Object;
 use super::random::{DEVIATION, Normal};
 use super::shards::Shards;
+use super::watch::{Direction, Part, Unwatched, Watch};
 use super::weights::SCORE;
 use super::weights::SCORE_BIAS;
 use super::weights::{Linear, of_critic};
@@ -44,6 +45,7 @@ pub struct ValuePass<'a> {
     kept: Kept,
     hidden: Tensor,
     values: Vec<f32>,
+    watch: &'a dyn Watch,
 }
 
 impl Policy {
@@ -52,12 +54,19 @@ impl Policy {
     ///
     /// # Errors
     /// If there is no value head, an operation fails, or a value is not finite.
-    pub fn forward_values<'a>(&'a self, forest: &'a Forest, rows: &'a [usize], key: Option<u64>) -> Result<ValuePass<'a>> {
+    pub fn forward_values<'a>(
+        &'a self,
+        forest: &'a Forest,
+        rows: &'a [usize],
+        key: Option<u64>,
+        watch: Option<&'a dyn Watch>,
+    ) -> Result<ValuePass<'a>> {
+        let watch = watch.unwrap_or(&Unwatched);
         let model = &self.decoder;
         let how = How { balances: false, ..self.how(key, forest, rows)? };
-        let (hidden, kept) = model.forward(forest, rows, how)?;
+        let (hidden, kept) = model.forward(forest, rows, how, watch)?;
         let values = finite(critic::values(&hidden, head(model)?)?)?;
-        Ok(ValuePass { model, forest, rows, kept, hidden, values })
+        Ok(ValuePass { model, forest, rows, kept, hidden, values, watch })
     }
 
     /// Returns the model without its output matrix and adapter, in the same storage.
@@ -79,14 +88,17 @@ impl ValuePass<'_> {
         &self.values
     }
 
-    /// Adds the gradients of the trained parameters to `grads`, given the loss's derivative with respect to each value. Calls
-    /// `done` when the next group of [`Gradients::in_backward_order`] is complete.
-    pub fn backward(self, d_values: &[f32], Gradients(grads): &Gradients, done: &dyn Fn()) -> Result<()> {
+    /// Adds the gradients of the trained parameters to `grads`, given the loss's derivative with respect to each value.
+    ///
+    /// # Errors
+    /// As [`super::Pass::backward`].
+    pub fn backward(self, d_values: &[f32], Gradients(grads): &Gradients) -> Result<()> {
+        self.watch.enter(Direction::Backward, Part::Top)?;
         let d_hidden = ops::zeros_like(&self.hidden)?;
         if let Some(d_head) = &grads.value_head {
             critic::backward(&self.hidden, head(self.model)?, d_values, &d_hidden, d_head)?;
         }
-        self.model.backward(self.kept, self.forest, self.rows, &d_hidden, grads, done)?;
+        self.model.backward(self.kept, self.forest, self.rows, &d_hidden, grads, self.watch)?;
         Ok(ops::device::wait_for(&d_hidden)?)
     }
 }

@@ -4,6 +4,7 @@ use super::Result;
 use super::delta_network::Recurrent;
 use super::lora::{Biases, Lora};
 use super::names::Names;
+use super::watch::Part;
 use crate::ops::quantized::{Quantized, Scheme};
 use crate::ops::{self, Matrix};
 use candle_core::{DType, Device, Tensor};
@@ -195,18 +196,6 @@ impl Linear {
     }
 }
 
-impl<T> Linear<T> {
-    /// Returns all parts, in the order of [`Linear::map`].
-    fn parts(&self) -> Vec<&T> {
-        let mut all = Vec::new();
-        let Ok(_) = self.map("", &mut |_, part| {
-            all.push(part);
-            Ok::<(), Infallible>(())
-        });
-        all
-    }
-}
-
 impl<L> Unit<L> {
     /// Borrows its maps.
     pub(super) fn each(&self) -> Unit<&L> {
@@ -255,16 +244,6 @@ impl<T> Layer<T> {
         if let Some((experts, names)) = self.experts.as_ref().zip(names.experts) {
             all.extend([(names.router[0], &experts.router), (names.wide, &experts.wide), (names.down, &experts.down)]);
         }
-        all
-    }
-
-    /// Returns all parts, in the order of [`Layer::map`].
-    fn parts(&self, names: &Names) -> Vec<&T> {
-        let mut all = Vec::new();
-        let Ok(_) = self.map("", names, &mut |_, part| {
-            all.push(part);
-            Ok::<(), Infallible>(())
-        });
         all
     }
 
@@ -355,6 +334,18 @@ impl<T> Weights<T> {
         all
     }
 
+    /// Returns the part that the parameter of this name belongs to.
+    pub fn part_of(&self, name: &str) -> Part {
+        let names = self.names;
+        let of_layer = name.strip_prefix(names.layers).and_then(|rest| rest.strip_prefix('.')?.split_once('.')?.0.parse().ok());
+        let is_table = |table: &str| name.strip_suffix(".weight") == Some(table);
+        match of_layer {
+            Some(layer) => Part::Layer(layer),
+            None if is_table(names.embedding) || names.positions.is_some_and(is_table) => Part::Bottom,
+            None => Part::Top,
+        }
+    }
+
     /// Returns whether the parameter of this name is trained.
     pub fn trains(&self, name: &str) -> bool {
         let correction = self.names.experts.and_then(|names| names.correction);
@@ -395,7 +386,7 @@ impl<T> Weights<T> {
 }
 
 /// Returns whether a parameter of this name belongs to an adapter.
-pub(super) fn of_adapter(name: &str) -> bool {
+pub fn of_adapter(name: &str) -> bool {
     [".lora_A.weight", ".lora_B.weight", ".lora_B.bias", ".lora_magnitude_vector"].iter().any(|end| name.ends_with(end))
 }
 
@@ -473,18 +464,6 @@ impl Gradients {
     /// Returns the gradient of each trained parameter, in the order of [`Weights::trained`].
     pub fn named(&self) -> Vec<(String, &Tensor)> {
         self.0.named().into_iter().filter_map(|(name, gradient)| Some((name, gradient.as_ref()?))).collect()
-    }
-
-    /// Returns the gradients in groups, in the order in which a backward pass finishes them: everything after the layers, each
-    /// layer from last to first, and the embeddings.
-    pub fn in_backward_order(&self) -> Vec<Vec<&Tensor>> {
-        let Weights { embedding, positions, layers, norm, head, value_head, lora: _, names } = &self.0;
-        let after = [Some(&norm.weight), norm.bias.as_ref(), head.as_ref()].into_iter().flatten();
-        let after = after.chain(value_head.iter().flat_map(Linear::parts));
-        let mut groups = vec![after.flatten().collect::<Vec<_>>()];
-        groups.extend(layers.iter().rev().map(|layer| layer.parts(names).into_iter().flatten().collect()));
-        groups.push(embedding.iter().chain(positions.iter().flatten()).collect());
-        groups
     }
 }
 

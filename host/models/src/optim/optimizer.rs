@@ -91,6 +91,18 @@ impl Optimizer {
         Ok(Self { settings, updates: 0, moments: moments.collect::<ops::Result<_>>()?, reach: None })
     }
 
+    /// Returns the number of updates.
+    pub fn updates(&self) -> u64 {
+        self.updates
+    }
+
+    /// Returns the names of the moments in [`Optimizer::state`].
+    pub fn names(&self) -> impl Iterator<Item = String> {
+        let all =
+            self.moments.iter().flat_map(|(name, moments)| moments.named().into_iter().map(move |(suffix, _)| (name, suffix)));
+        all.map(|(name, suffix)| format!("{name}.{suffix}"))
+    }
+
     /// Returns the number of updates, and copies of the moments in host memory as `<parameter>.m`, `<parameter>.v` and so on.
     pub fn state(&self) -> ops::Result<(u64, HashMap<String, Tensor>)> {
         let mut moments = HashMap::with_capacity(2 * self.moments.len());
@@ -132,7 +144,8 @@ impl Optimizer {
     /// `new`, in the same order.
     pub fn step(&mut self, parameters: &[Parameter<'_>], lr: f64) -> ops::Result<Update> {
         let rate = |_: &str| lr;
-        Ok(match self.prepare(parameters, rate)? {
+        let squares = ops::sum_of_squares(parameters.iter().map(|p| p.gradient))?;
+        Ok(match self.prepare(parameters, rate, squares)? {
             Prepared::Ready(ready) => {
                 let norm = ready.norm;
                 self.make(parameters, rate, ready)?;
@@ -144,11 +157,12 @@ impl Optimizer {
     }
 
     /// Determines whether an update can be made, without changing anything. `rate` returns the learning rate for a parameter's
-    /// name. Optimizers that update together prepare first, so that either all of them change something or none does.
-    pub fn prepare(&self, parameters: &[Parameter<'_>], rate: impl Fn(&str) -> f64) -> ops::Result<Prepared> {
+    /// name, and `squares` is the sum of the squares of all gradients, those of parameters that others update included. Optimizers that
+    /// update together prepare first, so that either all of them change something or none does.
+    pub fn prepare(&self, parameters: &[Parameter<'_>], rate: impl Fn(&str) -> f64, squares: f64) -> ops::Result<Prepared> {
         let s = self.settings;
         let paired = self.paired(parameters)?;
-        let norm = ops::sum_of_squares(parameters.iter().map(|p| p.gradient))?.sqrt();
+        let norm = squares.sqrt();
         if !norm.is_finite() {
             return Ok(Prepared::NotFinite(norm));
         }

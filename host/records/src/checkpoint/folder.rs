@@ -75,11 +75,13 @@ fn exchange(one: &Path, other: &Path) -> io::Result<()> {
 /// Creates a folder for a checkpoint that is written or removed. The mark tells it from other people's folders.
 pub(super) fn temporary_in(run: &Path) -> io::Result<PathBuf> {
     let temporary = tempfile::Builder::new().prefix(TEMPORARY).tempdir_in(run)?;
-    fs::write(
-        temporary.path().join(MARK),
-        "A checkpoint is written or removed here. Left over, it goes when the run resumes.\n",
-    )?;
+    mark(temporary.path())?;
     Ok(temporary.keep())
+}
+
+/// Marks a folder in which a checkpoint, or a part of one, is written or removed.
+pub(super) fn mark(temporary: &Path) -> io::Result<()> {
+    fs::write(temporary.join(MARK), "A checkpoint is written or removed here. Left over, it goes when the run resumes.\n")
 }
 
 /// Removes such a folder, its mark last, so that remains of an interrupted removal are recognized.

@@ -4,12 +4,14 @@
 mod finite;
 mod folder;
 mod manifest;
+mod parts;
 mod required;
 mod retention;
 mod writer;
 
 pub use folder::{newest, save, set_aside, sweep};
 pub use manifest::{Manifest, verify};
+pub use parts::{JointSave, collect_parts, write_part};
 pub use retention::{Retained, retain};
 pub use writer::{Writer, Written};
 

@@ -3,7 +3,14 @@
 use super::{Error, Manifest};
 use crate::config::{self, files};
 use crate::run::CheckpointFiles;
+use std::collections::BTreeSet;
 use std::path::Path;
+
+/// Most bytes of that list.
+const LARGEST_INDEX: u64 = 64 << 20;
+
+/// The list of the files of weights, if there are several.
+const INDEX: &str = "model.safetensors.index.json";
 
 impl Manifest {
     /// Checks that the manifest lists what every checkpoint has: its configuration and summary, a model or an adapter, and what resuming
@@ -20,13 +27,18 @@ impl Manifest {
         let models = models.flat_map(|folder| {
             let [config, weights] = match ["adapter_config.json", "adapter_model.safetensors"] {
                 adapter if adapter.iter().any(|name| lists(&format!("{folder}{name}"))) => adapter,
+                _ if lists(&format!("{folder}{INDEX}")) => ["config.json", INDEX],
                 _ => ["config.json", "model.safetensors"],
             };
-            [format!("{folder}{config}"), format!("{folder}{weights}")]
+            let shards = if weights == INDEX { shards(&checkpoint.join(&folder)) } else { Vec::new() };
+            let all = [config.to_owned(), weights.to_owned()].into_iter().chain(shards);
+            all.map(|name| format!("{folder}{name}")).collect::<Vec<_>>()
         });
         let missing = own.always().into_iter().chain(models).find(|name| !lists(name));
         let for_resuming = || {
-            let missing = own.for_resuming().into_iter().find(|name| !lists(name))?;
+            let is_divided = self.files.keys().any(|name| own.is_part_of_optimizer(name));
+            let all = own.for_resuming().into_iter().filter(|name| !is_divided || *name != own.name_of_optimizer());
+            let missing = all.into_iter().find(|name| !lists(name))?;
             (!saves_only_model(checkpoint)).then_some(missing)
         };
         match missing.or_else(for_resuming) {
@@ -37,6 +49,14 @@ impl Manifest {
             }
         }
     }
+}
+
+/// Returns the names of the files of weights that the index of a folder lists.
+fn shards(folder: &Path) -> Vec<String> {
+    let text = files::read(&folder.join(INDEX), LARGEST_INDEX).unwrap_or_default();
+    let index: serde_json::Value = serde_json::from_slice(&text).unwrap_or_default();
+    let names = index["weight_map"].as_object().into_iter().flatten().filter_map(|(_, file)| file.as_str());
+    names.map(str::to_owned).collect::<BTreeSet<_>>().into_iter().collect()
 }
 
 /// Returns whether the run that wrote a checkpoint saves only models, judging by the checkpoint's configuration.

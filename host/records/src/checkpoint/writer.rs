@@ -1,6 +1,6 @@
 //! Writes checkpoints in the background, on a thread that has at most one checkpoint at a time.
 
-use super::{Error, save};
+use super::{Error, JointSave, save, write_part};
 use crate::run::RunFiles;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -54,12 +54,21 @@ impl Writer {
 
     /// Starts writing, or writes at once if no thread can be started. The previous save must have been waited for.
     pub fn begin(&mut self, step: u64, fill: impl FnOnce(&Path) -> Result<(), String> + Send + 'static) {
+        self.begin_with(step, move |run: &Path| save(run, step, fill));
+    }
+
+    /// Starts writing a rank's part of a checkpoint, like [`Writer::begin`].
+    pub fn begin_part(&mut self, save: JointSave, rank: usize, fill: impl FnOnce(&Path) -> Result<(), String> + Send + 'static) {
+        self.begin_with(save.step, move |run: &Path| write_part(run, save, rank, fill));
+    }
+
+    fn begin_with(&mut self, step: u64, write: impl FnOnce(&Path) -> Result<PathBuf, Error> + Send + 'static) {
         debug_assert!(self.in_hand.is_none(), "two checkpoints in hand");
         // A thread that can't be started drops what it was given.
-        let (run, fill) = (self.run.clone(), Arc::new(Mutex::new(Some(fill))));
-        let of_thread = fill.clone();
+        let (run, write) = (self.run.clone(), Arc::new(Mutex::new(Some(write))));
+        let of_thread = write.clone();
         let thread = std::thread::Builder::new().name("checkpoint".into()).spawn(move || written(&run, step, &of_thread));
-        let work = thread.map_or_else(|_| Work::Done(written(&self.run, step, &fill)), Work::Beside);
+        let work = thread.map_or_else(|_| Work::Done(written(&self.run, step, &write)), Work::Beside);
         self.in_hand = Some(InHand { step, work });
     }
 
@@ -88,9 +97,9 @@ impl Writer {
 }
 
 /// Writes a checkpoint, once.
-fn written(run: &Path, step: u64, fill: &Mutex<Option<impl FnOnce(&Path) -> Result<(), String>>>) -> Done {
+fn written(run: &Path, step: u64, write: &Mutex<Option<impl FnOnce(&Path) -> Result<PathBuf, Error>>>) -> Done {
     let begun = Instant::now();
-    let fill = fill.lock().unwrap_or_else(PoisonError::into_inner).take();
+    let write = write.lock().unwrap_or_else(PoisonError::into_inner).take();
     let nothing = || Err(Error::Write { path: RunFiles(run).checkpoint(step), detail: "it was written before".into() });
-    (fill.map_or_else(nothing, |fill| save(run, step, fill)), begun.elapsed())
+    (write.map_or_else(nothing, |write| write(run)), begun.elapsed())
 }

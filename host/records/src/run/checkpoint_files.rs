@@ -90,6 +90,25 @@ impl<'a> CheckpointFiles<'a> {
         [Self::REST, Self::OPTIMIZER].map(|name| self.inside(name))
     }
 
+    /// Returns the path in the checkpoint of the optimizer's moments, if one file has them.
+    pub fn name_of_optimizer(self) -> String {
+        self.inside(Self::OPTIMIZER)
+    }
+
+    /// Returns whether a path in the checkpoint is that of one of several files with the optimizer's moments.
+    pub fn is_part_of_optimizer(self, name: &str) -> bool {
+        name.starts_with(&self.inside("optimizer-")) && name.ends_with(".safetensors")
+    }
+
+    /// Returns whether there are moments of an optimizer.
+    pub fn has_optimizer(self) -> bool {
+        let of_optimizer = |entry: std::fs::DirEntry| {
+            let name = self.inside(&entry.file_name().to_string_lossy());
+            name == self.name_of_optimizer() || self.is_part_of_optimizer(&name)
+        };
+        std::fs::read_dir(self.folder()).into_iter().flatten().filter_map(Result::ok).any(of_optimizer)
+    }
+
     /// Returns how the paths of a value model's files in the checkpoint begin.
     pub fn prefix_of_value_model(self) -> String {
         self.inside(&format!("{}/", Self::VALUE_MODEL))

@@ -154,6 +154,16 @@ impl Collector {
         Ok(decoding.map_or(0, |decoding| decoding.copied_bytes()))
     }
 
+    /// Returns whether collecting experience reads the policy, or what shares storage with it.
+    pub(super) fn reads_models(&self) -> bool {
+        self.batching.groups.is_some() || self.reference().is_some()
+    }
+
+    /// Returns whether [`Collector::next`] will do so for `count` micro-batches.
+    pub(super) fn will_read_models(&self, count: usize) -> bool {
+        self.reads_models() && self.pending.len() < count
+    }
+
     /// Returns the next `count` micro-batches of all ranks together, or the rest of the epoch, as in transformers: no update
     /// mixes rows of two epochs. All are collected before any is trained on, since a loss is normalised by the whole step.
     pub(super) fn next(&mut self, count: usize, with: &mut With<'_>) -> Result<(Vec<MicroBatch>, Figures)> {

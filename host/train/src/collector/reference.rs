@@ -67,11 +67,16 @@ impl Collector {
         Ok(())
     }
 
-    /// Mixes the policy into the reference model if due after this step (TRL's `SyncRefModelCallback`).
-    pub(crate) fn sync_reference(&mut self, policy: &Policy, step: u64) -> Result<Figures> {
+    /// Returns whether the reference model follows the policy after this step.
+    pub(crate) fn syncs_reference_at(&self, step: u64) -> bool {
+        let due = self.compared.plan.sync.is_some_and(|sync| step.is_multiple_of(sync.steps));
+        due && self.compared.reference.is_some()
+    }
+
+    /// Mixes the policy into the reference model (TRL's `SyncRefModelCallback`).
+    pub(crate) fn sync_reference(&mut self, policy: &Policy) -> Result<Figures> {
         let mut figures = Figures::begin();
-        let due = self.compared.plan.sync.filter(|sync| step.is_multiple_of(sync.steps));
-        if let (Some(reference), Some(sync)) = (self.compared.reference.as_mut(), due) {
+        if let (Some(reference), Some(sync)) = (self.compared.reference.as_mut(), self.compared.plan.sync) {
             *reference = reference.mixed(policy.weights(), sync.alpha)?;
             figures.lap("reference");
         }

@@ -1,8 +1,8 @@
 //! Saves checkpoints, and decides when.
 
 use super::super::{Error, Result};
-use super::Journal;
-use crate::checkpoint::{self, Retained, Written};
+use super::{Journal, RunFolder};
+use crate::checkpoint::{self, JointSave, Retained, Written};
 use crate::config::OnSaveError;
 use crate::metrics::Metric;
 use crate::run::{Event, RunFiles};
@@ -54,6 +54,31 @@ impl Journal {
         self.saves.writer.begin(step, fill);
     }
 
+    /// Returns the next checkpoint that all ranks write a part of.
+    pub(crate) fn next_joint_save(&mut self, step: u64) -> JointSave {
+        self.saves.joint += 1;
+        JointSave { step, number: self.saves.joint }
+    }
+
+    /// Writes a rank's part of a checkpoint in the background, once the previous one is written.
+    pub(crate) fn write_part(
+        &mut self,
+        save: JointSave,
+        rank: usize,
+        fill: impl FnOnce(&Path) -> std::result::Result<(), String> + Send + 'static,
+    ) {
+        // The rank that collects the parts says what was wrong with it.
+        drop(self.saves.writer.wait());
+        self.saves.newest = Some(save.step);
+        self.saves.writer.begin_part(save, rank, fill);
+    }
+
+    /// Writes parts into the run's folder, as another rank has found it.
+    pub(crate) fn go_to(&mut self, folder: PathBuf) {
+        self.saves.go_to(folder.clone());
+        self.folder = RunFolder::elsewhere(folder);
+    }
+
     /// Records how long training waited for a copy.
     pub(crate) fn waited_for_checkpoint(&mut self, time: Duration) {
         self.window.extend([Metric::mean("time/checkpoint", time.as_secs_f64(), 1.0)]);
@@ -62,7 +87,7 @@ impl Journal {
     /// Records a checkpoint that has finished since the last call; with `wait`, waits for the current one.
     pub(crate) fn record_saves(&mut self, wait: bool) -> Result<()> {
         let ended = if wait { self.saves.writer.wait() } else { self.saves.writer.ended() };
-        let Some(Written { step, outcome, took }) = ended else { return Ok(()) };
+        let Some(Written { step, outcome, took }) = ended.filter(|_| !self.folder.is_elsewhere()) else { return Ok(()) };
         let path = match outcome {
             Ok(path) => path,
             Err(error) => return self.save_failed(step, error),

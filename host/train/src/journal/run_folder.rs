@@ -339,6 +339,11 @@ impl RunFolder {
         Self { path, config: String::new(), files: None, lenient: true, failed: 0, plugins: Vec::new(), grants: Vec::new() }
     }
 
+    /// Returns whether another process writes it.
+    pub fn is_elsewhere(&self) -> bool {
+        self.files.is_none()
+    }
+
     /// Returns the configuration as in config.toml.
     pub fn config(&self) -> &str {
         &self.config

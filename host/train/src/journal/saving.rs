@@ -23,6 +23,8 @@ pub(super) struct Saves {
     pub(super) is_owed: bool,
     /// Why the newest one could not be written.
     pub(super) failure: Option<checkpoint::Error>,
+    /// Number of checkpoints that all ranks have written parts of.
+    pub(super) joint: u64,
     /// Steps of checkpoints that retention leaves alone and that the user was warned about.
     pub(super) left_alone: BTreeSet<u64>,
 }
@@ -39,6 +41,7 @@ impl Saves {
             best_written: None,
             window: Window::default(),
             failure: None,
+            joint: 0,
             left_alone: BTreeSet::new(),
         }
     }

@@ -1,8 +1,10 @@
 //! A critic of its own: a value model that learns from the loss's derivatives with respect to its values, and from nothing else.
 
+use super::sharding::{Following, Sharding, Shards};
 use super::trained::{PreparedUpdate, Rates, Trained, Updated};
 use crate::Result;
-use crate::model::{Gradients, ModelFolder, Policy, ValuePass, Weights};
+use crate::dist::{Collectives, World};
+use crate::model::{Gradients, ModelFolder, Policy, ValuePass, Watch};
 use crate::optim::{Schedule, Settings};
 use crate::packed::Packed;
 use candle_core::Tensor;
@@ -30,16 +32,31 @@ pub(crate) struct Critic {
 }
 
 impl Critic {
-    pub(crate) fn new(begun: Begun, settings: Settings, schedule: Schedule) -> Result<Self> {
+    pub(crate) fn new(begun: Begun, settings: Settings, schedule: Schedule, sharding: &mut Sharding) -> Result<Self> {
         let rates = Rates { schedule, of_head: None };
-        let trained = Trained::new(PREFIX, &begun.model, settings, rates)?;
+        let trained = Trained::new(PREFIX, &begun.model, (settings, rates), sharding)?;
         Ok(Self { begun, trained })
     }
 
     /// Computes the values of the states in which the selected tokens were chosen, and keeps what the backward pass needs. With a
     /// `key`, its adapter drops values, which are not those that the policy's drops.
-    pub(super) fn forward<'a>(&'a self, packed: &'a Packed, key: Option<u64>) -> Result<ValuePass<'a>> {
-        Ok(self.model().forward_values(&packed.forest, &packed.selected.rows, key.map(|key| !key))?)
+    pub(super) fn forward<'a>(
+        &'a self,
+        packed: &'a Packed,
+        key: Option<u64>,
+        watch: Option<&'a dyn Watch>,
+    ) -> Result<ValuePass<'a>> {
+        Ok(self.model().forward_values(&packed.forest, &packed.selected.rows, key.map(|key| !key), watch)?)
+    }
+
+    /// Returns what the ranks own; see [`Trained::shards`].
+    pub(super) fn shards(&self) -> &Shards {
+        self.trained.shards()
+    }
+
+    /// Follows a pass; see [`Trained::follow`].
+    pub(super) fn follow<'a>(&'a self, by: &'a Collectives<'a>, sums: bool) -> Following<'a> {
+        self.trained.follow(by, sums)
     }
 
     /// Returns the gradients that a backward pass adds to.
@@ -53,8 +70,8 @@ impl Critic {
     }
 
     /// Finds out whether the accumulated gradients give an update; see [`Trained::prepare_update`].
-    pub(super) fn prepare_update(&self, step: u64) -> Result<PreparedUpdate> {
-        self.trained.prepare_update(self.model(), step)
+    pub(super) fn prepare_update(&self, step: u64, world: &World) -> Result<PreparedUpdate> {
+        self.trained.prepare_update(self.model(), step, world)
     }
 
     /// Sets the number of times that evaluations have stopped improving.
@@ -77,9 +94,19 @@ impl Critic {
         self.model().weights().named().into_iter().map(|(name, t)| (format!("{NAMES}{name}"), t))
     }
 
-    /// Returns the current weights, unaffected by later updates, and the folder they started from; see [`Begun::source`].
-    pub(super) fn copied(&self) -> Result<(Weights, Option<ModelFolder>)> {
-        Ok((self.model().copied_weights()?, self.begun.source.clone()))
+    /// Returns the folder that the weights started from; see [`Begun::source`].
+    pub(super) fn source(&self) -> Option<ModelFolder> {
+        self.begun.source.clone()
+    }
+
+    /// Returns the number of updates.
+    pub(super) fn updates(&self) -> u64 {
+        self.trained.updates()
+    }
+
+    /// Returns the names of the moments in [`Critic::moments`].
+    pub(super) fn names_of_moments(&self) -> impl Iterator<Item = String> {
+        self.trained.names_of_moments().map(|name| format!("{NAMES}{name}"))
     }
 
     /// Returns the number of updates, and a copy of the moments by names that none of the policy has.

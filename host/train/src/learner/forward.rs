@@ -103,15 +103,14 @@ impl Forward<'_> {
         }
     }
 
-    /// Adds the gradients of the policy and of a critic, given the loss's derivatives. Calls `done` whenever a group of parameters is
-    /// complete.
-    pub(super) fn backward(self, loss: &Gradient, gradients: &Gradients, done: &dyn Fn()) -> model::Result<()> {
+    /// Adds the gradients of the policy and of a critic, given the loss's derivatives.
+    pub(super) fn backward(self, loss: &Gradient, gradients: &Gradients) -> model::Result<()> {
         match self {
             Self::Nothing => Ok(()),
             Self::Values(pass) => {
                 let unused = || vec![0.0; pass.values().len()];
                 let d_values = loss.by(SEQUENCE_VALUE).map_or_else(unused, <[f32]>::to_vec);
-                pass.backward(&d_values, gradients, done)
+                pass.backward(&d_values, gradients)
             }
             Self::Tokens(pass) => {
                 let TokenPass { pass, critic, tokens } = *pass;
@@ -130,9 +129,9 @@ impl Forward<'_> {
                 // Without a critic of its own, the policy has its head, or there is no such derivative.
                 let values = d_values.filter(|_| critic.is_none());
                 let (logp, divergence) = (logp.as_deref(), divergence.as_deref());
-                pass.backward(Derivatives { logp, entropy: loss.by(ENTROPY), values, divergence }, gradients, done)?;
+                pass.backward(Derivatives { logp, entropy: loss.by(ENTROPY), values, divergence }, gradients)?;
                 match (critic, d_values) {
-                    (Some((critic, valued)), Some(d_values)) => valued.backward(d_values, critic.gradients(), done),
+                    (Some((critic, valued)), Some(d_values)) => valued.backward(d_values, critic.gradients()),
                     _ => Ok(()),
                 }
             }

@@ -4,10 +4,13 @@ mod columns;
 mod critic;
 mod forward;
 mod packing;
+mod sharding;
 mod trained;
+mod watching;
 
 pub(super) use critic::{Begun, Critic};
 pub(super) use packing::batches_of;
+pub(super) use sharding::Sharding;
 pub(super) use trained::Rates;
 
 use super::columns::Columns;
@@ -21,7 +24,9 @@ use super::{Error, Result};
 use crate::activity::{self, Activity, Task};
 use crate::dist::World;
 use crate::metrics::Metric;
-use crate::model::{self, Architecture, Compared, Frozen, Learning, ModelFolder, Passed, Policy, PromptPass, Weights};
+use crate::model::{
+    self, Architecture, Compared, Direction, Frozen, Learning, ModelFolder, Passed, Policy, PromptPass, Watch, Weights, of_critic,
+};
 use crate::ops;
 use crate::ops::dropout::mixed_bits;
 use crate::optim::Settings;
@@ -32,9 +37,11 @@ use crate::plugin::{Column, Gradient, Needs, Unit};
 use candle_core::{DType, Tensor};
 use columns::LossInputs;
 use forward::{Forward, TokenPass};
-use std::collections::HashMap;
+use sharding::{Shards, is_large};
+use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 use trained::{Trained, Updated};
+use watching::Watching;
 
 /// Distinguishes the seeds of losses from those of dropout.
 const LOSS_SEEDS: u64 = 0x6c6f_7373;
@@ -77,6 +84,15 @@ pub(super) struct Optimizers {
     pub moments: HashMap<String, Tensor>,
 }
 
+/// What a rank owns of the trained models and of the optimizers' moments, unaffected by later updates.
+pub(super) struct Shard {
+    /// Of the policy's weights, as files have them; none of a model with an adapter.
+    pub model: Vec<(String, Tensor)>,
+    /// Of a value model's.
+    pub value_model: Vec<(String, Tensor)>,
+    pub moments: HashMap<String, Tensor>,
+}
+
 /// Returns the coefficient of the auxiliary loss of a model's experts; 0 without experts.
 pub(super) fn aux_coefficient(given: Option<f64>, model: &Architecture) -> f64 {
     model.mixture.as_ref().map_or(0.0, |mixture| given.unwrap_or(mixture.coefficient))
@@ -100,10 +116,11 @@ impl Learner {
         batching: Rc<Batching>,
         plan: LearnerPlan,
         policy: Policy,
-        (optimizer, rates): (Settings, Rates),
+        optimizer: (Settings, Rates),
         critic: Option<Critic>,
+        sharding: &mut Sharding,
     ) -> Result<Self> {
-        let trained = Trained::new("", &policy, optimizer, rates)?;
+        let trained = Trained::new("", &policy, optimizer, sharding)?;
         Ok(Self { world, batching, plan, policy, trained, critic, teacher: None })
     }
 
@@ -118,7 +135,8 @@ impl Learner {
     }
 
     /// Computes the loss of a step's micro-batches and leaves its gradient in `gradients`. The ranks' gradients are summed during
-    /// the backward pass of this rank's last micro-batch. The first of them continues the pass over its prompts, if that is `known`.
+    /// the backward pass of this rank's last micro-batch, or during each if their sums are divided. The first of them continues the pass
+    /// over its prompts, if that is `known`.
     pub(super) fn learn(
         &mut self,
         micro_batches: &[MicroBatch],
@@ -132,19 +150,19 @@ impl Learner {
         figures.lap("optimizer");
         let inputs = self.inputs(micro_batches, plugins, at)?;
         let own = self.own(micro_batches, plugins);
+        let passes = self.passes(own.len())?;
         let mut loss = 0.0;
-        let task = Task::new(Activity::Training).out_of(own.len() as u64, activity::Unit::Things);
-        match own.split_last() {
-            None => self.backward(Learn::AddAndSum, &mut figures, |_| Ok(()))?,
-            Some((last, others)) => {
-                let all = others.iter().map(|m| (m, Learn::Add)).chain([(last, Learn::AddAndSum)]);
-                for ((place, micro_batch), learn) in all {
-                    let (part, of_pass) = self.pass(micro_batch, learn, &inputs[*place], plugins, known.take())?;
-                    loss += part;
-                    figures.merge(of_pass);
-                    task.add(1);
-                }
-            }
+        let task = Task::new(Activity::Training).out_of(passes as u64, activity::Unit::Things);
+        for number in 0..passes {
+            let learn = if number + 1 == passes { Learn::AddAndSum } else { Learn::Add };
+            let Some((place, micro_batch)) = own.get(number) else {
+                figures.merge(self.idle_pass(learn)?);
+                continue;
+            };
+            let (part, of_pass) = self.pass(micro_batch, learn, &inputs[*place], plugins, known.take())?;
+            loss += part;
+            figures.merge(of_pass);
+            task.add(1);
         }
         if self.world.size() > 1 {
             // Once each rank has come through its last backward pass.
@@ -158,8 +176,13 @@ impl Learner {
     pub(super) fn evaluate(&self, micro_batches: &[MicroBatch], plugins: &mut Plugins, at: Moment) -> Result<(f64, Figures)> {
         let (mut figures, mut loss) = (Figures::begin(), 0.0);
         let inputs = self.inputs(micro_batches, plugins, at)?;
-        for (place, micro_batch) in self.own(micro_batches, plugins) {
-            let (part, of_pass) = self.pass(&micro_batch, Learn::Nothing, &inputs[place], plugins, None)?;
+        let own = self.own(micro_batches, plugins);
+        for number in 0..self.passes(own.len())? {
+            let Some((place, micro_batch)) = own.get(number) else {
+                figures.merge(self.idle_pass(Learn::Nothing)?);
+                continue;
+            };
+            let (part, of_pass) = self.pass(micro_batch, Learn::Nothing, &inputs[*place], plugins, None)?;
             loss += part;
             figures.merge(of_pass);
         }
@@ -176,6 +199,8 @@ impl Learner {
 
     /// Returns what the loss of each micro-batch gets besides its own pass.
     fn inputs(&self, micro_batches: &[MicroBatch], plugins: &Plugins, at: Moment) -> Result<Vec<LossInputs>> {
+        let is_scored = micro_batches.iter().any(|micro_batch| micro_batch.experience.mismatched.is_some());
+        let _whole = is_scored.then(|| self.whole()).transpose()?;
         let needs = Rc::new(plugins.needs().clone());
         let scale = scale(micro_batches, self.plan.max_completion_length, needs.has(PROMPT_LOGP));
         let differs = self.plan.differs_from_sampling || self.policy.computes_in() == DType::BF16;
@@ -223,10 +248,40 @@ impl Learner {
         plugins: &mut Plugins,
         known: Option<PromptPass>,
     ) -> Result<(f64, Figures)> {
+        let known = known.filter(|_| !self.trained.shards().gathers());
+        let pass = |watching: &Watching<'_>| self.watched_pass(micro_batch, learn, inputs, plugins, (known, watching));
+        let (loss, mut figures) = self.communicating(learn, pass)?;
+        figures.lap("reduce");
+        Ok((loss, figures))
+    }
+
+    /// Takes part in a pass of other ranks, without rows.
+    fn idle_pass(&self, learn: Learn) -> Result<Figures> {
+        let mut figures = self.communicating(learn, |watching| {
+            let mut figures = Figures::begin();
+            watching.finish(Direction::Forward)?;
+            self.backward(learn, &mut figures, watching, || Ok(()))?;
+            Ok(figures)
+        })?;
+        figures.lap("reduce");
+        Ok(figures)
+    }
+
+    /// Does what [`Learner::pass`] does.
+    fn watched_pass(
+        &self,
+        micro_batch: &MicroBatch,
+        learn: Learn,
+        inputs: &LossInputs,
+        plugins: &mut Plugins,
+        (known, watching): (Option<PromptPass>, &Watching<'_>),
+    ) -> Result<(f64, Figures)> {
         let mut figures = Figures::begin();
         let packed = self.packed(micro_batch, inputs);
         let (key, aux_weight) = (self.dropping(learn, inputs.at), self.aux_weight(micro_batch, inputs));
-        let forward = self.forward(&packed, &inputs.needs, key, known, aux_weight)?;
+        let forward = self.forward(&packed, &inputs.needs, key, (known, watching), aux_weight);
+        watching.finish(Direction::Forward)?;
+        let forward = forward?;
         figures.did(self.work(&packed));
         let not_repeated = Passed { forward: -forward.known_work(), backward: 0.0 };
         figures.did(Work { activations: forward.kept_bytes(), passes: not_repeated, ..Work::default() });
@@ -243,7 +298,7 @@ impl Learner {
         figures.add(aux_loss.map(|loss| Metric::mean("aux_loss", loss, micro_batch.items.len() as f64)));
         figures.lap("loss");
 
-        self.backward(learn, &mut figures, |done| forward.backward(&gradient, self.trained.gradients(), done))?;
+        self.backward(learn, &mut figures, watching, || forward.backward(&gradient, self.trained.gradients()))?;
         Ok((gradient.loss + aux_weight * aux_loss.unwrap_or_default(), figures))
     }
 
@@ -265,24 +320,21 @@ impl Learner {
         packed: &'a Packed,
         needs: &Needs,
         key: Option<u64>,
-        known: Option<PromptPass>,
+        (known, watching): (Option<PromptPass>, &'a Watching<'_>),
         aux_weight: f64,
     ) -> Result<Forward<'a>> {
         let (forest, selected) = (&packed.forest, &packed.selected);
         if forest.is_empty() {
             return Ok(Forward::Nothing);
         }
+        let watch = Some(&watching.policy as &dyn Watch);
         if needs.has(SEQUENCE_VALUE) {
-            return Ok(Forward::Values(Box::new(self.policy.forward_values(forest, &selected.rows, key)?)));
+            return Ok(Forward::Values(Box::new(self.policy.forward_values(forest, &selected.rows, key, watch)?)));
         }
         let temperature = self.plan.temperature;
-        let pass = match key {
-            Some(key) => {
-                let by_logp = needs.has(LOGP) || needs.has(PROMPT_LOGP);
-                self.policy.forward_learning(forest, selected, temperature, Learning { key, by_logp }, known)?
-            }
-            None => self.policy.forward(forest, selected, temperature)?,
-        };
+        let by_logp = key.is_some() && (needs.has(LOGP) || needs.has(PROMPT_LOGP));
+        let learning = Learning { key, by_logp, watch };
+        let pass = self.policy.forward_learning(forest, selected, temperature, learning, known)?;
         let pass = pass.weighing_aux_loss(aux_weight).smoothing_targets(self.plan.label_smoothing)?;
         let pass = match (needs.divergence(), &self.teacher) {
             (Some((_, beta)), Some(teacher)) => {
@@ -291,7 +343,9 @@ impl Learner {
             }
             _ => pass,
         };
-        let critic = self.critic.as_ref().map(|critic| Ok::<_, Error>((critic, critic.forward(packed, key)?))).transpose()?;
+        let watch = watching.critic.as_ref().map(|critic| critic as &dyn Watch);
+        let critic =
+            self.critic.as_ref().map(|critic| Ok::<_, Error>((critic, critic.forward(packed, key, watch)?))).transpose()?;
         Ok(Forward::Tokens(Box::new(TokenPass { pass, critic, tokens: packed.of_completions })))
     }
 
@@ -330,29 +384,25 @@ impl Learner {
         (learn != Learn::Nothing).then(|| mixed_bits(self.plan.seed ^ mixed_bits(at.step)))
     }
 
-    /// Runs a backward `pass`; with the step's last one, sums the ranks' gradients. A rank that failed earlier reports it where
-    /// the others wait for it.
-    fn backward(&self, learn: Learn, figures: &mut Figures, pass: impl FnOnce(&dyn Fn()) -> model::Result<()>) -> Result<()> {
+    /// Runs a backward `pass`, and what is left of it for other ranks. A rank that failed earlier reports it where the others wait for
+    /// it.
+    fn backward(
+        &self,
+        learn: Learn,
+        figures: &mut Figures,
+        watching: &Watching<'_>,
+        pass: impl FnOnce() -> model::Result<()>,
+    ) -> Result<()> {
         if learn == Learn::Nothing {
             return Ok(());
         }
-        if learn == Learn::Add || self.world.size() == 1 {
-            pass(&|| ())?;
-            figures.lap("backward");
-            return Ok(());
+        if self.sums(learn) {
+            self.world.barrier("the last backward pass")?;
+            figures.lap("reduce");
         }
-        self.world.barrier("the last backward pass")?;
-        figures.lap("reduce");
-        let how = (self.plan.reduce_dtype, self.plan.overlaps_reduction);
-        let timed = |done: &dyn Fn()| {
-            let passed = pass(done);
-            figures.lap("backward");
-            passed
-        };
-        let mut groups = self.trained.gradients().in_backward_order();
-        groups.extend(self.critic.iter().flat_map(|critic| critic.gradients().in_backward_order()));
-        let passed = self.world.sum_beside("gradients", how, &groups, timed)?;
-        figures.lap("reduce");
+        let passed = pass();
+        figures.lap("backward");
+        watching.finish(Direction::Backward)?;
         Ok(passed?)
     }
 
@@ -363,10 +413,11 @@ impl Learner {
     pub(super) fn update(&mut self, step: u64) -> Result<(Updates, Figures)> {
         let _task = Task::new(Activity::Training).on("weights");
         let mut figures = Figures::begin();
-        let prepared = self.trained.prepare_update(&self.policy, step - 1)?;
-        let of_critic = self.critic.as_ref().map(|critic| critic.prepare_update(step - 1)).transpose()?;
+        let prepared = self.trained.prepare_update(&self.policy, step - 1, &self.world)?;
+        let of_critic = self.critic.as_ref().map(|critic| critic.prepare_update(step - 1, &self.world)).transpose()?;
         let policy = self.trained.update(&self.policy, prepared)?;
         let critic = self.critic.as_mut().zip(of_critic).map(|(critic, prepared)| critic.update(prepared)).transpose()?;
+        self.publish()?;
         figures.lap("optimizer");
         Ok((Updates { policy, critic }, figures))
     }
@@ -419,22 +470,83 @@ impl Learner {
         self.policy.weights().trained().into_iter().chain(critic).collect()
     }
 
+    /// Returns the parameters that each rank has, by name; trained or not.
+    pub(super) fn named_everywhere(&self) -> Vec<(String, &Tensor)> {
+        let mut all = self.named();
+        all.retain(|(name, t)| !self.trained.shards().gathers() || !is_large(name, t));
+        all
+    }
+
+    /// Returns the trained parameters that each rank has, by name.
+    pub(super) fn trained_everywhere(&self) -> Vec<(String, &Tensor)> {
+        let mut all = self.trained();
+        all.retain(|(name, t)| !self.trained.shards().gathers() || !is_large(name, t));
+        all
+    }
+
     /// Returns the parameters that are not trained, by name.
     pub(super) fn untrained(&self) -> Vec<(String, &Tensor)> {
         let critic = self.critic.iter().flat_map(|critic| critic.model().weights().untrained());
         self.policy.weights().untrained().into_iter().chain(critic).collect()
     }
 
-    /// Checks that the trained parameters are finite. A checkpoint of anything else would be useless and would cause older ones
+    /// Checks that the trained parameters that this rank has are finite. A checkpoint of anything else would be useless and would cause older ones
     /// to be removed.
     pub(super) fn check_weights(&self) -> Result<()> {
-        let squares = ops::sum_of_squares(self.trained().iter().map(|(_, t)| *t))?;
+        let squares = ops::sum_of_squares(self.models_with_shards().flat_map(|(model, shards)| {
+            model.weights().trained().into_iter().filter(|(name, t)| shards.keeps(name, t)).map(|(_, t)| t)
+        }))?;
         if squares.is_finite() { Ok(()) } else { Err(Error::WeightsNotFinite) }
     }
 
-    /// Returns a copy of a value model's weights, and the folder it started from unless that is the policy's.
+    /// Returns a copy of a value model's weights, like [`Learner::copied_weights`], and the folder it started from unless that is the
+    /// policy's.
     pub(super) fn value_model(&self) -> Result<Option<(Weights, Option<ModelFolder>)>> {
-        self.critic.as_ref().map(Critic::copied).transpose()
+        let copied = |critic: &Critic| Ok((self.copied(critic.model())?, critic.source()));
+        self.critic.as_ref().map(copied).transpose()
+    }
+
+    /// Returns a copy of the policy's weights. What ranks write as parts of a checkpoint is shared instead.
+    pub(super) fn copied_weights(&self) -> Result<Weights> {
+        self.copied(&self.policy)
+    }
+
+    fn copied(&self, model: &Policy) -> Result<Weights> {
+        let is_written = |name: &str| !self.is_divided() || model.weights().lora.is_some() || of_critic(name);
+        Ok(model.weights_copied_where(is_written)?)
+    }
+
+    /// Returns whether ranks have different things of the trained models, so that each writes a part of a checkpoint.
+    pub(super) fn is_divided(&self) -> bool {
+        self.trained.shards().is_divided()
+    }
+
+    /// Copies what this rank owns of the trained models and, if requested, of their moments.
+    pub(super) fn shard(&self, with_moments: bool) -> Result<Shard> {
+        let shard = |model: &Policy, shards: &Shards| {
+            if model.weights().lora.is_some() {
+                return Ok(Vec::new());
+            }
+            let owns = |name: &str| shards.owns(name);
+            Ok::<_, Error>(model.weights_copied_where(owns)?.shard(owns)?)
+        };
+        let moments = if with_moments { self.optimizers()?.moments } else { HashMap::new() };
+        Ok(Shard {
+            model: shard(&self.policy, self.trained.shards())?,
+            value_model: self.critic.as_ref().map_or(Ok(Vec::new()), |critic| shard(critic.model(), critic.shards()))?,
+            moments,
+        })
+    }
+
+    /// Returns the optimizers' state without moments.
+    pub(super) fn updates(&self) -> Optimizers {
+        let critic_updates = self.critic.as_ref().map(Critic::updates);
+        Optimizers { updates: self.trained.updates(), critic_updates, moments: HashMap::new() }
+    }
+
+    /// Returns the names of the moments that this rank has.
+    pub(super) fn moments(&self) -> HashSet<String> {
+        self.trained.names_of_moments().chain(self.critic.iter().flat_map(Critic::names_of_moments)).collect()
     }
 
     /// Returns a copy of the optimizers' state.

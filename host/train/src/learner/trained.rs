@@ -1,8 +1,11 @@
 //! What training adds to a model: gradients, an optimizer and a schedule.
 
+use super::sharding::{Following, Sharding, Shards};
+use crate::dist::{Collectives, World};
 use crate::metrics::{Metric, Reduction};
 use crate::model::{Gradients, Policy, of_critic};
 use crate::ops;
+use crate::ops::adamw::Parameter;
 use crate::optim::{Optimizer, Prepared, Ready, Schedule, Settings};
 use crate::{Error, Result};
 use candle_core::Tensor;
@@ -29,8 +32,10 @@ pub(super) struct Trained {
     /// What its errors and metrics begin with.
     prefix: &'static str,
     gradients: Gradients,
+    /// Of the parameters that this rank owns.
     optimizer: Optimizer,
     rates: Rates,
+    shards: Shards,
 }
 
 /// An update that can be made.
@@ -66,10 +71,34 @@ impl Updated {
     }
 }
 
+/// Returns what this rank updates.
+fn own<'a>(model: &'a Policy, gradients: &'a Gradients, shards: &Shards) -> Vec<Parameter<'a>> {
+    let mut all = model.parameters(gradients);
+    all.retain(|p| shards.owns(&p.name));
+    all
+}
+
 impl Trained {
-    pub(super) fn new(prefix: &'static str, model: &Policy, settings: Settings, rates: Rates) -> Result<Self> {
-        let optimizer = Optimizer::new(settings, &model.weights().trained())?;
-        Ok(Self { prefix, gradients: model.zero_gradients()?, optimizer, rates })
+    pub(super) fn new(
+        prefix: &'static str,
+        model: &Policy,
+        (settings, rates): (Settings, Rates),
+        sharding: &mut Sharding,
+    ) -> Result<Self> {
+        let (weights, gradients) = (model.weights(), model.zero_gradients()?);
+        let shards = sharding.divide(weights, &gradients)?;
+        let own: Vec<_> = weights.trained().into_iter().filter(|(name, _)| shards.owns(name)).collect();
+        Ok(Self { prefix, gradients, optimizer: Optimizer::new(settings, &own)?, rates, shards })
+    }
+
+    /// Returns what the ranks own.
+    pub(super) fn shards(&self) -> &Shards {
+        &self.shards
+    }
+
+    /// Follows a pass that adds to the gradients, which this sums if it is the step's last or if each is summed.
+    pub(super) fn follow<'a>(&'a self, by: &'a Collectives<'a>, sums: bool) -> Following<'a> {
+        self.shards.follow(by, sums)
     }
 
     /// Returns the gradients that a backward pass adds to.
@@ -79,22 +108,40 @@ impl Trained {
 
     /// Sets the gradients to zero.
     pub(super) fn zero(&self) -> Result<()> {
-        self.gradients.named().into_iter().try_for_each(|(_, gradient)| Ok(ops::fill_zero(gradient)?))
+        // A step that failed may have left some.
+        self.shards.free_gradients()?;
+        let kept = |name: &str| !self.shards.sums_each_pass() || self.shards.owns(name);
+        let all = self.gradients.named().into_iter().filter(|(name, _)| kept(name));
+        all.into_iter().try_for_each(|(_, gradient)| Ok(ops::fill_zero(gradient)?))
     }
 
-    /// Finds out whether the accumulated gradients give an update, after this many; changes nothing.
+    /// Finds out whether the accumulated gradients give an update, after this many; changes nothing. If each rank updates a part, all
+    /// come to the same result.
     ///
     /// # Errors
-    /// If the gradient or the weights would not be finite.
-    pub(super) fn prepare_update(&self, model: &Policy, step: u64) -> Result<PreparedUpdate> {
-        let prefix = self.prefix;
-        match self.optimizer.prepare(&model.parameters(&self.gradients), self.rates.at(step))? {
+    /// If the gradient or the weights would not be finite, or a rank has failed.
+    pub(super) fn prepare_update(&self, model: &Policy, step: u64, world: &World) -> Result<PreparedUpdate> {
+        let (prefix, parameters) = (self.prefix, own(model, &self.gradients, &self.shards));
+        let mut squares = ops::sum_of_squares(parameters.iter().map(|p| p.gradient))?;
+        if self.shards.is_divided() {
+            squares = world.sum("the gradient's norm", squares)?;
+        }
+        let prepared = self.optimizer.prepare(&parameters, self.rates.at(step), squares)?;
+        let mut overflow = match &prepared {
+            Prepared::Overflow(parameter) => Some(parameter.clone()),
+            Prepared::Ready(_) | Prepared::NotFinite(_) => None,
+        };
+        if self.shards.is_divided() {
+            overflow = world.gather("an update", overflow)?.into_iter().flatten().next();
+        }
+        if let Some(parameter) = overflow {
+            let lr = self.rates.at(step)(&parameter);
+            return Err(Error::Overflow { step: step + 1, parameter, lr, prefix });
+        }
+        match prepared {
             Prepared::Ready(ready) => Ok(PreparedUpdate { step, ready }),
             Prepared::NotFinite(norm) => Err(Error::NotFinite { step: step + 1, norm, prefix }),
-            Prepared::Overflow(parameter) => {
-                let lr = self.rates.at(step)(&parameter);
-                Err(Error::Overflow { step: step + 1, parameter, lr, prefix })
-            }
+            Prepared::Overflow(_) => Err(Error::Bug("an update that overflows was forgotten")),
         }
     }
 
@@ -104,15 +151,25 @@ impl Trained {
         self.rates.of_head.iter_mut().for_each(|schedule| schedule.plateaus = plateaus);
     }
 
-    /// Makes a prepared update.
+    /// Makes a prepared update of what this rank owns.
     pub(super) fn update(&mut self, model: &Policy, PreparedUpdate { step, ready }: PreparedUpdate) -> Result<Updated> {
         let grad_norm = ready.norm;
-        self.optimizer.make(&model.parameters(&self.gradients), self.rates.at(step), ready)?;
+        self.optimizer.make(&own(model, &self.gradients, &self.shards), self.rates.at(step), ready)?;
         let (learning_rate, of_head) = (self.rates.schedule.at(step), self.rates.of_head.map(|schedule| schedule.at(step)));
         Ok(Updated { prefix: self.prefix, grad_norm, learning_rate, rate_of_head: of_head })
     }
 
-    /// Returns the number of updates and a copy of the optimizer's moments by name.
+    /// Returns the number of updates.
+    pub(super) fn updates(&self) -> u64 {
+        self.optimizer.updates()
+    }
+
+    /// Returns the names of the moments in [`Trained::moments`].
+    pub(super) fn names_of_moments(&self) -> impl Iterator<Item = String> {
+        self.optimizer.names()
+    }
+
+    /// Returns the number of updates and a copy of the moments of what this rank owns, by name.
     pub(super) fn moments(&self) -> Result<(u64, HashMap<String, Tensor>)> {
         Ok(self.optimizer.state()?)
     }

@@ -27,7 +27,7 @@ use super::dataset::Prompts;
 use super::evaluation::Evaluation;
 use super::figures::Clock;
 use super::journal::{GoesOn, Journal, Parent};
-use super::learner::{Critic, Learner, Rates};
+use super::learner::{Critic, Learner, Rates, Sharding};
 use super::origin::{Beginning, Origin};
 use super::periods::Periods;
 use super::plan::{Batching, Plan, StepPlan};
@@ -37,7 +37,7 @@ use super::rehearsal::check_can_make;
 use super::snapshot::{InputHashes, Restored};
 use super::trainer::{State, Trainer};
 use super::{Error, Result, RunFolder};
-use crate::config::{self, Config, Rule, printable_path};
+use crate::config::{self, Config, Rule, ZeroStage, printable_path};
 use crate::dist::World;
 use crate::metrics::Prometheus;
 use crate::model::{Backend, Chosen, Frozen, ModelFolder, Policy};
@@ -134,7 +134,7 @@ pub fn set_up_for(config: Config, beginning: &Beginning, world: Rc<World>, purpo
     let device = backend.describe();
     let mut run =
         Run { settings: Rc::new(config), world, beginning, names_folder, max_steps: steps.max_steps, device, usual_rate };
-    let restored = run.restored(&data)?;
+    let restored = run.restored(&data, &learner)?;
     // By one rank: the one that then also rewrites config.toml.
     let changed = if run.world.is_first() { beginning.changes(&run.settings, run.world.size())? } else { Map::new() };
     let inputs = run.input_hashes(&learner, reference.as_ref(), evaluation.as_ref(), restored.as_ref())?;
@@ -383,16 +383,18 @@ fn models(
         max_grad_norm: config.max_grad_norm,
     };
     let mut critic = None;
+    let mut sharding = Sharding::new(ZeroStage::new(config.zero_stage), world);
     if let Values::Model(own) = values {
         let mut begun = value_model::open(own, opened, config, beginning, backend, &policy)?;
         begun.model = begun.model.with_dropout(dropout);
         let peak = of_critic.unwrap_or_else(|| schedule::usual(schedule::OF_CRITIC, size(&begun.model)));
         of_critic = Some(peak);
-        critic = Some(Critic::new(begun, optimizer, schedule::with_peak(config, peak, plan.max_steps)?)?);
+        critic = Some(Critic::new(begun, optimizer, schedule::with_peak(config, peak, plan.max_steps)?, &mut sharding)?);
     }
     let rates = (Some(schedule.peak), of_critic);
     let schedules = Rates { schedule, of_head };
-    let learner = Learner::new(world.clone(), plan.batching.clone(), plan.learner, policy, (optimizer, schedules), critic)?;
+    let (batching, optimizer) = (plan.batching.clone(), (optimizer, schedules));
+    let learner = Learner::new(world.clone(), batching, plan.learner, policy, optimizer, critic, &mut sharding)?;
     let learner = learner.with_teacher(teacher.clone());
     Ok(Models { learner, reference, teacher, usual_rate, rates })
 }
@@ -426,7 +428,8 @@ struct Run<'a> {
 
 impl Run<'_> {
     /// Reads the checkpoint that the run starts from.
-    fn restored(&self, data: &Data) -> Result<Option<Restored>> {
+    fn restored(&self, data: &Data, learner: &Learner) -> Result<Option<Restored>> {
+        let own = learner.moments();
         let read = |origin: &Origin| {
             let written = origin.written()?;
             let restored = Restored::read(
@@ -434,6 +437,8 @@ impl Run<'_> {
                 data.fingerprint(),
                 || data.prompts().fingerprint_of_tokens(),
                 self.beginning.may_change(),
+                // What other ranks own takes no memory here.
+                |name| !learner.is_divided() || own.contains(name),
             )?;
             Ok(restored.adapted(&written, &self.settings))
         };
@@ -453,6 +458,8 @@ impl Run<'_> {
         // Without a name of its own it is the model under the adapter.
         let is_base = learner.policy().weights().lora.is_some() && settings.ref_model.is_none();
         let reference = reference.filter(|_| !keeps_reference && !is_base);
+        // Only what is not trained is read.
+        let _whole = (!learner.untrained().is_empty()).then(|| learner.whole()).transpose()?;
         let mut inputs =
             InputHashes::new(learner.untrained(), reference, learner.teacher(), evaluation.map(Evaluation::prompts))?;
         inputs.keeps_reference = keeps_reference;
@@ -584,10 +591,11 @@ impl Trainer {
         let reference = self.collector.reference().filter(|_| self.settings.ref_model.is_some());
         let reference = reference.map(|reference| reference.weights().named()).unwrap_or_default();
         let teacher = self.learner.teacher().map(|teacher| teacher.weights().named()).unwrap_or_default();
-        let weights = [self.learner.named(), reference, teacher].concat();
+        let weights = [self.learner.named_everywhere(), reference, teacher].concat();
         compare_weights(&self.world, &weights, self.state.global_step)?;
         let evaluated = self.evaluation.as_ref().filter(|_| self.settings.precompute_ref_log_probs).map(Evaluation::prompts);
         let evaluated = evaluated.map(Prompts::all).transpose()?.unwrap_or_default();
+        let _whole = self.collector.reference().is_some().then(|| self.learner.whole()).transpose()?;
         self.collector.precompute_reference(evaluated, self.moment(), self.plugins.needs_mismatched())
     }
 }

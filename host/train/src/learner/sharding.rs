@@ -1,0 +1,297 @@
+//! Divides what training holds of a model among the ranks (ZeRO; Rajbhandari et al. 2020, arXiv 1910.02054).
+//!
+//! Whole tensors are divided, since some optimizers need them whole, so that each rank gets about as many values. An owner has a
+//! parameter's moments, makes its update, and saves it. From stage 2 on it alone keeps the gradient, to which every backward pass of
+//! every rank adds, and in stage 3 it alone keeps the parameter.
+
+use crate::config::ZeroStage;
+use crate::dist::{Collectives, Owned, Pending, World};
+use crate::model::{self, Direction, Gradients, Part, Watch, Weights, of_adapter, of_critic};
+use crate::ops;
+use candle_core::{Tensor, TensorId};
+use std::cell::{Cell, RefCell};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, HashMap};
+
+/// Divides the models of a run among its ranks.
+pub(crate) struct Sharding {
+    stage: ZeroStage,
+    rank: usize,
+    /// Values that each rank owns.
+    loads: Vec<usize>,
+    /// Models may share tensors.
+    owners: HashMap<TensorId, usize>,
+}
+
+/// What the ranks own of a model.
+pub(super) struct Shards {
+    stage: ZeroStage,
+    rank: usize,
+    layers: usize,
+    /// The owner of each parameter, by name.
+    owners: HashMap<String, usize>,
+    parts: BTreeMap<Part, Tensors>,
+}
+
+/// Tensors of a part of a model.
+#[derive(Default)]
+struct Tensors {
+    /// Parameters that are trained.
+    trained: Vec<Owned>,
+    /// Parameters that only their owner keeps.
+    sharded: Vec<Owned>,
+    gradients: Vec<Owned>,
+}
+
+impl Sharding {
+    /// Divides nothing yet. A single process has everything itself.
+    pub(crate) fn new(stage: ZeroStage, world: &World) -> Self {
+        let stage = if world.size() == 1 { ZeroStage::NOTHING } else { stage };
+        Self { stage, rank: world.rank(), loads: vec![0; world.size()], owners: HashMap::new() }
+    }
+
+    /// Divides a model. In stage 3, parameters that other ranks own are freed.
+    pub(super) fn divide(&mut self, weights: &Weights, gradients: &Gradients) -> ops::Result<Shards> {
+        let owners = self.owners_of(weights);
+        let owned = |name: &str, t: &Tensor| Owned { tensor: t.clone(), owner: owners.get(name).copied().unwrap_or_default() };
+        let mut parts = BTreeMap::<Part, Tensors>::new();
+        for (name, t) in weights.named() {
+            let part = parts.entry(weights.part_of(&name)).or_default();
+            if weights.trains(&name) {
+                part.trained.push(owned(&name, t));
+            }
+            if self.stage.shards_parameters() && is_large(&name, t) {
+                part.sharded.push(owned(&name, t));
+            }
+        }
+        for (name, t) in gradients.named() {
+            parts.entry(weights.part_of(&name)).or_default().gradients.push(owned(&name, t));
+        }
+        let shards = Shards { stage: self.stage, rank: self.rank, layers: weights.layers.len(), owners, parts };
+        shards.free_gradients()?;
+        shards.release()?;
+        Ok(shards)
+    }
+
+    /// Chooses the owners of a model's parameters: the largest first, each for the rank that owns least so far.
+    fn owners_of(&mut self, weights: &Weights) -> HashMap<String, usize> {
+        let mut all = weights.named();
+        // What is trained first: it takes several times as much.
+        all.sort_by_key(|(name, t)| (!weights.trains(name), Reverse(t.elem_count())));
+        let mut owners = HashMap::new();
+        for (name, t) in all {
+            let owner = *self.owners.entry(t.id()).or_insert_with(|| {
+                let least = (0..self.loads.len()).min_by_key(|rank| self.loads[*rank]).unwrap_or_default();
+                self.loads[least] += t.elem_count();
+                least
+            });
+            owners.insert(name, owner);
+        }
+        owners
+    }
+}
+
+/// Returns whether a parameter is worth gathering: vectors and adapters are small, and stay where they are.
+pub(super) fn is_large(name: &str, t: &Tensor) -> bool {
+    t.dims().len() > 1 && !of_adapter(name) && !of_critic(name)
+}
+
+impl Shards {
+    /// Returns whether ranks have different things of this model.
+    pub(super) fn is_divided(&self) -> bool {
+        self.stage != ZeroStage::NOTHING
+    }
+
+    /// Returns whether every backward pass sums gradients, so that all ranks must make as many passes.
+    pub(super) fn sums_each_pass(&self) -> bool {
+        self.stage.shards_gradients()
+    }
+
+    /// Returns whether passes gather parameters.
+    pub(super) fn gathers(&self) -> bool {
+        self.stage.shards_parameters()
+    }
+
+    /// Returns whether this rank owns the parameter of this name: without sharding, each rank does.
+    pub(super) fn owns(&self, name: &str) -> bool {
+        !self.is_divided() || self.owners.get(name) == Some(&self.rank)
+    }
+
+    /// Returns whether this rank has the parameter of this name now and always.
+    pub(super) fn keeps(&self, name: &str, t: &Tensor) -> bool {
+        !self.gathers() || !is_large(name, t) || self.owns(name)
+    }
+
+    /// Copies what the owners have updated to all ranks, which must have reported in a gathering directly before.
+    pub(super) fn publish(&self, by: &Collectives<'_>) {
+        if !self.is_divided() {
+            return;
+        }
+        let is_kept =
+            |owned: &&Owned| !self.parts.values().flat_map(|part| &part.sharded).any(|s| s.tensor.id() == owned.tensor.id());
+        let all = self.parts.values().flat_map(|part| &part.trained).filter(is_kept).cloned().collect();
+        by.broadcast(all).wait();
+    }
+
+    /// Gathers all parameters on all ranks, which must have reported in a gathering directly before.
+    pub(super) fn gather(&self, by: &Collectives<'_>) {
+        if self.gathers() {
+            by.broadcast(self.parts.values().flat_map(|part| part.sharded.iter().cloned()).collect()).wait();
+        }
+    }
+
+    /// Frees the parameters that only other ranks keep.
+    pub(super) fn release(&self) -> ops::Result<()> {
+        self.parts.values().try_for_each(|part| self.free(&part.sharded))
+    }
+
+    /// Frees the gradients that only other ranks keep.
+    pub(super) fn free_gradients(&self) -> ops::Result<()> {
+        if !self.sums_each_pass() {
+            return Ok(());
+        }
+        self.parts.values().try_for_each(|part| self.free(&part.gradients))
+    }
+
+    fn free(&self, tensors: &[Owned]) -> ops::Result<()> {
+        tensors.iter().filter(|owned| owned.owner != self.rank).try_for_each(|owned| ops::free_values(&owned.tensor))
+    }
+
+    /// Follows a pass, which sums its gradients if this `sums`.
+    pub(super) fn follow<'a>(&'a self, by: &'a Collectives<'a>, sums: bool) -> Following<'a> {
+        Following {
+            shards: self,
+            by,
+            sums: sums || self.sums_each_pass(),
+            next: Cell::new(0),
+            events: self.events(),
+            pending: RefCell::default(),
+        }
+    }
+
+    /// Returns what happens in a pass, in order.
+    fn events(&self) -> Vec<Event> {
+        let layers = (0..self.layers).map(Part::Layer);
+        let each = |direction, part| [Event { enters: true, direction, part }, Event { enters: false, direction, part }];
+        let enters = |direction, part| Event { enters: true, direction, part };
+        let leaves = |direction, part| Event { enters: false, direction, part };
+        let mut all = vec![enters(Direction::Forward, Part::Bottom), enters(Direction::Forward, Part::Top)];
+        all.extend(layers.clone().flat_map(|layer| each(Direction::Forward, layer)));
+        all.extend(each(Direction::Backward, Part::Top));
+        all.extend(layers.rev().flat_map(|layer| each(Direction::Backward, layer)));
+        all.push(leaves(Direction::Backward, Part::Bottom));
+        all
+    }
+}
+
+/// A step of a pass through a model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Event {
+    enters: bool,
+    direction: Direction,
+    part: Part,
+}
+
+/// Gathers parameters and sums gradients as a pass goes through a model.
+pub(super) struct Following<'a> {
+    shards: &'a Shards,
+    by: &'a Collectives<'a>,
+    sums: bool,
+    /// All that happens, and what is next.
+    events: Vec<Event>,
+    next: Cell<usize>,
+    /// Parameters of a layer that were requested before it is entered.
+    pending: RefCell<Option<(Part, Pending)>>,
+}
+
+impl Following<'_> {
+    /// Does what is left of a direction. A rank that has no rows, or where the pass failed, must not keep the others waiting.
+    ///
+    /// # Errors
+    /// If a tensor can't be allocated or freed.
+    pub(super) fn finish(&self, direction: Direction) -> model::Result<()> {
+        while let Some(event) = self.events.get(self.next.get()).filter(|event| event.direction == direction) {
+            self.happens(*event)?;
+        }
+        Ok(())
+    }
+
+    fn happens(&self, event: Event) -> model::Result<()> {
+        debug_assert_eq!(self.events.get(self.next.get()), Some(&event), "a pass has another order");
+        self.next.set(self.next.get() + 1);
+        let Event { enters, direction, part } = event;
+        let Some(tensors) = self.shards.parts.get(&part) else { return Ok(()) };
+        match (enters, direction) {
+            (true, Direction::Forward) => self.gather(part),
+            (false, Direction::Forward) => self.shards.free(&tensors.sharded)?,
+            (true, Direction::Backward) => {
+                if part == Part::Top {
+                    // An output matrix that is the embedding adds to its gradient.
+                    return self.begin_gradients(&[Part::Top, Part::Bottom]);
+                }
+                self.gather(part);
+                self.begin_gradients(&[part])?;
+            }
+            (false, Direction::Backward) => {
+                if let Part::Layer(_) = part {
+                    self.shards.free(&tensors.sharded)?;
+                }
+                self.sum(&tensors.gradients);
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits for a part's parameters, and requests those of the part after it.
+    fn gather(&self, part: Part) {
+        if !self.shards.gathers() {
+            return;
+        }
+        let request = |part: Part| {
+            let sharded = self.shards.parts.get(&part).map(|tensors| tensors.sharded.clone()).unwrap_or_default();
+            self.by.broadcast(sharded)
+        };
+        let requested = self.pending.take().filter(|(of, _)| *of == part).map(|(_, pending)| pending);
+        let own = requested.unwrap_or_else(|| request(part));
+        let after = self.events[self.next.get()..].iter().find(|event| event.enters);
+        let ahead = after.filter(|next| matches!(next.part, Part::Layer(_)) && self.continues_to(**next));
+        self.pending.replace(ahead.map(|next| (next.part, request(next.part))));
+        own.wait();
+    }
+
+    /// Returns whether a pass goes on to an event without a loss in between.
+    fn continues_to(&self, event: Event) -> bool {
+        self.next.get().checked_sub(1).and_then(|now| self.events.get(now)).is_some_and(|now| now.direction == event.direction)
+    }
+
+    /// Allocates the gradients of parts where others keep them.
+    fn begin_gradients(&self, parts: &[Part]) -> model::Result<()> {
+        if self.shards.sums_each_pass() {
+            for owned in parts.iter().filter_map(|part| self.shards.parts.get(part)).flat_map(|tensors| &tensors.gradients) {
+                ops::allocate_values(&owned.tensor)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Sums complete gradients: for all ranks, or for their owners.
+    fn sum(&self, gradients: &[Owned]) {
+        if !self.sums || gradients.is_empty() {
+            return;
+        }
+        match self.shards.is_divided() {
+            false => self.by.sum(gradients.iter().map(|owned| owned.tensor.clone()).collect()),
+            true => self.by.sum_to_owners(gradients.to_vec(), self.shards.sums_each_pass()),
+        }
+    }
+}
+
+impl Watch for Following<'_> {
+    fn enter(&self, direction: Direction, part: Part) -> model::Result<()> {
+        self.happens(Event { enters: true, direction, part })
+    }
+
+    fn leave(&self, direction: Direction, part: Part) -> model::Result<()> {
+        self.happens(Event { enters: false, direction, part })
+    }
+}

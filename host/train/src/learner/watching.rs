@@ -1,0 +1,110 @@
+//! Collectives of a step: those of passes, and those around them.
+
+use super::sharding::{Following, Shards};
+use super::{Learn, Learner};
+use crate::dist::{Collectives, Reduction};
+use crate::model::{self, Direction, Policy};
+use crate::{Error, Result};
+
+/// Follows a pass through the policy and a critic.
+pub(super) struct Watching<'a> {
+    pub policy: Following<'a>,
+    pub critic: Option<Following<'a>>,
+}
+
+impl Watching<'_> {
+    /// Does what is left of a direction; see [`Following::finish`].
+    pub(super) fn finish(&self, direction: Direction) -> model::Result<()> {
+        self.policy.finish(direction)?;
+        self.critic.as_ref().map_or(Ok(()), |critic| critic.finish(direction))
+    }
+}
+
+/// All parameters on all ranks, until it is dropped.
+#[must_use]
+pub(crate) struct Whole<'a>(&'a Learner);
+
+impl Drop for Whole<'_> {
+    fn drop(&mut self) {
+        if let Err(error) = self.0.release() {
+            tracing::debug!("parameters are not freed: {error}");
+        }
+    }
+}
+
+impl Learner {
+    /// Returns the number of passes on this rank, which has `own`: as many as any, if the ranks communicate in each.
+    pub(super) fn passes(&self, own: usize) -> Result<usize> {
+        if !self.trained.shards().sums_each_pass() {
+            // The last sums, even where there is none.
+            return Ok(own.max(1));
+        }
+        Ok(self.world.gather("passes", own)?.into_iter().max().unwrap_or_default().max(1))
+    }
+
+    /// Returns whether a pass sums the ranks' gradients.
+    pub(super) fn sums(&self, learn: Learn) -> bool {
+        let sums = learn == Learn::AddAndSum || self.trained.shards().sums_each_pass();
+        sums && learn != Learn::Nothing && self.world.size() > 1
+    }
+
+    /// Runs a pass that learns, with the collectives that it takes.
+    pub(super) fn communicating<T>(&self, learn: Learn, pass: impl FnOnce(&Watching<'_>) -> Result<T>) -> Result<T> {
+        if self.trained.shards().gathers() {
+            self.world.barrier("a pass")?;
+        }
+        let sums = learn == Learn::AddAndSum;
+        let done = self.world.communicate("gradients", self.reduction(), |by| {
+            let critic = self.critic.as_ref().map(|critic| critic.follow(by, sums));
+            pass(&Watching { policy: self.trained.follow(by, sums), critic })
+        });
+        // What is in no layer has stayed.
+        self.release()?;
+        done?
+    }
+
+    /// Returns how ranks exchange gradients.
+    fn reduction(&self) -> Reduction {
+        Reduction { dtype: self.plan.reduce_dtype, beside: self.plan.overlaps_reduction }
+    }
+
+    /// Copies what each rank has updated to all.
+    pub(super) fn publish(&self) -> Result<()> {
+        self.exchange("updated weights", Shards::is_divided, Shards::publish)
+    }
+
+    /// Gathers all parameters on all ranks, if they are divided. All ranks must ask for that.
+    ///
+    /// # Errors
+    /// If a rank has failed.
+    pub(crate) fn whole(&self) -> Result<Whole<'_>> {
+        self.exchange("parameters", Shards::gathers, Shards::gather)?;
+        Ok(Whole(self))
+    }
+
+    /// Has the ranks exchange tensors of all models, if those of the policy are divided so.
+    fn exchange(
+        &self,
+        what: &'static str,
+        is_divided: impl Fn(&Shards) -> bool,
+        exchange: impl Fn(&Shards, &Collectives<'_>),
+    ) -> Result<()> {
+        if !is_divided(self.trained.shards()) {
+            return Ok(());
+        }
+        self.world.barrier(what)?;
+        let all = self.models_with_shards().map(|(_, shards)| shards).collect::<Vec<_>>();
+        Ok(self.world.communicate(what, self.reduction(), |by| all.into_iter().for_each(|shards| exchange(shards, by)))?)
+    }
+
+    /// Frees the parameters that only other ranks keep.
+    pub(super) fn release(&self) -> Result<()> {
+        self.models_with_shards().try_for_each(|(_, shards)| shards.release().map_err(Error::from))
+    }
+
+    /// Returns the trained models with what the ranks own of them.
+    pub(super) fn models_with_shards(&self) -> impl Iterator<Item = (&Policy, &Shards)> {
+        std::iter::once((&self.policy, self.trained.shards()))
+            .chain(self.critic.as_ref().map(|critic| (critic.model(), critic.shards())))
+    }
+}

@@ -1,0 +1,116 @@
+//! Saves checkpoints: the first rank for all, or all ranks side by side if they divide the model.
+
+use super::trainer::{Listener, Trainer};
+use super::{Result, ranks};
+use crate::activity::{Activity, Task};
+use crate::run::RunFiles;
+use std::path::PathBuf;
+use std::time::Instant;
+
+/// How often a run tries to save its last checkpoint.
+const TRIES: usize = 2;
+
+impl Trainer {
+    /// Saves, once all ranks are ready to. A state that a plugin does not give is for all ranks to deal with.
+    pub(super) fn save_together(&mut self, listener: &mut dyn Listener) -> Result<()> {
+        self.or_roll_back(listener, |this| {
+            this.plugins.snapshots()?;
+            Ok(this.world.barrier("states before a checkpoint")?)
+        })?;
+        self.meet_in_folder()?;
+        self.save()
+    }
+
+    /// Has all ranks write into the run's folder where it is now, if each writes a part of a checkpoint.
+    fn meet_in_folder(&mut self) -> Result<()> {
+        if !self.learner.is_divided() {
+            return Ok(());
+        }
+        if self.world.is_first() {
+            self.journal.record_saves(true)?;
+            self.follow(true)?;
+        }
+        let folder = self.world.broadcast("the run's folder", || Ok::<_, crate::Error>(self.journal.path().to_owned()))?;
+        if !self.world.is_first() {
+            self.journal.go_to(folder);
+        }
+        Ok(())
+    }
+
+    /// Copies the run's state and writes it in the background: the first rank, and the others their parts, if they have some. Waits for
+    /// a checkpoint that is still being written, so there is never more than one.
+    pub(super) fn save(&mut self) -> Result<()> {
+        let step = self.state.global_step;
+        let joint = self.learner.is_divided().then(|| self.journal.next_joint_save(step));
+        if !self.world.is_first() {
+            let Some(save) = joint else { return Ok(()) };
+            let part = self.learner.check_weights().and_then(|()| self.part()).map_err(|e| e.to_string());
+            self.journal.write_part(save, self.world.rank(), move |to| part?.write(to));
+            return Ok(());
+        }
+        let _task = Task::new(Activity::Saving);
+        let begun = Instant::now();
+        self.journal.record_saves(true)?;
+        self.follow(true)?;
+        self.learner.check_weights()?;
+        // Only scheduled checkpoints: one that the user requested must not change which one is the best.
+        if self.saves_at(step) && !self.state.owes_evaluation {
+            self.journal.compare_with_best(step);
+        }
+        let snapshot = self.snapshot(joint)?;
+        self.journal.write(step, move |to| snapshot.write(to));
+        self.journal.waited_for_checkpoint(begun.elapsed());
+        Ok(())
+    }
+
+    /// Records checkpoints that have finished, and saves again if one was lost with the folder's old place.
+    pub(super) fn after_saves(&mut self, listener: &mut dyn Listener) -> Result<()> {
+        self.journal.record_saves(false)?;
+        let owes = self.journal.owes_checkpoint();
+        match self.learner.is_divided() {
+            false if owes => self.save(),
+            true if ranks::any(&self.world, owes)? => self.save_together(listener),
+            _ => Ok(()),
+        }
+    }
+
+    /// Returns the run's last checkpoint once it is on disk, or the best one if the run ends with that.
+    pub(super) fn final_checkpoint(&mut self, listener: &mut dyn Listener) -> Result<PathBuf> {
+        let step = self.state.global_step;
+        for _ in 0..TRIES {
+            if !self.learner.is_divided() {
+                break;
+            }
+            let lacks = !self.journal.has_checkpoint(step) || self.journal.owes_checkpoint();
+            if !ranks::any(&self.world, lacks)? {
+                break;
+            }
+            self.save_together(listener)?;
+            self.journal.record_saves(true)?;
+        }
+        self.last_checkpoint()
+    }
+
+    /// Returns this rank's last checkpoint once it, or its part, is on disk; see [`Trainer::final_checkpoint`]. Exchanges nothing with
+    /// the other ranks, of which one may have failed.
+    pub(super) fn last_checkpoint(&mut self) -> Result<PathBuf> {
+        let step = self.state.global_step;
+        let writes = self.world.is_first() || self.learner.is_divided();
+        if !writes {
+            return Ok(RunFiles(self.journal.path()).checkpoint(step));
+        }
+        let _task = Task::new(Activity::Saving);
+        if !self.journal.has_checkpoint(step) {
+            self.save()?;
+        }
+        self.journal.record_saves(true)?;
+        if !self.world.is_first() {
+            return Ok(RunFiles(self.journal.path()).checkpoint(step));
+        }
+        while self.journal.owes_checkpoint() && !self.learner.is_divided() {
+            self.save()?;
+            self.journal.record_saves(true)?;
+        }
+        self.journal.last_checkpoint(step)
+    }
+}

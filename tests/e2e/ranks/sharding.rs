@@ -1,0 +1,239 @@
+//! Ranks that divide what training holds of a model: the run of one process, whatever is divided, and checkpoints that any number of
+//! ranks goes on from.
+
+use rlhost_tests::ranked::{Case, arguments, possible, process, run, same_figures, same_weights, send};
+use rlhost_tests::{HOSTILE, Place, STORIES, tiny};
+use serde_json::json;
+use std::process::Stdio;
+use std::time::Duration;
+
+/// Longest that anything here is waited for.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Numbers of ranks with the batch size of each, and what they divide.
+const CUTS: [(usize, &str, &str); 4] = [(2, "4", "1"), (2, "4", "2"), (2, "4", "3"), (4, "2", "3")];
+
+const STEPS: [&str; 4] = ["--max-steps", "3", "--max-grad-norm", "0.5"];
+
+/// Runs each case as one process, and with each cut, which must come to the same.
+fn compare(place: &Place, cases: &[Case<'_>], online: bool, cuts: &[(usize, &str, &str)], more: &[&str]) {
+    for (case, own) in cases {
+        let (case, algorithm) = case.split_once(':').unwrap_or((case, case));
+        let run = |name: &str, ranks: usize, size: &str, stage: &str| {
+            let cut = ["--per-device-train-batch-size", size, "--zero-stage", stage];
+            run(place, name, ranks, &[&arguments(algorithm, online, own)[..], more, &cut].concat()).succeeded();
+        };
+        let whole = format!("{case}-whole");
+        run(&whole, 1, "8", "0");
+        let last = place.checkpoints(&whole).pop().unwrap();
+        for (ranks, size, stage) in cuts {
+            let name = format!("{case}-{ranks}-{stage}");
+            run(&name, *ranks, size, stage);
+            same_figures(place, &name, &whole);
+            same_weights(place, &name, &whole, last);
+        }
+    }
+}
+
+#[test]
+fn a_step_is_the_same_whatever_is_divided() {
+    if !possible() {
+        return;
+    }
+    let place = Place::with_answers();
+    let again = [&STEPS[..], &["--num-generations", "2", "--num-iterations", "2"]].concat();
+    // With a reference model, a critic of its own or a head on the policy.
+    compare(&place, &[("grpo", &["--beta", "0.1"]), ("ppo", &[])], true, &CUTS, &again);
+    compare(&place, &[("shared:ppo", &["--value-model", "shared"])], true, &CUTS[2..], &again);
+    let offline: [Case<'_>; 3] =
+        [("dpo", &[]), ("sft", &["--learn-from", "dataset", "--dataset", "answers.jsonl"]), ("reward_model", &[])];
+    compare(&place, &offline, false, &CUTS, &STEPS);
+    // Mismatched completions are scored by themselves.
+    compare(&place, &[("kto", &[])], false, &CUTS[2..3], &STEPS);
+}
+
+#[test]
+fn accumulation_and_passes_of_which_a_rank_has_fewer_make_the_same_step() {
+    if !possible() {
+        return;
+    }
+    let place = Place::with_answers();
+    let parts = [&STEPS[..], &["--gradient-accumulation-steps", "2", "--max-tokens-per-microbatch", "60"]].concat();
+    compare(
+        &place,
+        &[("dpo", &[]), ("sft", &["--learn-from", "dataset", "--dataset", "answers.jsonl"])],
+        false,
+        &CUTS[1..],
+        &parts,
+    );
+    // The last batch of 32 rows has two, so that ranks have none; so has that of the evaluation.
+    let uneven = [(3, "2", "2"), (3, "2", "3")];
+    let evaluated = ["--eval-dataset", "pairs.jsonl", "--eval-steps", "3", "--max-steps", "6"];
+    for (case, own) in [("dpo", &[][..]), ("aot:dpo", &["--loss-type", "aot"])] {
+        let run = |name: &str, ranks: usize, size: &str, stage: &str| {
+            let cut = ["--per-device-train-batch-size", size, "--zero-stage", stage, "--overlap-comm", "false"];
+            run(&place, name, ranks, &[&arguments("dpo", false, own)[..], &evaluated, &cut].concat()).succeeded();
+        };
+        let whole = format!("uneven-{case}");
+        run(&whole, 1, "6", "0");
+        for (ranks, size, stage) in uneven {
+            let name = format!("{whole}-{stage}");
+            run(&name, ranks, size, stage);
+            same_figures(&place, &name, &whole);
+            same_weights(&place, &name, &whole, 6);
+        }
+    }
+}
+
+#[test]
+fn every_optimizer_and_an_adapter_make_the_same_step() {
+    if !possible() {
+        return;
+    }
+    let place = Place::with_answers();
+    let optimizers: [Case<'_>; 4] = [
+        ("8bit:dpo", &["--optim", "adamw_8bit"]),
+        ("muon:dpo", &["--optim", "muon"]),
+        ("adafactor:dpo", &["--optim", "adafactor"]),
+        ("sgd:dpo", &["--optim", "sgd"]),
+    ];
+    compare(&place, &optimizers, false, &CUTS[1..3], &STEPS);
+    let lora = [&STEPS[..], &["--lora-r", "4", "--lora-dropout", "0.1"]].concat();
+    compare(&place, &[("lora:dpo", &[]), ("whole:dpo", &["--lora-modules-to-save", "lm_head"])], false, &CUTS[1..], &lora);
+    let online = [&STEPS[..], &["--lora-r", "4", "--num-generations", "2"]].concat();
+    // The critic's adapter is over the policy's model.
+    compare(&place, &[("lora-ppo:ppo", &[]), ("lora-grpo:grpo", &["--beta", "0.1"])], true, &CUTS[2..], &online);
+}
+
+/// Writes the configuration of a small model and makes the model.
+fn made(place: &Place, name: &str, own: serde_json::Value) {
+    let mut config = json!({
+        "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+        "vocab_size": 257, "max_position_embeddings": 192, "torch_dtype": "float32",
+    });
+    config.as_object_mut().unwrap().extend(own.as_object().unwrap().clone());
+    place.write("config.json", config.to_string());
+    place.write("corpus.jsonl", "{\"text\": \"nothing\"}");
+    place.run(&["new-model", name, "--config", "config.json", "--corpus", "corpus.jsonl", "--vocab-size", "257"]).succeeded();
+}
+
+#[test]
+fn a_tied_model_and_one_of_experts_are_divided_too() {
+    if !possible() {
+        return;
+    }
+    let place = Place::with_answers();
+    made(&place, "tied", json!({"model_type": "qwen3", "head_dim": 8, "tie_word_embeddings": true}));
+    made(&place, "experts", json!({"model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 2}));
+    for model in ["tied", "experts"] {
+        let train = |name: &str, ranks: usize, size: &str, stage: &str| {
+            let cut =
+                ["--per-device-train-batch-size", size, "--zero-stage", stage, "--output-dir", name, "--logging-steps", "1"];
+            // How evenly experts are used is measured over the rows of a rank.
+            let own = ["--model", model, "--router-aux-loss-coef", "0"];
+            let own = if model == "experts" { &own[..] } else { &own[..2] };
+            let all = [&arguments("dpo", false, &STEPS)[..], own, &cut].concat();
+            let outcome = if ranks == 1 { place.run(&all) } else { place.run_ranks(ranks, &all) };
+            outcome.succeeded();
+        };
+        let whole = format!("{model}-whole");
+        train(&whole, 1, "8", "0");
+        for (ranks, size, stage) in &CUTS[1..] {
+            let name = format!("{model}-{ranks}-{stage}");
+            train(&name, *ranks, size, stage);
+            same_figures(&place, &name, &whole);
+            same_weights(&place, &name, &whole, 3);
+        }
+        // Its folder is a model that anybody opens.
+        let checkpoint = format!("{model}-4-3/checkpoint-3");
+        place.run(&["generate", "--model", &checkpoint, "--prompt", "once", "--max-completion-length", "4"]).succeeded();
+        place.run(&["checkpoint", "verify", &checkpoint]).succeeded();
+    }
+}
+
+#[test]
+fn a_divided_run_repeats_to_the_bit_and_goes_on_however_many_ranks_divide_it() {
+    if !possible() {
+        return;
+    }
+    let place = Place::new();
+    // A generation serves two steps, twice, so that completions wait in the checkpoint.
+    let rounds = ["--steps-per-generation", "2", "--num-iterations", "2", "--save-steps", "3", "--max-steps", "6"];
+    let four = ["--per-device-train-batch-size", "2", "--num-generations", "2", "--zero-stage", "3"];
+    let all = [&arguments("ppo", true, &rounds)[..], &four].concat();
+    run(&place, "four", 4, &all).succeeded();
+    run(&place, "again", 4, &all).succeeded();
+    let files = |number: usize| ["model", "trainer/value_model/model"].map(|f| format!("{f}-{number:05}-of-00004.safetensors"));
+    for file in (1..=4).flat_map(files) {
+        place.assert_same_end("again", "four", 6, &file);
+    }
+    for (ranks, size, stage) in [(4, 2, 3), (4, 2, 1), (2, 4, 3), (2, 4, 2), (2, 4, 0), (1, 8, 3)] {
+        let name = format!("on-{ranks}-{stage}");
+        place.copy("four", &name);
+        let sets = [format!("per_device_train_batch_size={size}"), format!("zero_stage={stage}")];
+        let resume = ["resume", &name, "--step", "3", "--set", &sets[0], "--set", &sets[1]];
+        let outcome = if ranks == 1 { place.run(&resume) } else { place.run_ranks(ranks, &resume) };
+        outcome.succeeded();
+        same_figures(&place, &name, "four");
+        same_weights(&place, &name, "four", 6);
+        if (ranks, stage) == (4, 3) {
+            (1..=4).flat_map(files).for_each(|file| place.assert_same_end(&name, "four", 6, &file));
+        }
+    }
+    // And back.
+    place.copy("on-1-3", "back");
+    let set = ["--set", "per_device_train_batch_size=4", "--set", "zero_stage=2", "--max-steps", "8"];
+    place.run_ranks(2, &[&["resume", "back", "--step", "6"][..], &set].concat()).succeeded();
+    assert_eq!(place.checkpoints("back").last(), Some(&8));
+}
+
+#[test]
+fn a_plugin_that_fails_on_one_rank_ends_a_divided_run_after_a_checkpoint() {
+    if !possible() {
+        return;
+    }
+    let place = Place::new();
+    let misdeed = ["--set", "plugin.hostile.config.misdeed=trap_on_rows", "--set", "plugin.hostile.config.from_step=2"];
+    let more = ["--plugin", HOSTILE, "--max-completion-length", "8", "--per-device-train-batch-size", "8", "--max-steps", "9"];
+    let stage = ["--dataset", STORIES, "--zero-stage", "3"];
+    let outcome = run(&place, "run", 3, &[&more[..], &misdeed, &stage].concat());
+    assert_eq!(outcome.code, Some(1), "{outcome:?}");
+    assert!(outcome.error().contains("plugin hostile, score in step 3"), "{}", outcome.error());
+    assert_eq!(place.checkpoints("run"), [2]);
+    place.run(&["checkpoint", "verify", "run"]).succeeded();
+}
+
+#[test]
+fn a_divided_run_whose_ranks_are_killed_goes_on_to_the_bit() {
+    if !possible() {
+        return;
+    }
+    let place = Place::new();
+    let long = ["--max-steps", "40", "--save-steps", "1", "--save-total-limit", "4", "--num-generations", "2"];
+    let cut = ["--per-device-train-batch-size", "4", "--zero-stage", "3", "--resume-from-checkpoint"];
+    let all = [&arguments("grpo", true, &long)[..], &cut, &["--model", tiny(), "--logging-steps", "1"]].concat();
+    let of = |run: &'static str| [&all[..], &["--output-dir", run]].concat();
+    place.run_ranks(2, &of("whole")).succeeded();
+    for (after, rank) in [(2, 1), (7, 0), (12, 1), (20, 1)] {
+        let mut child = place.ranks(2, &of("killed")).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        place.wait("killed", PATIENCE, || place.steps("killed") >= after && !place.checkpoints("killed").is_empty());
+        send(&process(&child, rank), "-KILL");
+        assert!(!child.wait().unwrap().success(), "it had not ended before");
+        place.run(&["checkpoint", "verify", "killed"]).succeeded();
+    }
+    place.run_ranks(2, &["resume", "killed"]).succeeded();
+    for number in 1..=2 {
+        place.assert_same_end("killed", "whole", 40, &format!("model-{number:05}-of-00002.safetensors"));
+    }
+    let left = std::fs::read_dir(place.path("killed")).unwrap().filter_map(Result::ok);
+    let left: Vec<_> = left.filter(|entry| entry.file_name().to_string_lossy().starts_with(".checkpoint")).collect();
+    assert!(left.is_empty(), "{left:?}");
+}
+
+#[test]
+fn a_stage_that_there_is_not_is_refused() {
+    let place = Place::new();
+    let refused = place.run(&["grpo", "--zero-stage", "4", "--model", tiny()]);
+    assert_eq!(refused.code, Some(2));
+    assert!(refused.error().contains("zero_stage") && refused.error().contains("between 0 and 3"), "{}", refused.error());
+}
