@@ -1,19 +1,11 @@
 //! Collectives on tensors, in the order in which they are requested, beside the work that requests them.
 
-use super::{Channel, Error, Result, World, tensors};
+use super::tensors::{self, Owned};
+use super::{Channel, Error, Result, World};
 use crate::config::ReduceDtype;
 use candle_core::Tensor;
 use std::cell::RefCell;
 use std::sync::mpsc;
-
-/// A tensor that each rank has, or has room for, and the rank that owns it.
-#[derive(Clone, Debug)]
-pub struct Owned {
-    /// The tensor of this rank.
-    pub tensor: Tensor,
-    /// The owner's rank.
-    pub owner: usize,
-}
 
 /// How gradients are summed.
 #[derive(Clone, Copy, Debug)]

@@ -49,6 +49,14 @@ pub enum Error {
         /// The collective of this rank.
         here: &'static str,
     },
+    /// An owner has no values to send: a bug.
+    #[error("rank {rank} owns a tensor of shape {shape:?} and has freed it; this is a bug in rlhost")]
+    NotOwned {
+        /// The rank.
+        rank: usize,
+        /// The tensor's shape.
+        shape: Vec<usize>,
+    },
     /// A value can't be encoded or decoded.
     #[error("{what:?} can't be sent to the other ranks: {source}")]
     Encoding {
@@ -86,9 +94,13 @@ impl Error {
         match self {
             Self::Failed { failure, .. } => failure.mistake,
             Self::Without { .. } | Self::Apart { .. } => true,
-            Self::Joined | Self::Watchdog(_) | Self::Astray { .. } | Self::Encoding { .. } | Self::Nccl { .. } | Self::Op(_) => {
-                false
-            }
+            Self::Joined
+            | Self::Watchdog(_)
+            | Self::Astray { .. }
+            | Self::NotOwned { .. }
+            | Self::Encoding { .. }
+            | Self::Nccl { .. }
+            | Self::Op(_) => false,
         }
     }
 }

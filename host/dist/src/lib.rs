@@ -24,8 +24,9 @@ mod without;
 use rlhost_config as config;
 use rlhost_ops as ops;
 
-pub use collectives::{Collectives, Owned, Pending, Reduction};
+pub use collectives::{Collectives, Pending, Reduction};
 pub use error::{Error, Failure, Result};
+pub use tensors::Owned;
 
 #[cfg(feature = "mpi")]
 use self::mpi::{Channel, Ranks};

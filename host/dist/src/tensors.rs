@@ -1,11 +1,19 @@
 //! Collectives on tensors: sums for all ranks or for the ranks that own them, and copies of what a rank owns.
 
-use super::collectives::Owned;
-use super::{Channel, Result};
+use super::{Channel, Error, Result};
 use crate::config::ReduceDtype;
 use crate::ops;
 use candle_core::Tensor;
 use std::ops::Range;
+
+/// A tensor that each rank has, or has room for, and the rank that owns it.
+#[derive(Clone, Debug)]
+pub struct Owned {
+    /// The tensor of this rank.
+    pub tensor: Tensor,
+    /// The owner's rank.
+    pub owner: usize,
+}
 
 /// Values exchanged at once: enough that a message's overhead does not count.
 const BUCKET: usize = 1 << 20;
@@ -119,6 +127,9 @@ pub(super) fn sum_to_owners(by: Channel, dtype: ReduceDtype, tensors: &[Owned], 
 
 /// Copies tensors of any type from their owners to all ranks, where they are allocated if they were freed.
 pub(super) fn broadcast(by: Channel, tensors: &[Owned]) -> Result<()> {
+    // Others wait for what an owner lacks, too.
+    let lacks = |owned: &&Owned| owned.owner == by.rank() && !ops::has_values(&owned.tensor);
+    let lacked = tensors.iter().find(lacks);
     tensors.iter().try_for_each(|owned| ops::allocate_values(&owned.tensor))?;
     for (owner, tensors) in by_owner(tensors) {
         let lengths: Vec<usize> = tensors.iter().map(|t| t.elem_count() * t.dtype().size_in_bytes()).collect();
@@ -137,7 +148,7 @@ pub(super) fn broadcast(by: Channel, tensors: &[Owned]) -> Result<()> {
             }
         }
     }
-    Ok(())
+    lacked.map_or(Ok(()), |owned| Err(Error::NotOwned { rank: by.rank(), shape: owned.tensor.dims().to_vec() }))
 }
 
 /// Returns the tensors of each owner, by rank.

@@ -109,7 +109,7 @@ pub use error::{Error, Result};
 pub use forest::{Forest, Segment};
 pub use reading::read_tensor;
 pub use reduce::{all_finite, checksum, sum_of_squares};
-pub use residency::{allocate_values, free_values, write_bytes_of};
+pub use residency::{allocate_values, free_values, has_values, write_bytes_of};
 pub use rounding::{round_bf16, round_in_place, sum_bf16, widen_bf16};
 pub use rows::{gather_rows, scale_rows, scatter_add_rows, sigmoids};
 pub use simd::wide_registers;

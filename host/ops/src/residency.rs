@@ -90,6 +90,11 @@ pub fn allocate_values(t: &Tensor) -> Result<()> {
     change(t, Change::Allocate)
 }
 
+/// Returns whether the values of a tensor on the CPU have not been freed.
+pub fn has_values(t: &Tensor) -> bool {
+    change(t, Change::Visit(Box::new(|_| ()))).is_ok()
+}
+
 /// Passes a tensor's values to a function that may change them, as bytes in the machine's order.
 ///
 /// # Errors
@@ -111,6 +116,7 @@ mod tests {
         assert_eq!(to_vec(&shared).unwrap(), [1.0, 2.0, 3.0, 4.0]);
         free_values(&t).unwrap();
         free_values(&t).unwrap();
+        assert!(!has_values(&shared));
         assert_eq!(shared.dims(), [2, 2]);
         // Neither reading nor writing finds anything.
         assert!(add_into(&shared, &t).is_err());

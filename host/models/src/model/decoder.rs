@@ -140,7 +140,7 @@ impl Decoder {
         self.run_watched(forest, rows, how, &Unwatched, keep)
     }
 
-    /// Does the same, while somebody watches.
+    /// Runs all layers like [`Decoder::run`], while somebody watches.
     fn run_watched(
         &self,
         forest: &Forest,

@@ -7,6 +7,7 @@ use super::{Architecture, Decoder, Dtype, Error, Family, Held, Lora, Result, pef
 use crate::activity::{Activity, Task};
 use crate::ops;
 use candle_core::Tensor;
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -25,6 +26,8 @@ pub struct ModelFolder {
     held: Held,
     /// What its copies get beside the weights, if that is read already.
     companions: Option<Arc<Companions>>,
+    /// The matrices whose values stay in memory, unless all do.
+    kept: Option<Arc<HashSet<String>>>,
 }
 
 /// Suffixes of the names of tensors without effect: tables that follow from the configuration, masks, and the head of a value
@@ -53,7 +56,7 @@ impl ModelFolder {
             (None, path.clone(), Architecture::read(&path)?)
         };
         let (replaced, held) = (Arc::default(), Held::default());
-        Ok(Self { path, base, architecture, lora, replaced, pad: None, held, companions: None })
+        Ok(Self { path, base, architecture, lora, replaced, pad: None, held, companions: None, kept: None })
     }
 
     /// Returns this folder's model with the adapter in another folder, whatever base model that names.
@@ -93,6 +96,13 @@ impl ModelFolder {
     #[must_use]
     pub fn holding(self, held: Held) -> Self {
         Self { held, ..self }
+    }
+
+    /// Returns the same folder; of its matrices, those of these names stay in memory: the others are read, checked, and freed
+    /// ([`ops::free_values`]). The embedding stays in any case, since an output matrix in the files is compared with it.
+    #[must_use]
+    pub fn keeping_only(self, names: HashSet<String>) -> Self {
+        Self { kept: Some(names.into()), ..self }
     }
 
     /// Returns the form in which its weights are held.
@@ -195,7 +205,13 @@ impl ModelFolder {
             }
         }
         let weights = self.held.read(architecture, |name, shape, dtype| {
-            stored::take((&self.base, &mut shards), names, (name, shape), dtype)?.ok_or_else(|| missing(name))
+            let t = stored::take((&self.base, &mut shards), names, (name, shape), dtype)?.ok_or_else(|| missing(name))?;
+            let is_embedding = || name.strip_suffix(".weight") == Some(names.embedding);
+            let is_kept = |kept: &Arc<HashSet<String>>| shape.len() < 2 || kept.contains(name) || is_embedding();
+            if !self.kept.as_ref().is_none_or(is_kept) {
+                ops::free_values(&t)?;
+            }
+            Ok(t)
         })?;
         let head = format!("{}.weight", names.head);
         if architecture.tied && !left_out(&head) {

@@ -108,7 +108,7 @@ pub use teacher::{Compared, Teaching};
 pub use tensor_files::{read_tensors, shard_name, shards_in, write_index, write_shard};
 pub use value_model::{NewHead, ValuePass};
 pub use watch::{Direction, Part, Watch};
-pub use weights::{Gradients, Linear, Norm, Weights, of_adapter, of_critic};
+pub use weights::{Gradients, Linear, Norm, Weights, of_critic};
 pub use whole::Whole;
 pub use work::{Generated, Passed};
 pub use write::{write_critic, write_tensors, write_weights};

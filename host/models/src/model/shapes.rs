@@ -99,7 +99,7 @@ fn shapes(a: &Architecture, scheme: Option<Scheme>) -> Weights<Vec<usize>> {
 
 impl Architecture {
     /// Returns the name and shape of every parameter, in the order of [`Weights::map`].
-    pub(super) fn parameters(&self) -> Vec<(String, Vec<usize>)> {
+    pub fn parameters(&self) -> Vec<(String, Vec<usize>)> {
         shapes(self, None).named().into_iter().map(|(name, shape)| (name, shape.clone())).collect()
     }
 

@@ -386,7 +386,7 @@ impl<T> Weights<T> {
 }
 
 /// Returns whether a parameter of this name belongs to an adapter.
-pub fn of_adapter(name: &str) -> bool {
+pub(super) fn of_adapter(name: &str) -> bool {
     [".lora_A.weight", ".lora_B.weight", ".lora_B.bias", ".lora_magnitude_vector"].iter().any(|end| name.ends_with(end))
 }
 

@@ -11,7 +11,7 @@ use candle_core::Tensor;
 use std::collections::HashMap;
 
 /// Prefix of its metrics and of what errors say of it.
-const PREFIX: &str = "critic_";
+pub(crate) const OF_CRITIC: &str = "critic_";
 
 /// Prefix of its moments and parameters beside the policy's.
 const NAMES: &str = "value_model.";
@@ -34,7 +34,7 @@ pub(crate) struct Critic {
 impl Critic {
     pub(crate) fn new(begun: Begun, settings: Settings, schedule: Schedule, sharding: &mut Sharding) -> Result<Self> {
         let rates = Rates { schedule, of_head: None };
-        let trained = Trained::new(PREFIX, &begun.model, (settings, rates), sharding)?;
+        let trained = Trained::new(OF_CRITIC, &begun.model, (settings, rates), sharding)?;
         Ok(Self { begun, trained })
     }
 

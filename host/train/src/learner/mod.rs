@@ -8,7 +8,9 @@ mod sharding;
 mod trained;
 mod watching;
 
-pub(super) use critic::{Begun, Critic};
+pub(super) use critic::{Begun, Critic, OF_CRITIC};
+/// Prefix of the policy's errors and metrics: none.
+pub(super) const OF_POLICY: &str = "";
 pub(super) use packing::batches_of;
 pub(super) use sharding::Sharding;
 pub(super) use trained::Rates;
@@ -37,11 +39,10 @@ use crate::plugin::{Column, Gradient, Needs, Unit};
 use candle_core::{DType, Tensor};
 use columns::LossInputs;
 use forward::{Forward, TokenPass};
-use sharding::{Shards, is_large};
+use sharding::{Shards, Watching};
 use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 use trained::{Trained, Updated};
-use watching::Watching;
 
 /// Distinguishes the seeds of losses from those of dropout.
 const LOSS_SEEDS: u64 = 0x6c6f_7373;
@@ -120,7 +121,7 @@ impl Learner {
         critic: Option<Critic>,
         sharding: &mut Sharding,
     ) -> Result<Self> {
-        let trained = Trained::new("", &policy, optimizer, sharding)?;
+        let trained = Trained::new(OF_POLICY, &policy, optimizer, sharding)?;
         Ok(Self { world, batching, plan, policy, trained, critic, teacher: None })
     }
 
@@ -470,17 +471,21 @@ impl Learner {
         self.policy.weights().trained().into_iter().chain(critic).collect()
     }
 
+    fn is_everywhere(&self, t: &Tensor) -> bool {
+        self.models_with_shards().all(|(_, shards)| shards.is_everywhere(t))
+    }
+
     /// Returns the parameters that each rank has, by name; trained or not.
     pub(super) fn named_everywhere(&self) -> Vec<(String, &Tensor)> {
         let mut all = self.named();
-        all.retain(|(name, t)| !self.trained.shards().gathers() || !is_large(name, t));
+        all.retain(|(_, t)| self.is_everywhere(t));
         all
     }
 
     /// Returns the trained parameters that each rank has, by name.
     pub(super) fn trained_everywhere(&self) -> Vec<(String, &Tensor)> {
         let mut all = self.trained();
-        all.retain(|(name, t)| !self.trained.shards().gathers() || !is_large(name, t));
+        all.retain(|(_, t)| self.is_everywhere(t));
         all
     }
 
@@ -493,9 +498,11 @@ impl Learner {
     /// Checks that the trained parameters that this rank has are finite. A checkpoint of anything else would be useless and would cause older ones
     /// to be removed.
     pub(super) fn check_weights(&self) -> Result<()> {
-        let squares = ops::sum_of_squares(self.models_with_shards().flat_map(|(model, shards)| {
-            model.weights().trained().into_iter().filter(|(name, t)| shards.keeps(name, t)).map(|(_, t)| t)
-        }))?;
+        let own = self.models_with_shards().flat_map(|(model, shards)| {
+            let all = model.weights().trained().into_iter();
+            all.filter(|(name, t)| shards.owns(name) || shards.is_everywhere(t)).map(|(_, t)| t)
+        });
+        let squares = ops::sum_of_squares(own)?;
         if squares.is_finite() { Ok(()) } else { Err(Error::WeightsNotFinite) }
     }
 

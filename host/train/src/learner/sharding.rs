@@ -6,12 +6,12 @@
 
 use crate::config::ZeroStage;
 use crate::dist::{Collectives, Owned, Pending, World};
-use crate::model::{self, Direction, Gradients, Part, Watch, Weights, of_adapter, of_critic};
+use crate::model::{self, Direction, Gradients, ModelFolder, Part, Watch, Weights, of_critic};
 use crate::ops;
 use candle_core::{Tensor, TensorId};
 use std::cell::{Cell, RefCell};
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 /// Divides the models of a run among its ranks.
 pub(crate) struct Sharding {
@@ -21,6 +21,8 @@ pub(crate) struct Sharding {
     loads: Vec<usize>,
     /// Models may share tensors.
     owners: HashMap<TensorId, usize>,
+    /// The owners of parameters that are not read yet, by the prefix of their model and by name.
+    planned: HashMap<(&'static str, String), usize>,
 }
 
 /// What the ranks own of a model.
@@ -47,11 +49,39 @@ impl Sharding {
     /// Divides nothing yet. A single process has everything itself.
     pub(crate) fn new(stage: ZeroStage, world: &World) -> Self {
         let stage = if world.size() == 1 { ZeroStage::NOTHING } else { stage };
-        Self { stage, rank: world.rank(), loads: vec![0; world.size()], owners: HashMap::new() }
+        Self { stage, rank: world.rank(), loads: vec![0; world.size()], owners: HashMap::new(), planned: HashMap::new() }
     }
 
-    /// Divides a model. In stage 3, parameters that other ranks own are freed.
-    pub(super) fn divide(&mut self, weights: &Weights, gradients: &Gradients) -> ops::Result<Shards> {
+    /// Returns the folder of a model that is then divided under this prefix, such that a rank holds only what it owns from the start.
+    pub(crate) fn dividing(&mut self, prefix: &'static str, folder: ModelFolder) -> ModelFolder {
+        if !self.stage.shards_parameters() {
+            return folder;
+        }
+        let mut all = folder.architecture().parameters();
+        all.sort_by_key(|(_, shape)| Reverse(shape.iter().product::<usize>()));
+        let mut kept = HashSet::new();
+        for (name, shape) in all {
+            let owner = self.least_loaded(shape.iter().product());
+            if owner == self.rank {
+                kept.insert(name.clone());
+            }
+            self.planned.insert((prefix, name), owner);
+        }
+        folder.keeping_only(kept)
+    }
+
+    /// Takes note of the tensors of a model that was read from [`Sharding::dividing`]: others may share them.
+    pub(crate) fn read(&mut self, prefix: &'static str, weights: &Weights) {
+        for (name, t) in weights.named() {
+            if let Some(owner) = self.planned.get(&(prefix, name)) {
+                self.owners.insert(t.id(), *owner);
+            }
+        }
+    }
+
+    /// Divides a model of this prefix. In stage 3, parameters that other ranks own are freed.
+    pub(super) fn divide(&mut self, prefix: &'static str, weights: &Weights, gradients: &Gradients) -> ops::Result<Shards> {
+        self.read(prefix, weights);
         let owners = self.owners_of(weights);
         let owned = |name: &str, t: &Tensor| Owned { tensor: t.clone(), owner: owners.get(name).copied().unwrap_or_default() };
         let mut parts = BTreeMap::<Part, Tensors>::new();
@@ -60,7 +90,7 @@ impl Sharding {
             if weights.trains(&name) {
                 part.trained.push(owned(&name, t));
             }
-            if self.stage.shards_parameters() && is_large(&name, t) {
+            if self.stage.shards_parameters() && is_large(weights, &name, t) {
                 part.sharded.push(owned(&name, t));
             }
         }
@@ -80,20 +110,26 @@ impl Sharding {
         all.sort_by_key(|(name, t)| (!weights.trains(name), Reverse(t.elem_count())));
         let mut owners = HashMap::new();
         for (name, t) in all {
-            let owner = *self.owners.entry(t.id()).or_insert_with(|| {
-                let least = (0..self.loads.len()).min_by_key(|rank| self.loads[*rank]).unwrap_or_default();
-                self.loads[least] += t.elem_count();
-                least
-            });
+            let known = self.owners.get(&t.id()).copied();
+            let owner = known.unwrap_or_else(|| self.least_loaded(t.elem_count()));
+            self.owners.insert(t.id(), owner);
             owners.insert(name, owner);
         }
         owners
     }
+
+    /// Returns the rank that owns least, which gets so many values more.
+    fn least_loaded(&mut self, values: usize) -> usize {
+        let least = (0..self.loads.len()).min_by_key(|rank| self.loads[*rank]).unwrap_or_default();
+        self.loads[least] += values;
+        least
+    }
 }
 
-/// Returns whether a parameter is worth gathering: vectors and adapters are small, and stay where they are.
-pub(super) fn is_large(name: &str, t: &Tensor) -> bool {
-    t.dims().len() > 1 && !of_adapter(name) && !of_critic(name)
+/// Returns whether a parameter is worth gathering. Vectors, and what is trained of a model with an adapter, are small and stay where
+/// they are.
+fn is_large(weights: &Weights, name: &str, t: &Tensor) -> bool {
+    t.dims().len() > 1 && !of_critic(name) && !(weights.lora.is_some() && weights.trains(name))
 }
 
 impl Shards {
@@ -117,9 +153,9 @@ impl Shards {
         !self.is_divided() || self.owners.get(name) == Some(&self.rank)
     }
 
-    /// Returns whether this rank has the parameter of this name now and always.
-    pub(super) fn keeps(&self, name: &str, t: &Tensor) -> bool {
-        !self.gathers() || !is_large(name, t) || self.owns(name)
+    /// Returns whether every rank has a parameter now and always.
+    pub(super) fn is_everywhere(&self, t: &Tensor) -> bool {
+        !self.parts.values().flat_map(|part| &part.sharded).any(|sharded| sharded.tensor.id() == t.id())
     }
 
     /// Copies what the owners have updated to all ranks, which must have reported in a gathering directly before.
@@ -127,8 +163,7 @@ impl Shards {
         if !self.is_divided() {
             return;
         }
-        let is_kept =
-            |owned: &&Owned| !self.parts.values().flat_map(|part| &part.sharded).any(|s| s.tensor.id() == owned.tensor.id());
+        let is_kept = |owned: &&Owned| self.is_everywhere(&owned.tensor);
         let all = self.parts.values().flat_map(|part| &part.trained).filter(is_kept).cloned().collect();
         by.broadcast(all).wait();
     }
@@ -293,5 +328,19 @@ impl Watch for Following<'_> {
 
     fn leave(&self, direction: Direction, part: Part) -> model::Result<()> {
         self.happens(Event { enters: false, direction, part })
+    }
+}
+
+/// Follows a pass through the policy and a critic.
+pub(super) struct Watching<'a> {
+    pub policy: Following<'a>,
+    pub critic: Option<Following<'a>>,
+}
+
+impl Watching<'_> {
+    /// Does what is left of a direction; see [`Following::finish`].
+    pub(super) fn finish(&self, direction: Direction) -> model::Result<()> {
+        self.policy.finish(direction)?;
+        self.critic.as_ref().map_or(Ok(()), |critic| critic.finish(direction))
     }
 }

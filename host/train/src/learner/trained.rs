@@ -86,7 +86,7 @@ impl Trained {
         sharding: &mut Sharding,
     ) -> Result<Self> {
         let (weights, gradients) = (model.weights(), model.zero_gradients()?);
-        let shards = sharding.divide(weights, &gradients)?;
+        let shards = sharding.divide(prefix, weights, &gradients)?;
         let own: Vec<_> = weights.trained().into_iter().filter(|(name, _)| shards.owns(name)).collect();
         Ok(Self { prefix, gradients, optimizer: Optimizer::new(settings, &own)?, rates, shards })
     }

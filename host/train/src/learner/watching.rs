@@ -1,24 +1,10 @@
 //! Collectives of a step: those of passes, and those around them.
 
-use super::sharding::{Following, Shards};
+use super::sharding::{Shards, Watching};
 use super::{Learn, Learner};
 use crate::dist::{Collectives, Reduction};
-use crate::model::{self, Direction, Policy};
+use crate::model::Policy;
 use crate::{Error, Result};
-
-/// Follows a pass through the policy and a critic.
-pub(super) struct Watching<'a> {
-    pub policy: Following<'a>,
-    pub critic: Option<Following<'a>>,
-}
-
-impl Watching<'_> {
-    /// Does what is left of a direction; see [`Following::finish`].
-    pub(super) fn finish(&self, direction: Direction) -> model::Result<()> {
-        self.policy.finish(direction)?;
-        self.critic.as_ref().map_or(Ok(()), |critic| critic.finish(direction))
-    }
-}
 
 /// All parameters on all ranks, until it is dropped.
 #[must_use]

@@ -27,7 +27,7 @@ use super::dataset::Prompts;
 use super::evaluation::Evaluation;
 use super::figures::Clock;
 use super::journal::{GoesOn, Journal, Parent};
-use super::learner::{Critic, Learner, Rates, Sharding};
+use super::learner::{Critic, Learner, OF_POLICY, Rates, Sharding};
 use super::origin::{Beginning, Origin};
 use super::periods::Periods;
 use super::plan::{Batching, Plan, StepPlan};
@@ -359,9 +359,12 @@ fn models(
     let (needs, rate) = (&plugins.about().needs, plugins.about().hints.learning_rate);
     check_precisions(config, needs, backend)?;
     let dropout = config.lora_dropout.unwrap_or(0.0);
+    let mut sharding = Sharding::new(ZeroStage::new(config.zero_stage), world);
     // A named reference model is read by itself.
     let own = needs.has(REF_LOGP) && opened.reference.is_none();
-    let (policy, reference) = policy_and_reference(&opened.source, opened.lora, config, (own, &values), beginning, backend)?;
+    let (policy, reference) =
+        policy_and_reference(&opened.source, opened.lora, config, (own, &values), &mut sharding, beginning, backend)?;
+    sharding.read(OF_POLICY, policy.weights());
     let named = opened.reference.as_ref().map(|folder| reference::open(folder, config, beginning, backend, &policy));
     let reference = named.transpose()?.or(reference);
     let teacher = opened.teacher.as_ref().map(|folder| teacher::open(folder, backend)).transpose()?;
@@ -383,9 +386,8 @@ fn models(
         max_grad_norm: config.max_grad_norm,
     };
     let mut critic = None;
-    let mut sharding = Sharding::new(ZeroStage::new(config.zero_stage), world);
     if let Values::Model(own) = values {
-        let mut begun = value_model::open(own, opened, config, beginning, backend, &policy)?;
+        let mut begun = value_model::open(own, opened, config, beginning, backend, &policy, &mut sharding)?;
         begun.model = begun.model.with_dropout(dropout);
         let peak = of_critic.unwrap_or_else(|| schedule::usual(schedule::OF_CRITIC, size(&begun.model)));
         of_critic = Some(peak);

@@ -3,7 +3,7 @@
 use super::values::Values;
 use crate::activity::{Activity, Task};
 use crate::config::{self, Config, OldLogp, RolloutDtype};
-use crate::learner::aux_coefficient;
+use crate::learner::{OF_POLICY, Sharding, aux_coefficient};
 use crate::model::{Backend, Biases, Decoder, Frozen, Lora, ModelFolder, NewHead, Policy, Stacks, Whole};
 use crate::ops::Capability;
 use crate::origin::Beginning;
@@ -295,13 +295,23 @@ pub(super) fn policy_and_reference(
     lora: Option<Lora>,
     config: &Config,
     (with_reference, values): (bool, &Values),
+    sharding: &mut Sharding,
     beginning: &Beginning,
     backend: &Backend,
 ) -> Result<(Policy, Option<Frozen>)> {
     let head = NewHead::Drawn(config.seed);
-    let whole = |folder: &ModelFolder| match values {
-        Values::Trained => folder.value_model_over(folder.trunk()?, head),
-        _ => folder.decoder(),
+    // A reference model that starts in the same storage, magnitudes, quantized matrices and modules that are trained beside an adapter
+    // need all values first.
+    let reads_all = match lora {
+        Some(lora) => lora.use_dora || !lora.whole.is_empty() || source.held().scheme.is_some(),
+        None => with_reference,
+    };
+    let mut whole = |folder: &ModelFolder| {
+        let folder = if reads_all { folder.clone() } else { sharding.dividing(OF_POLICY, folder.clone()) };
+        match values {
+            Values::Trained => folder.value_model_over(folder.trunk()?, head),
+            _ => folder.decoder(),
+        }
     };
     let over = |folder: &ModelFolder, base: Decoder| match values {
         Values::Trained => folder.value_model_over(base, head),

@@ -7,7 +7,7 @@ use super::values::{COPY, SHARED, Values};
 use crate::config::{self, Config, PluginEntry};
 use crate::data::Tokenizer;
 use crate::dist::World;
-use crate::learner::Begun;
+use crate::learner::{Begun, OF_CRITIC, Sharding};
 use crate::model::{Backend, Biases, Lora, ModelFolder, NewHead, Policy};
 use crate::named::model_of;
 use crate::ops::Capability;
@@ -111,6 +111,7 @@ pub(super) fn open(
     beginning: &Beginning,
     backend: &Backend,
     policy: &Policy,
+    sharding: &mut Sharding,
 ) -> Result<Begun> {
     let own = own.map(|own| own.keeping()).transpose()?;
     let start = own.as_ref().unwrap_or(&opened.source);
@@ -131,6 +132,7 @@ pub(super) fn open(
     let base = opened.lora.filter(|lora| is_plain(lora) && same_place(folder.base(), opened.source.base()));
     let trunk = match base {
         Some(_) => policy.shared_trunk(),
+        None if opened.lora.is_none() => sharding.dividing(OF_CRITIC, folder.clone()).trunk()?,
         None => folder.trunk()?,
     };
     let mut decoder = folder.value_model_over(trunk, NewHead::Zero)?;
