@@ -77,6 +77,7 @@ fn treatment(name: &str, of: &BTreeSet<String>, settings: &BTreeMap<String, BTre
         | Treatment::Members(_)
         | Treatment::Switches(..)
         | Treatment::Server
+        | Treatment::Shards
         | Treatment::RewardWeights
         | Treatment::RewardFuncs
         | Treatment::RewardModel => {

@@ -1,7 +1,7 @@
 //! Options of TRL that are not keys of rlhost, and how each is treated. `host/docs/trl.md` has the table.
 
-use super::PluginEntry;
 use super::values::scalar;
+use super::{PluginEntry, sharding};
 use std::path::Path;
 use toml::{Table, Value};
 
@@ -26,6 +26,8 @@ pub enum Treatment {
     RewardModel,
     /// It is a part of a rollout server's URL, or says that there is a server.
     Server,
+    /// It divides a model among the processes, as `zero_stage` does.
+    Shards,
     /// It is accepted only with one of these values, or with one that turns it off.
     Only(&'static [&'static str]),
 }
@@ -44,7 +46,7 @@ pub struct Foreign {
 /// Values that turn an option off, as command lines and TRL's files spell them.
 const OFF: [&str; 6] = ["false", "no", "none", "null", "0", ""];
 
-use Treatment::{AppendedTo, Members, NotNeeded, Only, RewardFuncs, RewardModel, RewardWeights, Server, Sets, Switches};
+use Treatment::{AppendedTo, Members, NotNeeded, Only, RewardFuncs, RewardModel, RewardWeights, Server, Sets, Shards, Switches};
 
 const NONE: Treatment = Only(&[]);
 
@@ -134,6 +136,17 @@ fn items(value: &Value) -> &[Value] {
 /// Returns the texts of a value that is one or a list of them.
 fn texts(value: &Value) -> impl Iterator<Item = &str> {
     items(value).iter().filter_map(Value::as_str)
+}
+
+/// Returns a value as text in lower case.
+fn lowercase(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned).to_lowercase()
+}
+
+/// Returns whether a value turns an option off.
+pub(super) fn is_off(value: &Value) -> bool {
+    let is_empty = value.as_array().is_some_and(Vec::is_empty) || value.as_table().is_some_and(Table::is_empty);
+    is_empty || OFF.contains(&lowercase(value).as_str()) || value.as_float() == Some(0.0)
 }
 
 /// Options with the same treatment for the same reason.
@@ -325,10 +338,23 @@ const OPTIONS: &[(Treatment, &str, &[&str])] = &[
     ),
     (NONE, "lower --per-device-train-batch-size, or set --max-tokens-per-microbatch", &["auto_find_batch_size"]),
     (
-        NONE,
-        "weights are not sharded; each process holds the whole model",
-        &["deepspeed", "fsdp", "fsdp_config", "parallelism_config"],
+        Shards,
+        "zero_optimization.stage sets --zero-stage; offloading, f16 and schedules of DeepSpeed's own are refused",
+        &["deepspeed"],
     ),
+    (Shards, "zero_stage sets --zero-stage; offloading is refused", &["deepspeed_config"]),
+    (
+        Shards,
+        "full_shard or true sets --zero-stage 3, shard_grad_op 2 and no_shard 0; offload and hybrid_shard are refused",
+        &["fsdp"],
+    ),
+    (
+        Shards,
+        "with fsdp, reshard_after_forward false sets --zero-stage 2; how layers are wrapped has no effect, and offloading is \
+         refused",
+        &["fsdp_config"],
+    ),
+    (NONE, sharding::DIVIDED, &["parallelism_config"]),
     (Only(&["nf4"]), "4-bit weights are NF4", &["bnb_4bit_quant_type"]),
     (NotNeeded, "4-bit weights are stored as bytes", &["bnb_4bit_quant_storage"]),
     (NONE, "the scales of 4-bit weights stay in float32", &["use_bnb_nested_quant"]),
@@ -346,7 +372,11 @@ const OPTIONS: &[(Treatment, &str, &[&str])] = &[
     (NONE, "name the token that ends completions with --eos-token", &["stop_token_id"]),
     (RewardModel, "another name of --reward-model", &["reward_model_path", "reward_model_name_or_path"]),
     (Only(&["1"]), "start processes with mpirun -n NUMBER rlhost", &["num_processes"]),
-    (NONE, "start processes with mpirun -n NUMBER rlhost", &["accelerate_config"]),
+    (
+        NONE,
+        "start processes with mpirun -n NUMBER rlhost; --zero-stage N divides a model as its zeroN does, and 3 as its fsdp1 and fsdp2",
+        &["accelerate_config"],
+    ),
     (NONE, "a run reads one dataset; put the files into a folder", &["datasets"]),
     (NONE, "name the rows to evaluate on with --eval-dataset", &["test_split_size"]),
     (
@@ -378,9 +408,7 @@ impl Foreign {
     /// # Errors
     /// Says why the value can't be used.
     pub fn check(&self, value: &Value) -> Result<(), String> {
-        let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned).to_lowercase();
-        let is_empty = value.as_array().is_some_and(Vec::is_empty) || value.as_table().is_some_and(Table::is_empty);
-        let is_off = is_empty || OFF.contains(&text.as_str()) || value.as_float() == Some(0.0);
+        let (text, is_off) = (lowercase(value), is_off(value));
         match self.treatment {
             NotNeeded if is_off => Ok(()),
             NotNeeded => {
@@ -391,6 +419,8 @@ impl Foreign {
             Sets(_) if value.is_str() => Ok(()),
             Sets(key) => Err(format!("is {value}; it must be text, as of {key}")),
             Server => super::servers::check_part(self.name, &text),
+            Shards if is_off => Ok(()),
+            Shards => sharding::check(self.name, value),
             RewardModel if is_off || value.is_str() => Ok(()),
             RewardModel => Err(format!("is {value}; it must be the path or the name of a model")),
             Members(known) => check_members(known, value),

@@ -7,7 +7,7 @@ use super::overrides::Overrides;
 use super::rewards;
 use super::set::Set;
 use super::values::{UNKNOWN_KEY, insert, not_finite, reworded, scalar};
-use super::{Config, Error, Key, Limits, PluginEntry, Result, files, keys, yaml};
+use super::{Config, Error, Key, Limits, PluginEntry, Result, files, keys, sharding, yaml};
 use serde::Deserialize;
 use std::collections::BTreeSet;
 use std::io;
@@ -138,10 +138,17 @@ pub fn read_files<'a>(
     settings: &[String],
 ) -> Result<Config> {
     let (mut table, mut foreign) = (Table::new(), Vec::new());
+    let mut sharding = sharding::Layers::default();
     for file in files {
-        merge(&mut table, checked(file, settings, overrides, &mut foreign)?);
+        let before = foreign.len();
+        let own = checked(file, settings, overrides, &mut foreign)?;
+        sharding.add(own.get("zero_stage"), &foreign[before..])?;
+        merge(&mut table, own);
         without_unused_adapter(&mut table);
     }
+    let flag = overrides.flags.iter().rfind(|(key, _)| key == "zero_stage").map(|(_, text)| scalar(text));
+    sharding.add(flag.as_ref(), &overrides.foreign)?;
+    sharding.put(&mut table)?;
     foreign.extend(overrides.foreign.iter().cloned());
     // TRL's own scripts list the reward model first.
     foreign.sort_by_key(|(option, _)| option.treatment != Treatment::RewardModel);
@@ -178,6 +185,7 @@ pub fn read_files<'a>(
     config.named = named;
     config.find_test_split(overrides);
     config.check().map_err(|(key, detail)| Error::Invalid { place: key.to_owned(), detail })?;
+    sharding.check(&config)?;
     Ok(config)
 }
 
@@ -506,6 +514,6 @@ mod tests {
         yaml.write_all(b"deepspeed: zero3.json\n").unwrap();
         let file = ConfigFile::read(yaml.path()).unwrap();
         let error = read_files([&file], &Overrides::default(), &["beta".to_owned()]).unwrap_err().to_string();
-        assert!(error.contains(".yaml:9: deepspeed: ") && error.contains("not sharded"), "{error}");
+        assert!(error.contains(".yaml:9: deepspeed: zero3.json: it can't be read"), "{error}");
     }
 }

@@ -36,7 +36,7 @@ fn settings_of_the_algorithm_are_flags_with_one_value_or_several() {
 fn another_mistake_is_not_blamed_on_a_setting() {
     let place = Place::with_answers();
     for (more, words) in [
-        (&["--deepspeed", "x.json"][..], "not sharded"),
+        (&["--deepspeed", "x.json"][..], "x.json: it can't be read"),
         (&["--eval_strategy", "sometimes"], "eval_strategy"),
         (&["--config", "none.yaml"], "none.yaml"),
         (&["--max_steps"], "--max-steps"),

@@ -1,0 +1,440 @@
+//! What TRL's options of DeepSpeed and FSDP ask for here: a `zero_stage`, and the values of keys that their settings repeat.
+
+use super::foreign::{Foreign, Treatment, is_off};
+use super::json;
+use super::meant::as_meant;
+use super::values::{from_json, switched};
+use super::{Config, Error, Result, deepspeed, did_you_mean, files, fsdp, printable, printable_path};
+use std::collections::BTreeMap;
+use std::path::Path;
+use toml::{Table, Value};
+
+/// The key that they set.
+const KEY: &str = "zero_stage";
+
+/// Maximum size of a file of settings, in bytes.
+const LARGEST: u64 = 1 << 20;
+
+/// Longest outside text in an error, in bytes.
+const LONGEST_SHOWN: usize = 256;
+
+/// Why a model can't be divided in other ways.
+pub(super) const DIVIDED: &str = "there is no tensor or context parallelism; --zero-stage divides a model among the processes";
+
+/// Why nothing is offloaded.
+pub(super) const NOT_OFFLOADED: &str = "nothing is offloaded; leave it out: zero_stage 3 divides everything among the processes";
+
+/// A key's value that an option's settings repeat.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Repeated {
+    /// What the setting is called there.
+    pub setting: String,
+    /// The key.
+    pub key: &'static str,
+    /// The value of both.
+    pub value: Value,
+}
+
+/// What an option asks for.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Asked {
+    /// Whether FSDP is on, if it says so.
+    pub is_on: Option<bool>,
+    /// How much is divided, if it says so.
+    pub stage: Option<u8>,
+    /// Size of an update's batch over all processes.
+    pub whole_batch: Option<i64>,
+    /// Settings that repeat keys.
+    pub repeated: Vec<Repeated>,
+    /// Settings that have no effect.
+    pub unused: Vec<String>,
+}
+
+impl Asked {
+    /// Adds a setting that repeats a key.
+    ///
+    /// # Errors
+    /// If the key can't have this value.
+    pub(super) fn repeats(&mut self, setting: &str, key: &'static str, value: &Value) -> std::result::Result<(), String> {
+        if is_auto(value) {
+            return Ok(());
+        }
+        let value = as_meant(key, value.clone()).map_err(|detail| format!("{setting} is {}: {detail}", shown(value)))?;
+        self.repeated.push(Repeated { setting: setting.to_owned(), key, value });
+        Ok(())
+    }
+
+    /// Reads the value of an option.
+    fn of(option: &str, value: &Value) -> std::result::Result<Self, String> {
+        match option {
+            "deepspeed" => deepspeed::asked(value),
+            "deepspeed_config" => deepspeed::asked_of_accelerate(value),
+            "fsdp" => fsdp::asked(value),
+            _ => fsdp::asked_of_settings(value),
+        }
+    }
+}
+
+/// Checks the value of an option that divides a model, and logs which of its settings have no effect.
+///
+/// # Errors
+/// Says what would be right.
+pub(super) fn check(option: &str, value: &Value) -> std::result::Result<(), String> {
+    let unused = Asked::of(option, value)?.unused;
+    if !unused.is_empty() {
+        let all: Vec<String> = unused.iter().map(|setting| printable(setting, LONGEST_SHOWN)).collect();
+        tracing::info!("{option}: not needed here: {}", all.join(", "));
+    }
+    Ok(())
+}
+
+/// Returns whether a value is left to the trainer.
+pub(super) fn is_auto(value: &Value) -> bool {
+    value.as_str().is_some_and(|text| text.eq_ignore_ascii_case("auto"))
+}
+
+/// Returns whether a switch is on; none for a value that is no switch.
+pub(super) fn is_on(value: &Value) -> Option<bool> {
+    value.as_bool().or_else(|| switched(&text(value)))
+}
+
+/// Returns a value as text, without quotes.
+pub(super) fn text(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+}
+
+/// Returns a value from outside for an error.
+pub(super) fn shown(value: &Value) -> String {
+    printable(&value.to_string(), LONGEST_SHOWN)
+}
+
+/// Returns the error about a setting that is not known.
+pub(super) fn unknown<'a>(setting: &str, known: impl IntoIterator<Item = &'a str>) -> String {
+    let near = did_you_mean(setting.rsplit('.').next().unwrap_or(setting), known);
+    let near = if near.is_empty() { "; leave it out if it only concerns speed or memory" } else { &near };
+    format!("has {}, which is not known here{near}", printable(setting, LONGEST_SHOWN))
+}
+
+/// Reads the settings that an option has.
+///
+/// # Errors
+/// Names the file, if there is one, and what is wrong.
+pub(super) fn read(
+    value: &Value,
+    asked: impl FnOnce(&Table) -> std::result::Result<Asked, String>,
+) -> std::result::Result<Asked, String> {
+    asked(&settings(value)?).map_err(|detail| match value {
+        Value::String(path) => format!("{}: {detail}", printable_path(Path::new(path))),
+        _ => detail,
+    })
+}
+
+/// Returns the settings that an option has: the table itself, or that of the JSON file that it names.
+///
+/// # Errors
+/// Names the file, and what is wrong with it.
+fn settings(value: &Value) -> std::result::Result<Table, String> {
+    let path = match value {
+        Value::Table(settings) => return Ok(settings.clone()),
+        Value::String(path) => Path::new(path),
+        other => return Err(format!("is {}; it must be the path of a JSON file, or its settings as a table", shown(other))),
+    };
+    let invalid = |detail: String| format!("{}: {detail}", printable_path(path));
+    let read = files::read_text(path, LARGEST).map_err(|e| invalid(format!("it can't be read: {e}")))?;
+    let object = json::object(&read).map_err(|e| invalid(format!("it must be a JSON object: {e}")))?;
+    match from_json(serde_json::Value::Object(object)) {
+        Some(Value::Table(settings)) => Ok(settings),
+        _ => Err(invalid("it must be a JSON object".to_owned())),
+    }
+}
+
+/// What files and the command line ask for, each layer overriding those before it.
+#[derive(Debug, Default)]
+pub(super) struct Layers {
+    last: usize,
+    key: Option<(usize, u8)>,
+    /// The last value of each option, with its layer.
+    options: BTreeMap<&'static str, (usize, Asked)>,
+}
+
+impl Layers {
+    /// Adds a layer: the value that it gives the key, and its options.
+    ///
+    /// # Errors
+    /// If an option can't be used.
+    pub(super) fn add(&mut self, stage: Option<&Value>, options: &[(Foreign, Value)]) -> Result<()> {
+        self.last += 1;
+        let stage = stage.and_then(|value| value.as_integer().or_else(|| value.as_str()?.parse().ok()));
+        // What is no stage is refused with the key.
+        if let Some(stage) = stage.and_then(|stage| u8::try_from(stage).ok()) {
+            self.key = Some((self.last, stage));
+        }
+        for (option, value) in options.iter().filter(|(option, _)| option.treatment == Treatment::Shards) {
+            let asked = if is_off(value) {
+                Asked { is_on: Some(false), ..Asked::default() }
+            } else {
+                Asked::of(option.name, value).map_err(|detail| invalid(option.name, detail))?
+            };
+            self.options.insert(option.name, (self.last, asked));
+        }
+        Ok(())
+    }
+
+    /// Returns the layer and the values of an option, if it is given.
+    fn option(&self, name: &str) -> Option<&(usize, Asked)> {
+        self.options.get(name)
+    }
+
+    /// Returns whether FSDP is on. Without the option `fsdp`, only accelerate's settings turn it on, as there.
+    fn has_fsdp(&self) -> bool {
+        let says = |name| self.option(name).and_then(|(_, asked)| asked.is_on);
+        says("fsdp").or_else(|| says("fsdp_config")) == Some(true)
+    }
+
+    /// Returns the stages that are asked for, each with its layer and what asks for it.
+    fn stages(&self) -> Vec<(usize, &'static str, u8)> {
+        let stage = |name: &'static str| self.option(name).and_then(|(layer, asked)| Some((*layer, name, asked.stage?)));
+        let mut all: Vec<_> = self.key.iter().map(|(layer, stage)| (*layer, KEY, *stage)).collect();
+        all.extend(["deepspeed", "deepspeed_config"].into_iter().filter_map(stage));
+        if self.has_fsdp() {
+            let layer = |name| self.option(name).map_or(0, |(layer, _)| *layer);
+            match (stage("fsdp"), stage("fsdp_config")) {
+                (None, None) => {
+                    let by = if self.options.contains_key("fsdp") { "fsdp" } else { "fsdp_config" };
+                    all.push((layer(by), by, fsdp::FULL));
+                }
+                // The settings say how much the option divides.
+                (None, Some((own, name, stage))) => all.push((own.max(layer("fsdp")), name, stage)),
+                (option, settings) => all.extend(option.into_iter().chain(settings)),
+            }
+        }
+        all
+    }
+
+    /// Returns the options that have an effect.
+    fn used(&self) -> impl Iterator<Item = (&'static str, &Asked)> {
+        let has_fsdp = self.has_fsdp();
+        self.options.iter().map(|(name, (_, asked))| (*name, asked)).filter(move |(name, _)| *name != "fsdp_config" || has_fsdp)
+    }
+
+    /// Puts what the last layers ask for into the keys. A key that something names keeps its value.
+    ///
+    /// # Errors
+    /// If one layer asks for two different stages.
+    pub(super) fn put(&self, table: &mut Table) -> Result<()> {
+        let stages = self.stages();
+        let last = stages.iter().map(|(layer, ..)| *layer).max();
+        let mut of_last = stages.iter().filter(|(layer, ..)| Some(*layer) == last);
+        if let Some((_, first, stage)) = of_last.next() {
+            if let Some((_, second, other)) = of_last.find(|(.., other)| other != stage) {
+                let verb = if *first == KEY { "is" } else { "asks for" };
+                let detail = format!("asks for zero_stage {other}, but {first} {verb} {stage}; leave one of them out");
+                return Err(invalid(second, detail));
+            }
+            table.insert(KEY.to_owned(), Value::Integer((*stage).into()));
+        }
+        for Repeated { key, value, .. } in self.used().flat_map(|(_, asked)| &asked.repeated) {
+            table.entry(*key).or_insert_with(|| value.clone());
+        }
+        Ok(())
+    }
+
+    /// Checks that the configuration has the values that the options repeat, as transformers does.
+    ///
+    /// # Errors
+    /// Names the option, its setting and the key.
+    pub(super) fn check(&self, config: &Config) -> Result<()> {
+        for (option, asked) in self.used() {
+            for Repeated { setting, key, value } in &asked.repeated {
+                let own = Table::try_from(config).ok().and_then(|mut table| table.remove(*key));
+                let same = Table::from_iter([((*key).to_owned(), value.clone())]).try_into::<Config>();
+                let same = same.ok().and_then(|config| Table::try_from(config).ok()).and_then(|mut table| table.remove(*key));
+                if own != same {
+                    let own = own.map_or_else(|| "none".to_owned(), |own| shown(&own));
+                    let detail =
+                        format!("{setting} is {}, but {key} is {own}; give both the same value, or leave one out", shown(value));
+                    return Err(invalid(option, detail));
+                }
+            }
+            let each = config.per_device_train_batch_size.saturating_mul(config.gradient_accumulation_steps);
+            if let Some(whole) = asked.whole_batch
+                && (whole <= 0 || !usize::try_from(whole).is_ok_and(|whole| whole.is_multiple_of(each)))
+            {
+                let detail = format!(
+                    "train_batch_size is {whole}; it must be \"auto\", or the number of processes times \
+                     per_device_train_batch_size {} times gradient_accumulation_steps {}",
+                    config.per_device_train_batch_size, config.gradient_accumulation_steps
+                );
+                return Err(invalid(option, detail));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn invalid(place: &str, detail: String) -> Error {
+    Error::Invalid { place: place.to_owned(), detail }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{ConfigFile, Overrides, Set, foreign_option, read_files, scalar};
+    use std::io::Write;
+    use tempfile::NamedTempFile;
+
+    fn file(ending: &str, text: &str) -> NamedTempFile {
+        let mut file = tempfile::Builder::new().suffix(ending).tempfile().unwrap();
+        file.write_all(text.as_bytes()).unwrap();
+        file
+    }
+
+    /// The configuration of files and of a command line: flags of keys, and options of TRL.
+    fn configured(files: &[&str], flags: &[(&str, &str)], options: &[(&str, &str)]) -> std::result::Result<Config, String> {
+        let files: Vec<NamedTempFile> = files.iter().map(|text| file(".yaml", text)).collect();
+        let files: Vec<ConfigFile> = files.iter().map(|file| ConfigFile::read(file.path()).unwrap()).collect();
+        let overrides = Overrides {
+            flags: flags.iter().map(|(key, text)| ((*key).to_owned(), (*text).to_owned())).collect(),
+            foreign: options.iter().map(|(name, text)| (foreign_option(name).unwrap(), scalar(text))).collect(),
+            ..Overrides::default()
+        };
+        read_files(&files, &overrides, &[]).map_err(|e| e.to_string())
+    }
+
+    fn stage(files: &[&str], flags: &[(&str, &str)], options: &[(&str, &str)]) -> u8 {
+        configured(files, flags, options).unwrap_or_else(|e| panic!("{files:?} {flags:?} {options:?}: {e}")).zero_stage
+    }
+
+    #[test]
+    fn a_file_of_deepspeed_sets_the_stage_and_the_keys_that_it_repeats() {
+        let text = r#"{
+            "fp16": {"enabled": false, "loss_scale": 0}, "bf16": {"enabled": "auto"},
+            "optimizer": {"type": "AdamW", "params": {"lr": "auto", "betas": [0.9, 0.95], "eps": 1e-8, "weight_decay": 0}},
+            "zero_optimization": {"stage": 3, "overlap_comm": true, "stage3_max_live_parameters": 1e9,
+                "reduce_bucket_size": "auto", "offload_param": {"device": "none", "pin_memory": true}, "sub_group_size": null},
+            "gradient_clipping": 0.5, "train_micro_batch_size_per_gpu": 8, "gradient_accumulation_steps": 4,
+            "train_batch_size": 64, "steps_per_print": 2000, "wall_clock_breakdown": false}"#;
+        let json = file(".json", text);
+        let path = json.path().to_str().unwrap();
+        let in_file = format!("deepspeed: {path}\n");
+        for config in
+            [configured(&[&in_file], &[], &[]), configured(&[], &[], &[("deepspeed", path)])].map(std::result::Result::unwrap)
+        {
+            assert_eq!((config.zero_stage, config.max_grad_norm, config.gradient_accumulation_steps), (3, 0.5, 4));
+            assert_eq!((config.adam_beta2, config.bf16), (0.95, None));
+            assert!(config.named.contains("zero_stage") && config.named.contains("max_grad_norm"));
+        }
+        let wrong = configured(&[&in_file], &[("max_grad_norm", "1")], &[]).unwrap_err();
+        assert_eq!(
+            wrong,
+            "deepspeed: gradient_clipping is 0.5, but max_grad_norm is 1.0; give both the same value, or leave one out"
+        );
+        assert_eq!(stage(&[&in_file, "max_grad_norm: 0.5\n"], &[], &[]), 3);
+        let sizes = |whole: &str| {
+            let text = format!(
+                "deepspeed: {{train_batch_size: {whole}}}\nper_device_train_batch_size: 8\ngradient_accumulation_steps: 2\n"
+            );
+            configured(&[&text], &[], &[]).map(drop)
+        };
+        assert_eq!((sizes("auto"), sizes("16"), sizes("64")), (Ok(()), Ok(()), Ok(())));
+        for whole in ["0", "-16", "24"] {
+            let wrong = sizes(whole).unwrap_err();
+            assert!(wrong.contains(&format!("train_batch_size is {whole}; it must be \"auto\"")), "{wrong}");
+            assert!(wrong.ends_with("per_device_train_batch_size 8 times gradient_accumulation_steps 2"), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn the_last_layer_that_says_a_stage_decides() {
+        let zero = |stage: u8| format!("deepspeed: {{zero_optimization: {{stage: {stage}}}}}\n");
+        let inline = |stage: u8| format!("{{\"zero_optimization\": {{\"stage\": {stage}}}}}");
+        for one in 0..=3 {
+            assert_eq!(stage(&[&zero(one)], &[], &[]), one);
+            assert_eq!(stage(&["zero_stage: 1\n"], &[], &[("deepspeed", &inline(one))]), one);
+        }
+        assert_eq!(stage(&[&zero(3)], &[("zero_stage", "1")], &[]), 1);
+        assert_eq!(stage(&[&zero(3), "zero_stage: 2\n"], &[], &[]), 2);
+        assert_eq!(stage(&["zero_stage: 2\n", &zero(3)], &[], &[]), 3);
+        assert_eq!(stage(&[&zero(3)], &[], &[("fsdp", "shard_grad_op")]), 2);
+        // What is off says nothing, and takes back what the same option said before.
+        assert_eq!(stage(&["zero_stage: 2\ndeepspeed: null\nfsdp: []\nfsdp_config: {}\n"], &[], &[]), 2);
+        assert_eq!(stage(&[&zero(3)], &[], &[("deepspeed", "false")]), 0);
+        assert_eq!(stage(&[&zero(3), "deepspeed: ''\n"], &[], &[]), 0);
+        let sets = vec![Set::read("zero_stage=1").unwrap()];
+        let foreign = vec![(foreign_option("deepspeed").unwrap(), scalar(&inline(3)))];
+        let config = read_files([], &Overrides { sets, foreign, ..Overrides::default() }, &[]).unwrap();
+        assert_eq!(config.zero_stage, 1);
+    }
+
+    #[test]
+    fn two_stages_in_one_layer_are_refused_unless_they_are_the_same() {
+        let both = "zero_stage: 1\nfsdp: full_shard\n";
+        let wrong = configured(&[both], &[], &[]).unwrap_err();
+        assert_eq!(wrong, "fsdp: asks for zero_stage 3, but zero_stage is 1; leave one of them out");
+        assert_eq!(stage(&[both], &[("zero_stage", "2")], &[]), 2);
+        assert_eq!(stage(&["zero_stage: 3\nfsdp: full_shard\n"], &[], &[]), 3);
+        let deepspeed = "{zero_optimization = {stage = 2}}";
+        let wrong = configured(&[], &[], &[("deepspeed", deepspeed), ("fsdp", "true")]).unwrap_err();
+        assert_eq!(wrong, "fsdp: asks for zero_stage 3, but deepspeed asks for 2; leave one of them out");
+        let wrong = configured(&[], &[("zero_stage", "1")], &[("deepspeed", deepspeed)]).unwrap_err();
+        assert_eq!(wrong, "deepspeed: asks for zero_stage 2, but zero_stage is 1; leave one of them out");
+        let wrong = configured(&[], &[("zero_stage", "7")], &[]).unwrap_err();
+        assert!(wrong.contains("zero_stage: must be between 0 and 3"), "{wrong}");
+    }
+
+    #[test]
+    fn the_settings_of_fsdp_count_where_it_is_on() {
+        let kept = "fsdp_config: {version: 2, reshard_after_forward: false, activation_checkpointing: true}\n";
+        let config = configured(&[kept], &[], &[]).unwrap();
+        assert_eq!((config.zero_stage, config.gradient_checkpointing), (0, false));
+        let on = format!("fsdp: true\n{kept}");
+        let config = configured(&[&on], &[], &[]).unwrap();
+        assert_eq!((config.zero_stage, config.gradient_checkpointing), (2, true));
+        assert_eq!(stage(&[kept], &[], &[("fsdp", "true")]), 2);
+        assert_eq!(stage(&[kept], &[], &[("fsdp", "auto_wrap")]), 2);
+        assert_eq!(stage(&[kept], &[], &[("fsdp", "full_shard")]), 3);
+        assert_eq!(stage(&["fsdp: full_shard\n"], &[], &[("fsdp_config", "{reshard_after_forward = false}")]), 2);
+        assert_eq!(stage(&[&on], &[], &[("fsdp", "false")]), 0);
+        assert_eq!(stage(&["fsdp: true\n"], &[("zero_stage", "1")], &[("fsdp_config", "{min_num_params = 9}")]), 1);
+        assert_eq!(stage(&[&on], &[], &[("fsdp_config", "{min_num_params = 9}")]), 3);
+        let wrong = configured(&[&format!("fsdp: full_shard\n{kept}")], &[], &[]).unwrap_err();
+        assert_eq!(wrong, "fsdp_config: asks for zero_stage 2, but fsdp asks for 3; leave one of them out");
+        let wrong = configured(&[&on], &[("gradient_checkpointing", "false")], &[]).unwrap_err();
+        assert!(
+            wrong.starts_with("fsdp_config: activation_checkpointing is true, but gradient_checkpointing is false"),
+            "{wrong}"
+        );
+        // accelerate's own files turn it on by these.
+        assert_eq!(stage(&["fsdp_config: {fsdp_sharding_strategy: SHARD_GRAD_OP, fsdp_offload_params: false}\n"], &[], &[]), 2);
+        assert_eq!(stage(&["fsdp_config: {fsdp_version: 2, fsdp_reshard_after_forward: true}\n"], &[], &[]), 3);
+        assert_eq!(stage(&["fsdp_config: {fsdp_version: 2}\n"], &[], &[]), 3);
+        let accelerate =
+            "deepspeed_config: {zero_stage: 2, offload_param_device: none, zero3_init_flag: false, gradient_clipping: 0.3}\n";
+        let config = configured(&[accelerate], &[], &[]).unwrap();
+        assert_eq!((config.zero_stage, config.max_grad_norm), (2, 0.3));
+    }
+
+    #[test]
+    fn settings_are_a_table_or_a_json_file_of_bounded_size() {
+        let error = |value: &str| settings(&Value::String(value.to_owned())).unwrap_err();
+        assert!(error("none/x.json").starts_with("none/x.json: it can't be read: "));
+        for (text, words) in [
+            ("{\"a\": 1, }", "line 1 column 10"),
+            ("[]", "not a JSON object"),
+            ("{\"a\": 1, \"a\": 2}", "twice in one object"),
+            ("a: 1", "line 1"),
+        ] {
+            let json = file(".json", text);
+            let path = json.path().to_str().unwrap();
+            let said = error(path);
+            assert!(said.starts_with(&format!("{path}: it must be a JSON object: ")) && said.contains(words), "{said}");
+        }
+        let large = file(".json", &" ".repeat(LARGEST as usize + 1));
+        assert!(error(large.path().to_str().unwrap()).contains("larger than the limit of 1 MiB"));
+        assert!(error(std::env::temp_dir().to_str().unwrap()).contains("not a regular file"));
+        assert!(settings(&Value::Integer(3)).unwrap_err().starts_with("is 3; it must be the path"));
+        assert_eq!(stage(&["deepspeed: {zero_optimization: {stage: 3, offload_param: null}}\n"], &[], &[]), 3);
+        let wrong = configured(&["seed: 1\ndeepspeed: {zero_optimization: {stage: 4}}\n"], &[], &[]).unwrap_err();
+        assert!(wrong.contains(".yaml:2: deepspeed: zero_optimization.stage is 4; it must be between 0 and 3"), "{wrong}");
+    }
+}
