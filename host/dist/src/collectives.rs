@@ -19,7 +19,7 @@ pub struct Reduction {
 /// A collective.
 pub(super) enum Job {
     Sum(Vec<Tensor>),
-    SumToOwners { tensors: Vec<Owned>, frees: bool },
+    SumToOwners { tensors: Vec<Owned>, frees: bool, done: mpsc::Sender<()> },
     Broadcast { tensors: Vec<Owned>, done: mpsc::Sender<()> },
 }
 
@@ -36,12 +36,12 @@ enum Run<'a> {
 /// Collectives on tensors, which run in the order in which they are requested: the same on all ranks.
 pub struct Collectives<'a>(Run<'a>);
 
-/// Tensors that are on their way to this rank.
+/// A collective that may not have run yet.
 #[must_use]
 pub struct Pending(mpsc::Receiver<()>);
 
 impl Pending {
-    /// Waits until they are there. Whether they could be sent, [`World::communicate`] returns.
+    /// Waits until it has run. Whether it could, [`World::communicate`] returns.
     pub fn wait(self) {
         // An error drops the sender.
         let _ = self.0.recv();
@@ -56,8 +56,10 @@ impl Collectives<'_> {
 
     /// Sums f32 tensors over the ranks into those of their owners. The others' keep their values, or are freed with `frees`; of freed
     /// ones, a rank adds nothing.
-    pub fn sum_to_owners(&self, tensors: Vec<Owned>, frees: bool) {
-        self.run(Job::SumToOwners { tensors, frees });
+    pub fn sum_to_owners(&self, tensors: Vec<Owned>, frees: bool) -> Pending {
+        let (done, ran) = mpsc::channel();
+        self.run(Job::SumToOwners { tensors, frees, done });
+        Pending(ran)
     }
 
     /// Copies tensors from their owners to all ranks, where they are allocated if they were freed.
@@ -87,10 +89,14 @@ impl Collectives<'_> {
 fn between_processes(by: Channel, dtype: ReduceDtype, job: Job) -> Result<()> {
     match job {
         Job::Sum(all) => tensors::sum(by, dtype, &all.iter().collect::<Vec<_>>()),
-        Job::SumToOwners { tensors, frees } => tensors::sum_to_owners(by, dtype, &tensors, frees),
+        Job::SumToOwners { tensors, frees, done } => {
+            tensors::sum_to_owners(by, dtype, &tensors, frees)?;
+            // Whoever asked may have failed meanwhile.
+            let _ = done.send(());
+            Ok(())
+        }
         Job::Broadcast { tensors, done } => {
             tensors::broadcast(by, &tensors)?;
-            // Whoever asked may have failed meanwhile.
             let _ = done.send(());
             Ok(())
         }

@@ -117,6 +117,7 @@ pub use slices::write;
 pub use stored::Matrix;
 pub use system::{
     available_memory, bounded, in_own_group, keep_freed_memory, kill_group, limit_memory, limit_process, peak_memory,
+    return_freed_memory,
 };
 #[cfg(unix)]
 pub use system::{has_ended, readable_within};

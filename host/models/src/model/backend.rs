@@ -181,8 +181,13 @@ impl Backend {
         if self.is_bf16() && self.device.is_cpu() { Precision::Bf16 } else { Precision::F32 }
     }
 
-    /// Copies the values to the device, in f32.
+    /// Copies the values to the device, in f32. Of values that have been freed, there is only room.
     pub(super) fn put(&self, t: &Tensor) -> Result<Tensor> {
+        if self.device.is_cpu() && t.dtype() != DType::F32 && !ops::has_values(t) {
+            let room = Tensor::zeros(t.shape(), DType::F32, &self.device)?;
+            ops::free_values(&room)?;
+            return Ok(room);
+        }
         Ok(ops::cast(&t.to_device(&self.device)?, DType::F32)?)
     }
 

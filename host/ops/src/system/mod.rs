@@ -7,7 +7,7 @@ pub mod bounded;
 mod memory;
 mod process;
 
-pub use memory::{available_memory, keep_freed_memory, peak_memory};
+pub use memory::{available_memory, keep_freed_memory, peak_memory, return_freed_memory};
 #[cfg(unix)]
 pub use process::{has_ended, readable_within};
 pub use process::{in_own_group, kill_group, limit_memory, limit_process};

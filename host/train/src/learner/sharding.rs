@@ -11,7 +11,10 @@ use crate::ops;
 use candle_core::{Tensor, TensorId};
 use std::cell::{Cell, RefCell};
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+
+/// Number of parts whose gradients may wait to be summed while the next one's are computed.
+const SUMS_AHEAD: usize = 1;
 
 /// Divides the models of a run among its ranks.
 pub(crate) struct Sharding {
@@ -49,6 +52,9 @@ impl Sharding {
     /// Divides nothing yet. A single process has everything itself.
     pub(crate) fn new(stage: ZeroStage, world: &World) -> Self {
         let stage = if world.size() == 1 { ZeroStage::NOTHING } else { stage };
+        if stage != ZeroStage::NOTHING {
+            ops::return_freed_memory();
+        }
         Self { stage, rank: world.rank(), loads: vec![0; world.size()], owners: HashMap::new(), planned: HashMap::new() }
     }
 
@@ -201,6 +207,7 @@ impl Shards {
             next: Cell::new(0),
             events: self.events(),
             pending: RefCell::default(),
+            sums_ahead: RefCell::default(),
         }
     }
 
@@ -237,6 +244,8 @@ pub(super) struct Following<'a> {
     next: Cell<usize>,
     /// Parameters of a layer that were requested before it is entered.
     pending: RefCell<Option<(Part, Pending)>>,
+    /// Sums of gradients that may not have been made, so that they take memory where they are not kept.
+    sums_ahead: RefCell<VecDeque<Pending>>,
 }
 
 impl Following<'_> {
@@ -302,6 +311,10 @@ impl Following<'_> {
     /// Allocates the gradients of parts where others keep them.
     fn begin_gradients(&self, parts: &[Part]) -> model::Result<()> {
         if self.shards.sums_each_pass() {
+            let mut ahead = self.sums_ahead.borrow_mut();
+            while ahead.len() > SUMS_AHEAD {
+                ahead.pop_front().into_iter().for_each(Pending::wait);
+            }
             for owned in parts.iter().filter_map(|part| self.shards.parts.get(part)).flat_map(|tensors| &tensors.gradients) {
                 ops::allocate_values(&owned.tensor)?;
             }
@@ -316,7 +329,9 @@ impl Following<'_> {
         }
         match self.shards.is_divided() {
             false => self.by.sum(gradients.iter().map(|owned| owned.tensor.clone()).collect()),
-            true => self.by.sum_to_owners(gradients.to_vec(), self.shards.sums_each_pass()),
+            true => {
+                self.sums_ahead.borrow_mut().push_back(self.by.sum_to_owners(gradients.to_vec(), self.shards.sums_each_pass()))
+            }
         }
     }
 }
