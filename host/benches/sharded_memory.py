@@ -120,7 +120,7 @@ def run(arguments, command, place):
 
 def planned(arguments, model, rows, stage):
     """Returns what `rlhost plan` says of the largest rank, in bytes."""
-    command = [arguments.rlhost, "plan", "sft", "--model", str(model), "--ranks", str(arguments.ranks), "--zero-stage", str(stage),
+    command = [arguments.rlhost, "plan", "--algorithm", "sft", "--learn-from", "dataset", "--model", str(model), "--ranks", str(arguments.ranks), "--zero-stage", str(stage),
                "--optim", arguments.optim, *rows, "--json"]
     said = subprocess.run(command, capture_output=True, text=True)
     return json.loads(said.stdout)["peak"] if said.returncode == 0 else None

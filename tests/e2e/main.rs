@@ -106,6 +106,7 @@ mod runs {
     mod labelled;
     mod mini_batches;
     mod order;
+    mod plan;
     mod processors;
     mod references;
     mod sampling;

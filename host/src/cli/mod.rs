@@ -39,6 +39,7 @@ mod models;
 mod new_model;
 mod output;
 mod pager;
+mod plan;
 mod plugin;
 mod progress;
 mod rank;
@@ -144,7 +145,8 @@ pub(super) fn command() -> Command {
         .arg_required_else_help(true)
         .subcommands(TRAINING.iter().map(Training::command))
         .subcommand(eval::command())
-        .subcommand(bench::command());
+        .subcommand(bench::command())
+        .subcommand(plan::command());
     Other::augment_subcommands(root)
 }
 
@@ -256,6 +258,7 @@ fn carry_out(matches: &ArgMatches, known: &Known) -> Result<(), Failure> {
         match name {
             "eval" => return eval::run(of_command, known),
             "bench" => return bench::run(of_command, known),
+            "plan" => return plan::run(of_command, known),
             _ => {}
         }
     }

@@ -59,5 +59,5 @@ pub(super) fn training(name: &str) -> Option<&'static Training> {
 
 /// Returns whether a command has a flag for each key.
 pub(super) fn takes_keys(command: &str) -> bool {
-    training(command).is_some() || ["eval", "bench"].contains(&command)
+    training(command).is_some() || ["eval", "bench", "plan"].contains(&command)
 }

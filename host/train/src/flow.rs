@@ -62,6 +62,16 @@ impl Flow {
         Self { generates: true, has_pairs, has_labels: false, gives_values: false, has_scores: true }
     }
 
+    /// Returns whether the policy generates completions.
+    pub(super) fn generates(self) -> bool {
+        self.generates
+    }
+
+    /// Returns whether it learns from given pairs, of which each has two texts.
+    pub(super) fn rows_are_pairs(self) -> bool {
+        self.has_pairs && !self.generates
+    }
+
     /// Returns whether the policy's own completions are learned from one by one: GRPO, RLOO, PPO.
     pub(super) fn learns_samples(self) -> bool {
         self.generates && !self.has_pairs

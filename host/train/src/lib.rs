@@ -59,7 +59,7 @@ pub use plugins::start_of;
 pub use rehearsal::{Rehearsal, Scores, Shown};
 pub use rescoring::{Asked, Played, Recording, Rescorer};
 pub use reward_model::{RewardModel, ScoredRows};
-pub use setup::{Purpose, set_up, set_up_for};
+pub use setup::{Purpose, Requirements, requirements, set_up, set_up_for};
 pub use trainer::{Finished, Listener, Trainer};
 
 pub use snapshot::read as read_snapshot;

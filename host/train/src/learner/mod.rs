@@ -12,7 +12,7 @@ pub(super) use critic::{Begun, Critic, OF_CRITIC};
 /// Prefix of the policy's errors and metrics: none.
 pub(super) const OF_POLICY: &str = "";
 pub(super) use packing::batches_of;
-pub(super) use sharding::Sharding;
+pub(super) use sharding::{Sharding, shares};
 pub(super) use trained::Rates;
 
 use super::columns::Columns;

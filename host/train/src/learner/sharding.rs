@@ -126,10 +126,27 @@ impl Sharding {
 
     /// Returns the rank that owns least, which gets so many values more.
     fn least_loaded(&mut self, values: usize) -> usize {
-        let least = (0..self.loads.len()).min_by_key(|rank| self.loads[*rank]).unwrap_or_default();
+        let least = least(&self.loads);
         self.loads[least] += values;
         least
     }
+}
+
+/// Returns how many values each of so many ranks owns of parameters of these sizes.
+pub(crate) fn shares(sizes: &[usize], ranks: usize) -> Vec<usize> {
+    let mut loads = vec![0; ranks.max(1)];
+    let mut all = sizes.to_vec();
+    all.sort_unstable_by_key(|size| Reverse(*size));
+    for size in all {
+        let least = least(&loads);
+        loads[least] += size;
+    }
+    loads
+}
+
+/// Returns the rank that owns least, the first of several.
+fn least(loads: &[usize]) -> usize {
+    (0..loads.len()).min_by_key(|rank| loads[*rank]).unwrap_or_default()
 }
 
 /// Returns whether a parameter is worth gathering. Vectors, and what is trained of a model with an adapter, are small and stay where

@@ -14,6 +14,7 @@ mod opened;
 mod overview;
 mod plugins;
 mod reference;
+mod requirements;
 mod room;
 mod schedule;
 mod scripts;
@@ -52,6 +53,7 @@ use models::{aux_loss_coef, check_precisions, dropout, noise, old_logp, policy_a
 use opened::Opened;
 use plugins::Loaded;
 use reference::NamedModel;
+pub use requirements::{Requirements, requirements};
 use serde_json::{Map, Value};
 use std::fs;
 use std::io::ErrorKind;

@@ -2,7 +2,7 @@
 //! word.
 
 use crate::config::{Config, RolloutDtype, Rule};
-use crate::model::{Dtype, Held, ModelFolder};
+use crate::model::{Architecture, Dtype, Held, ModelFolder};
 use crate::ops::quantized::Scheme;
 use crate::plan::GroupSizes;
 
@@ -85,20 +85,19 @@ impl Least {
         }
     }
 
-    /// Counts what forward passes of `tokens` keep at least until the gradients are known: what each layer's maps, norms and heads read.
-    fn activations(config: &Config, source: &ModelFolder, bf16: bool, tokens: usize) -> f64 {
-        let a = source.architecture();
-        let kept = match config.gradient_checkpointing {
-            true => a.hidden_size,
-            false => 2 * (a.hidden_size + a.query_width() + a.kv_width() + a.intermediate_size),
-        };
-        let bytes = if bf16 { 2.0 } else { 4.0 };
-        tokens as f64 * (a.layers * kept) as f64 * bytes
-    }
-
     fn total(self) -> f64 {
         self.weights + self.gradients + self.moments + self.copies + self.critic + self.teacher
     }
+}
+
+/// Counts what forward passes of `tokens` keep at least until the gradients are known: what each layer's maps, norms and heads read.
+pub(super) fn activations(config: &Config, a: &Architecture, bf16: bool, tokens: usize) -> f64 {
+    let kept = match config.gradient_checkpointing {
+        true => a.hidden_size,
+        false => 2 * (a.hidden_size + a.query_width() + a.kv_width() + a.intermediate_size),
+    };
+    let bytes = if bf16 { 2.0 } else { 4.0 };
+    tokens as f64 * (a.layers * kept) as f64 * bytes
 }
 
 /// Returns the bytes of the matrices of a model that is not trained.
@@ -107,7 +106,7 @@ pub(super) fn bytes_of_frozen(source: &ModelFolder) -> f64 {
 }
 
 /// Returns the bytes of a value of matrices that are not trained.
-fn bytes_held(held: Held) -> f64 {
+pub(super) fn bytes_held(held: Held) -> f64 {
     match held {
         Held { scheme: Some(Scheme::Int8), .. } => 1.0,
         Held { scheme: Some(Scheme::Nf4), .. } => 0.5,
@@ -117,7 +116,7 @@ fn bytes_held(held: Held) -> f64 {
 }
 
 /// Returns the bytes of an optimizer's state for a value of a matrix.
-fn bytes_of_moments(rule: Rule) -> f64 {
+pub(super) fn bytes_of_moments(rule: Rule) -> f64 {
     match rule {
         Rule::AdamW => 8.0,
         Rule::AdamW8Bit => 2.0,
@@ -151,7 +150,7 @@ fn bytes_of_moments(rule: Rule) -> f64 {
 pub(super) fn estimate(config: &Config, source: &ModelFolder, how: Use) -> Estimate {
     let least = Least::of(config, source, how);
     let tokens = tokens_at_once(config, how);
-    let batch = tokens.map(|tokens| (tokens, Least::activations(config, source, how.bf16, tokens)));
+    let batch = tokens.map(|tokens| (tokens, activations(config, source.architecture(), how.bf16, tokens)));
     let Least { critic, teacher, .. } = least;
     Estimate { model: least.total() - critic - teacher, critic, teacher, batch }
 }
@@ -206,7 +205,7 @@ const WORDLESS: &str = "the system may end this process without a word";
 fn crowded(config: &Config, source: &ModelFolder, how: Use, (model, available): (f64, f64)) -> Option<String> {
     let (rows, length) = (config.per_device_train_batch_size, how.groups?.length);
     let tokens = tokens_at_once(config, how)?;
-    let activations = Least::activations(config, source, how.bf16, tokens);
+    let activations = activations(config, source.architecture(), how.bf16, tokens);
     let is_crowded = model + activations > available;
     is_crowded.then(|| {
         format!(

@@ -1,0 +1,149 @@
+//! `rlhost plan`: what a run would take of each process's memory, and send, without loading anything.
+
+use super::algorithm::Known;
+use super::columns::aligned;
+use super::failure::Failure;
+use super::flags;
+use super::given::Given;
+use crate::config::{Config, ZeroStage};
+use crate::dist::World;
+use crate::model::ModelFolder;
+use crate::train::{self, Beginning, Requirements, requirements};
+use anyhow::anyhow;
+use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
+use std::path::PathBuf;
+
+/// Bytes of a gigabyte, as memory is sold.
+const GB: f64 = 1e9;
+
+/// Returns the command with `train`'s flags and its own.
+pub(super) fn command() -> Command {
+    flags::command("plan")
+        .about("Show what a run would take of each process's memory")
+        .after_long_help(
+            "Computes what each process of `rlhost train` with the same flags will hold: weights, gradients, moments, a critic, a \
+             reference model, what layers keep, what a generation holds, and copies for checkpoints; and what it receives from others \
+             in a step. Reads the model's config.json and nothing else of it, so that the model need not fit, nor its weights be there. \
+             Without --zero-stage, all stages are shown.",
+        )
+        .arg(
+            Arg::new("model-config")
+                .long("model-config")
+                .alias("model_config")
+                .value_name("FILE")
+                .value_parser(value_parser!(PathBuf))
+                .conflicts_with("model")
+                .help("A config.json with the sizes of the model"),
+        )
+        .arg(
+            Arg::new("ranks")
+                .long("ranks")
+                .value_name("N")
+                .default_value("1")
+                .value_parser(value_parser!(u32).range(1..=65536))
+                .help("Number of processes"),
+        )
+        .arg(
+            Arg::new("memory")
+                .long("memory")
+                .value_name("GB")
+                .value_parser(value_parser!(f64))
+                .help("Memory of each process, in gigabytes: says whether the run fits"),
+        )
+        .arg(Arg::new("json").long("json").action(ArgAction::SetTrue).help("Print the result as one line of JSON"))
+}
+
+pub(super) fn run(matches: &ArgMatches, known: &Known) -> Result<(), Failure> {
+    let given = Given::of(matches, &[], known)?.without_ports();
+    let config = given.resolve(&Beginning::New, &World::alone())?;
+    let ranks = matches.get_one::<u32>("ranks").copied().unwrap_or(1) as usize;
+    let memory = matches.get_one::<f64>("memory").copied();
+    if memory.is_some_and(|gigabytes| !(gigabytes > 0.0 && gigabytes.is_finite())) {
+        return Err(Failure::mistake(anyhow!("--memory must be a number of gigabytes above 0")));
+    }
+    let (_place, folder) = model(matches, &config)?;
+    let folder = ModelFolder::open(folder).map_err(Failure::of)?;
+    let tokens = tokens(&config);
+    let of = |stage: u8| {
+        let config = Config { zero_stage: stage, ..config.clone() };
+        let planned = requirements(&config, &folder, ranks, config.bf16 == Some(true), tokens).map_err(Failure::of)?;
+        Ok::<_, Failure>((stage, planned))
+    };
+    let is_chosen = config.named.contains("zero_stage") || ranks == 1;
+    let stages = if is_chosen { config.zero_stage..=config.zero_stage } else { 0..=ZeroStage::LAST };
+    let all = stages.map(of).collect::<Result<Vec<_>, Failure>>()?;
+    if matches.get_flag("json") {
+        let line = match &all[..] {
+            [(_, one)] => serde_json::to_string(one),
+            several => serde_json::to_string(&several.iter().map(|(_, planned)| planned).collect::<Vec<_>>()),
+        };
+        say!("{}", line.map_err(|e| Failure::failed(anyhow!(e)))?);
+        return Ok(());
+    }
+    print(&all, (ranks, tokens), memory);
+    Ok(())
+}
+
+/// Returns the folder of the model's config.json, and what must be there meanwhile.
+fn model(matches: &ArgMatches, config: &Config) -> Result<(Option<tempfile::TempDir>, PathBuf), Failure> {
+    if let Some(file) = matches.get_one::<PathBuf>("model-config") {
+        let place = tempfile::tempdir().map_err(Failure::of)?;
+        let text = crate::config::files::read(file, crate::config::LARGEST);
+        let text = text.map_err(|e| Failure::mistake(anyhow!("{}: {e}", file.display())))?;
+        std::fs::write(place.path().join("config.json"), text).map_err(Failure::of)?;
+        let folder = place.path().to_owned();
+        return Ok((Some(place), folder));
+    }
+    if let Some(named) = &config.model {
+        return Ok((None, train::model_of(named).map_err(Failure::of)?.0));
+    }
+    let place = tempfile::tempdir().map_err(Failure::of)?;
+    crate::model::builtin::write(place.path()).map_err(Failure::of)?;
+    let folder = place.path().to_owned();
+    Ok((Some(place), folder))
+}
+
+/// Returns the tokens of a text: at most a prompt and a completion, or a given text.
+fn tokens(config: &Config) -> usize {
+    match config.max_length {
+        Some(length) if config.max_prompt_length.is_none() => length,
+        _ => config.max_prompt_length.unwrap_or(config.max_completion_length) + config.max_completion_length,
+    }
+}
+
+fn print(all: &[(u8, Requirements)], (ranks, tokens): (usize, usize), memory: Option<f64>) {
+    let gigabytes = |bytes: f64| format!("{:.2}", bytes / GB);
+    let Some((_, first)) = all.first() else { return };
+    let (parameters, trained) = (first.parameters / 1e6, first.trained / 1e6);
+    say!(
+        "{parameters:.1}M parameters, {trained:.1}M trained; {ranks} processes; texts of {tokens} tokens; GB of the process that holds most"
+    );
+    type Part = (&'static str, fn(&Requirements) -> f64);
+    let parts: [Part; 9] = [
+        ("weights", |r| r.weights),
+        ("gradients", |r| r.gradients),
+        ("moments", |r| r.moments),
+        ("critic", |r| r.critic),
+        ("reference", |r| r.reference),
+        ("program", |r| r.program),
+        ("training adds", |r| r.activations),
+        ("generating adds", |r| r.generation),
+        ("saving adds", |r| r.checkpoint),
+    ];
+    let row = |name: &str, of: &dyn Fn(&Requirements) -> String| {
+        std::iter::once(name.to_owned()).chain(all.iter().map(|(_, planned)| of(planned))).collect::<Vec<_>>()
+    };
+    let stages = std::iter::once("zero_stage".to_owned()).chain(all.iter().map(|(stage, _)| stage.to_string())).collect();
+    let mut rows = vec![stages];
+    let is_used = |part: &Part| all.iter().any(|(_, planned)| part.1(planned) > 0.0);
+    rows.extend(parts.iter().filter(|part| is_used(part)).map(|(name, of)| row(name, &|planned| gigabytes(of(planned)))));
+    rows.push(row("at most", &|planned| gigabytes(planned.peak)));
+    if ranks > 1 {
+        rows.push(row("received a step", &|planned| gigabytes(planned.received)));
+    }
+    if let Some(memory) = memory {
+        let fits = |planned: &Requirements| if planned.peak <= memory * GB { "yes" } else { "no" }.to_owned();
+        rows.push(row(&format!("fits into {memory} GB"), &fits));
+    }
+    aligned(&rows).iter().for_each(|line| say!("{line}"));
+}

@@ -1,0 +1,245 @@
+//! What each process of a run will hold in memory and exchange, by its settings and the model's sizes, without loading anything.
+
+use super::room::{bytes_held, bytes_of_moments};
+use crate::Result;
+use crate::config::{Config, ModelDtype, ZeroStage};
+use crate::flow::Flow;
+use crate::learner::shares;
+use crate::model::{Architecture, Dtype, Held, ModelFolder};
+use crate::ops::quantized::Scheme;
+use crate::plugin::columns::{REF_LOGP, VALUE};
+use crate::plugin::{Algorithm, Engine, Source};
+use crate::setup::values::SHARED;
+use serde::Serialize;
+
+/// What the program, compiled plugins and MPI's buffers take, as measured with a model of next to nothing.
+const PROGRAM: f64 = 130e6;
+
+/// Bytes of a value in f32.
+const F32: f64 = 4.0;
+
+/// Bytes by what they are for: of the process that holds most.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Requirements {
+    /// The model's values, an adapter's excluded, and those that are trained.
+    pub parameters: f64,
+    /// The values that are trained.
+    pub trained: f64,
+    /// Weights of the policy in training: its share, and what is gathered of the others'.
+    pub weights: f64,
+    /// Gradients: its share, and those that wait to be summed.
+    pub gradients: f64,
+    /// The optimizer's moments.
+    pub moments: f64,
+    /// Weights, gradients and moments of a critic that is a model of its own.
+    pub critic: f64,
+    /// Weights of a reference model.
+    pub reference: f64,
+    /// What the layers keep of a micro-batch until its gradients are known.
+    pub activations: f64,
+    /// What a generation holds besides: weights that are gathered, their copies, and keys and values.
+    pub generation: f64,
+    /// Copies of weights and moments while a checkpoint is written.
+    pub checkpoint: f64,
+    /// The program itself.
+    pub program: f64,
+    /// The largest sum of these at one time.
+    pub peak: f64,
+    /// What the process receives from others in a step.
+    pub received: f64,
+}
+
+/// Sizes that the divided state follows from, in values.
+struct Sizes {
+    all: f64,
+    /// The largest share of a process.
+    own: f64,
+    /// What is in no layer.
+    root: f64,
+    /// The largest layer.
+    layer: f64,
+}
+
+impl Sizes {
+    fn of(a: &Architecture, ranks: usize) -> Self {
+        let all = a.parameters();
+        let count = |shape: &Vec<usize>| shape.iter().product::<usize>();
+        let sizes: Vec<usize> = all.iter().map(|(_, shape)| count(shape)).collect();
+        let own = shares(&sizes, ranks).into_iter().max().unwrap_or_default();
+        let mut layers = vec![0; a.layers];
+        let mut root = 0;
+        for (name, shape) in &all {
+            match name.split('.').find_map(|part| part.parse::<usize>().ok()).and_then(|layer| layers.get_mut(layer)) {
+                Some(layer) => *layer += count(shape),
+                None => root += count(shape),
+            }
+        }
+        let layer = layers.into_iter().max().unwrap_or_default();
+        Self { all: sizes.iter().sum::<usize>() as f64, own: own as f64, root: root as f64, layer: layer as f64 }
+    }
+
+    /// Values of parameters that a process holds during a pass: two layers, since the next one is gathered ahead.
+    fn weights(&self, stage: ZeroStage) -> f64 {
+        if stage.shards_parameters() { self.own + self.root + 2.0 * self.layer } else { self.all }
+    }
+
+    /// Values of gradients: two layers, since the last one may wait to be summed.
+    fn gradients(&self, stage: ZeroStage) -> f64 {
+        if stage.shards_gradients() { self.own + self.root + 2.0 * self.layer } else { self.all }
+    }
+
+    fn moments(&self, stage: ZeroStage) -> f64 {
+        if stage.shards_moments() { self.own } else { self.all }
+    }
+}
+
+/// Values of a new adapter, and of its largest layer next to nothing: they are on every process.
+fn adapter(config: &Config, a: &Architecture) -> f64 {
+    let rank = config.lora_r.unwrap_or(16) as f64;
+    let targets = config.lora_targets(&a.modules()).unwrap_or_default();
+    let is_target = |name: &str| {
+        let module = name.strip_suffix(".weight").and_then(|name| name.rsplit('.').next());
+        module.is_some_and(|module| targets.iter().any(|target| target.rsplit('.').next() == Some(module)))
+    };
+    let of_matrix = |shape: &[usize]| match *shape {
+        [out, d_in] => rank * (out + d_in) as f64,
+        _ => 0.0,
+    };
+    a.parameters().iter().filter(|(name, _)| is_target(name)).map(|(_, shape)| of_matrix(shape)).sum()
+}
+
+/// Returns how the weights under an adapter are held; without a setting, in 16 bits as most models are stored.
+fn held(config: &Config) -> Held {
+    let scheme = match (config.load_in_4bit, config.load_in_8bit) {
+        (true, _) => Some(Scheme::Nf4),
+        (_, true) => Some(Scheme::Int8),
+        _ => None,
+    };
+    Held { dtype: (config.dtype == ModelDtype::Float32).then_some(Dtype::F32), scheme }
+}
+
+/// Computes what a run of so many processes with this configuration takes of a model. Texts have `tokens` each, prompts included.
+///
+/// # Errors
+/// If the algorithm can't be loaded.
+pub fn requirements(config: &Config, model: &ModelFolder, ranks: usize, bf16: bool, tokens: usize) -> Result<Requirements> {
+    let algorithm = Source::open(&config.algorithm)?;
+    let algorithm = Algorithm::load(&Engine::new()?, &algorithm, &config.loss, &config.loss_limits, config.seed)?;
+    let flow = Flow::new(&algorithm, config.learn_from);
+    let needs = &algorithm.info().needs;
+    let (a, stage) = (model.architecture(), ZeroStage::new(if ranks > 1 { config.zero_stage } else { 0 }));
+    let sizes = Sizes::of(a, ranks);
+    let of_moment = config.rule().map_or(0.0, bytes_of_moments);
+    let is_adapter = config.use_peft || config.lora_r.is_some();
+    let trained = if is_adapter { adapter(config, a) } else { sizes.all };
+    let held = if is_adapter { bytes_held(held(config)) } else { F32 };
+
+    let mut r = Requirements { parameters: sizes.all, trained, program: PROGRAM, ..Requirements::default() };
+    r.weights = held * sizes.weights(stage) + if is_adapter { F32 * trained } else { 0.0 };
+    let share = |values: f64, is_divided: bool| if is_divided { values / ranks as f64 } else { values };
+    (r.gradients, r.moments) = match is_adapter {
+        true => (F32 * trained, of_moment * share(trained, stage.shards_moments())),
+        false => (F32 * sizes.gradients(stage), of_moment * sizes.moments(stage)),
+    };
+    if needs.has(VALUE) && config.value_model.as_deref() != Some(SHARED) {
+        // Its adapter is over the policy's model.
+        r.critic = r.gradients + r.moments + if is_adapter { F32 * trained } else { r.weights };
+    }
+    if needs.has(REF_LOGP) && (!is_adapter || config.ref_model.is_some()) {
+        r.reference = 2.0 * sizes.all;
+    }
+    let rows = config.per_device_train_batch_size * if flow.rows_are_pairs() { 2 } else { 1 };
+    // A prompt is there once for all of its completions.
+    let in_batch = match flow.generates() {
+        true => {
+            rows * config.max_completion_length
+                + rows.div_ceil(config.group()) * tokens.saturating_sub(config.max_completion_length)
+        }
+        false => rows * tokens,
+    };
+    let in_batch = in_batch.min(config.max_tokens_per_microbatch.unwrap_or(usize::MAX));
+    r.activations = super::room::activations(config, a, bf16, in_batch);
+    if flow.generates() {
+        let cached = 2.0 * (a.kv_width() * a.attending()) as f64 * F32;
+        let sequences = config.batches(ranks).generation().div_ceil(ranks).min(config.max_num_seqs);
+        let gathered = if stage.shards_parameters() { held * sizes.all - held * sizes.weights(stage) } else { 0.0 };
+        r.generation =
+            gathered + F32 * (sizes.all - if a.tied { 0.0 } else { sizes.root / 2.0 }) + cached * (sequences * tokens) as f64;
+    }
+    r.checkpoint = (F32 + of_moment) * share(trained, stage.shards_moments());
+    let state = r.weights + r.gradients + r.moments + r.critic + r.reference + r.program;
+    r.peak = state + r.activations.max(r.generation).max(r.checkpoint);
+    r.received = received(&sizes, trained, stage, ranks, config.gradient_accumulation_steps, held);
+    Ok(r)
+}
+
+/// Returns the bytes that a process receives in a step: sums or parts of gradients, updated weights, and gathered parameters.
+fn received(sizes: &Sizes, trained: f64, stage: ZeroStage, ranks: usize, passes: usize, held: f64) -> f64 {
+    let others = (ranks - 1) as f64 / ranks as f64;
+    let gradients = F32 * trained * others;
+    let passes = passes as f64;
+    match stage.number() {
+        // Each value goes to where it is summed, and comes back.
+        0 => 2.0 * gradients,
+        1 => gradients + F32 * trained * others,
+        2 => passes * gradients + F32 * trained * others,
+        _ => passes * gradients + passes * 2.0 * held * sizes.all * others,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn folder(place: &std::path::Path) -> ModelFolder {
+        let config = serde_json::json!({
+            "model_type": "llama", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 8, "num_attention_heads": 4,
+            "vocab_size": 512, "tie_word_embeddings": true,
+        });
+        std::fs::write(place.join("config.json"), config.to_string()).unwrap();
+        ModelFolder::open(place).unwrap()
+    }
+
+    #[test]
+    fn each_stage_divides_more_and_nothing_but_rounding_is_lost() {
+        let place = tempfile::tempdir().unwrap();
+        let model = folder(place.path());
+        let of = |stage: u8, ranks: usize| {
+            let config = Config { algorithm: "sft".into(), zero_stage: stage, ..Config::default() };
+            requirements(&config, &model, ranks, false, 10).unwrap()
+        };
+        let whole = of(0, 4);
+        let values = whole.parameters;
+        assert_eq!((whole.weights, whole.gradients, whole.moments), (4.0 * values, 4.0 * values, 8.0 * values));
+        // One process has nothing to divide.
+        assert_eq!(Requirements { received: 0.0, ..of(3, 1) }, Requirements { received: 0.0, ..of(0, 1) });
+        assert_eq!(of(0, 1).received, 0.0);
+        let [one, two, three] = [1, 2, 3].map(|stage| of(stage, 4));
+        let near = |got: f64, want: f64| (got - want).abs() < 0.05 * want;
+        assert!(near(one.moments, 2.0 * values) && one.gradients == whole.gradients && one.weights == whole.weights);
+        let (root, layer) = (512.0 * 64.0 + 64.0, 4.0 * 64.0 * 64.0 + 3.0 * 64.0 * 128.0 + 128.0);
+        assert!(near(two.gradients, values + 4.0 * (root + 2.0 * layer)) && two.weights == whole.weights);
+        assert!(near(three.weights, values + 4.0 * (root + 2.0 * layer)), "{three:?}");
+        assert!(whole.peak > one.peak && one.peak > two.peak && two.peak > three.peak);
+        assert!(three.received > two.received && two.received >= one.received);
+    }
+
+    #[test]
+    fn an_algorithm_takes_what_it_needs() {
+        let place = tempfile::tempdir().unwrap();
+        let model = folder(place.path());
+        let of = |algorithm: &str, more: Config| {
+            let config = Config { algorithm: algorithm.into(), ..more };
+            requirements(&config, &model, 1, false, 10).unwrap()
+        };
+        let ppo = of("ppo", Config::default());
+        assert_eq!(ppo.critic, ppo.weights + ppo.gradients + ppo.moments);
+        assert!(ppo.reference > 0.0 && ppo.generation > 0.0);
+        let dpo = of("dpo", Config::default());
+        assert!(dpo.critic == 0.0 && dpo.reference == 2.0 * dpo.parameters && dpo.generation == 0.0);
+        let adapted = of("dpo", Config { use_peft: true, lora_r: Some(4), ..Config::default() });
+        // Each layer's seven maps have 4 x (inputs + outputs) values.
+        assert_eq!(adapted.trained, 8.0 * 4.0 * (4.0 * 128.0 + 3.0 * 192.0));
+        assert!(adapted.reference == 0.0 && adapted.weights < dpo.weights);
+    }
+}
