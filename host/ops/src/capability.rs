@@ -47,11 +47,13 @@ pub enum Capability {
     ExpertBiases,
     /// Layers that carry a state instead of attending.
     RecurrentLayers,
+    /// Weights, gradients and moments that processes divide among them.
+    DividedModels,
 }
 
 impl Capability {
     /// All capabilities.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 20] = [
         Self::QuantizedWeights,
         Self::StoredWeights,
         Self::RolloutPrecision,
@@ -71,6 +73,7 @@ impl Capability {
         Self::AttentionSinks,
         Self::ExpertBiases,
         Self::RecurrentLayers,
+        Self::DividedModels,
     ];
 
     /// Returns whether there are kernels for it on an NVIDIA device.
@@ -94,7 +97,8 @@ impl Capability {
             | Self::ChunkedAttention
             | Self::AttentionSinks
             | Self::ExpertBiases
-            | Self::RecurrentLayers => false,
+            | Self::RecurrentLayers
+            | Self::DividedModels => false,
         }
     }
 
@@ -120,6 +124,7 @@ impl Capability {
             Self::ChunkedAttention => "attention within chunks",
             Self::RowFactors => "scores scaled by position and shared MLPs with a gate",
             Self::RecurrentLayers => "recurrent layers",
+            Self::DividedModels => "models divided among processes",
         }
     }
 

@@ -49,7 +49,7 @@ use crate::plugin::columns::{REF_LOGP, SEQUENCE_VALUE, VALUE};
 use crate::run::{Event, RunBegun, RunFiles};
 use candle_core::DType;
 use data::Datasets;
-use models::{aux_loss_coef, check_precisions, dropout, noise, old_logp, policy_and_reference};
+use models::{aux_loss_coef, check_precisions, check_stage, dropout, noise, old_logp, policy_and_reference};
 use opened::Opened;
 use plugins::Loaded;
 use reference::NamedModel;
@@ -360,6 +360,7 @@ fn models(
 ) -> Result<Models> {
     let (needs, rate) = (&plugins.about().needs, plugins.about().hints.learning_rate);
     check_precisions(config, needs, backend)?;
+    check_stage(config, opened.lora, backend, world.size())?;
     let dropout = config.lora_dropout.unwrap_or(0.0);
     let mut sharding = Sharding::new(ZeroStage::new(config.zero_stage), world);
     // A named reference model is read by itself.

@@ -2,7 +2,7 @@
 
 use super::values::Values;
 use crate::activity::{Activity, Task};
-use crate::config::{self, Config, OldLogp, RolloutDtype};
+use crate::config::{self, Config, OldLogp, RolloutDtype, ZeroStage};
 use crate::learner::{OF_POLICY, Sharding, aux_coefficient};
 use crate::model::{Backend, Biases, Decoder, Frozen, Lora, ModelFolder, NewHead, Policy, Stacks, Whole};
 use crate::ops::Capability;
@@ -205,6 +205,24 @@ pub(super) fn check_precisions(config: &Config, needs: &Needs, backend: &Backend
         Some(detail) => Err(Error::setting("label_smoothing_factor", detail)),
         None => Ok(()),
     }
+}
+
+/// Refuses to divide a model among processes where that can't be done, and says so where there is one process.
+pub(super) fn check_stage(config: &Config, lora: Option<Lora>, backend: &Backend, ranks: usize) -> Result<()> {
+    let stage = ZeroStage::new(config.zero_stage);
+    if stage == ZeroStage::NOTHING {
+        return Ok(());
+    }
+    if let Some(detail) = backend.refusal(Capability::DividedModels) {
+        return Err(Error::setting("zero_stage", detail));
+    }
+    if ranks == 1 {
+        tracing::warn!("zero_stage is {}, but there is one process, so nothing is divided", config.zero_stage);
+    } else if stage.shards_parameters() && lora.is_some_and(|lora| lora.use_dora) {
+        let detail = "is 3, but a pass with DoRA begins with the lengths of all adapted weights; set it to 2";
+        return Err(Error::setting("zero_stage", detail));
+    }
+    Ok(())
 }
 
 /// Returns whether generations in training have another precision than training.

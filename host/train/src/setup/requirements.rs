@@ -58,6 +58,8 @@ struct Sizes {
     root: f64,
     /// The largest layer.
     layer: f64,
+    /// The largest tensor.
+    tensor: f64,
 }
 
 impl Sizes {
@@ -75,7 +77,9 @@ impl Sizes {
             }
         }
         let layer = layers.into_iter().max().unwrap_or_default();
-        Self { all: sizes.iter().sum::<usize>() as f64, own: own as f64, root: root as f64, layer: layer as f64 }
+        let (values, tensor) = (sizes.iter().sum::<usize>(), sizes.iter().copied().max().unwrap_or_default());
+        let [all, own, root, layer, tensor] = [values, own, root, layer, tensor].map(|count| count as f64);
+        Self { all, own, root, layer, tensor }
     }
 
     /// Values of parameters that a process holds during a pass: two layers, since the next one is gathered ahead.
@@ -166,7 +170,9 @@ pub fn requirements(config: &Config, model: &ModelFolder, ranks: usize, bf16: bo
         r.generation =
             gathered + F32 * (sizes.all - if a.tied { 0.0 } else { sizes.root / 2.0 }) + cached * (sequences * tokens) as f64;
     }
-    r.checkpoint = (F32 + of_moment) * share(trained, stage.shards_moments());
+    // A tensor is copied twice on its way into a file.
+    let on_the_way = if is_adapter { 0.0 } else { 2.0 * F32 * sizes.tensor };
+    r.checkpoint = (F32 + of_moment) * share(trained, stage.shards_moments()) + on_the_way;
     let state = r.weights + r.gradients + r.moments + r.critic + r.reference + r.program;
     r.peak = state + r.activations.max(r.generation).max(r.checkpoint);
     r.received = received(&sizes, trained, stage, ranks, config.gradient_accumulation_steps, held);
