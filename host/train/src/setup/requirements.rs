@@ -174,7 +174,12 @@ pub fn requirements(config: &Config, model: &ModelFolder, ranks: usize, bf16: bo
     let on_the_way = if is_adapter { 0.0 } else { 2.0 * F32 * sizes.tensor };
     r.checkpoint = (F32 + of_moment) * share(trained, stage.shards_moments()) + on_the_way;
     let state = r.weights + r.gradients + r.moments + r.critic + r.reference + r.program;
-    r.peak = state + r.activations.max(r.generation).max(r.checkpoint);
+    // Between steps, nothing is gathered and no gradient waits to be summed.
+    let passing = sizes.root + 2.0 * sizes.layer;
+    let of_weights = if stage.shards_parameters() { held * passing } else { 0.0 };
+    let of_gradients = if stage.shards_gradients() && !is_adapter { F32 * passing } else { 0.0 };
+    let saving = state - of_weights - of_gradients + r.checkpoint;
+    r.peak = (state + r.activations).max(state - of_gradients + r.generation).max(saving);
     r.received = received(&sizes, trained, stage, ranks, config.gradient_accumulation_steps, held);
     Ok(r)
 }
