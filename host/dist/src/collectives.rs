@@ -112,7 +112,10 @@ impl World {
     ///
     /// # Errors
     /// If a collective fails: a tensor has the wrong type, or NCCL fails.
-    #[cfg_attr(not(feature = "mpi"), expect(unreachable_code, unused_variables, reason = "there are no others without MPI"))]
+    #[cfg_attr(
+        not(feature = "mpi"),
+        expect(unreachable_code, unused_mut, unused_variables, reason = "there are no others without MPI")
+    )]
     pub fn communicate<R>(&self, what: &'static str, how: Reduction, work: impl FnOnce(&Collectives<'_>) -> R) -> Result<R> {
         let here = |run: &dyn Fn(Job) -> Result<()>, work: &mut dyn FnMut(&Collectives<'_>)| {
             let collectives = Collectives(Run::Here(run, RefCell::new(Ok(()))));

@@ -6,6 +6,9 @@ use super::{Error, Result};
 use candle_core::{CpuStorage, DType, Device, InplaceOp1, Layout, Tensor};
 use std::sync::Mutex;
 
+/// Is passed values as bytes.
+type Visitor<'a> = Box<dyn FnOnce(&mut [u8]) + 'a>;
+
 /// What to do with a tensor's storage.
 enum Change<'a> {
     /// Drop the values.
@@ -13,7 +16,7 @@ enum Change<'a> {
     /// Allocate zeros, unless the values are there.
     Allocate,
     /// Pass the values to a function, as bytes.
-    Visit(Box<dyn FnOnce(&mut [u8]) + 'a>),
+    Visit(Visitor<'a>),
 }
 
 struct Op<'a>(Mutex<Option<Change<'a>>>);
@@ -71,7 +74,7 @@ fn change(t: &Tensor, change: Change<'_>) -> Result<()> {
     if !known || !matches!(t.device(), Device::Cpu) {
         return Err(unsupported("residency", t));
     }
-    Ok(t.inplace_op1(&Op(Mutex::new(Some(change)))).map_err(Error::from)?)
+    t.inplace_op1(&Op(Mutex::new(Some(change)))).map_err(Error::from)
 }
 
 /// Frees the values of a tensor on the CPU, and of all that share its storage. Until they are allocated again, nothing may read them.

@@ -347,7 +347,7 @@ impl Following<'_> {
         match self.shards.is_divided() {
             false => self.by.sum(gradients.iter().map(|owned| owned.tensor.clone()).collect()),
             true => {
-                self.sums_ahead.borrow_mut().push_back(self.by.sum_to_owners(gradients.to_vec(), self.shards.sums_each_pass()))
+                self.sums_ahead.borrow_mut().push_back(self.by.sum_to_owners(gradients.to_vec(), self.shards.sums_each_pass()));
             }
         }
     }

@@ -303,6 +303,15 @@ fn said(lora: Option<Lora>, of: &ModelFolder) -> String {
     format!("an adapter of rank {} and alpha {}{dora}{whole}{biases} for {}", lora.r, lora.alpha, of.base().display())
 }
 
+/// Returns whether a model's whole values are needed when it is read: by a reference model that starts in the same storage, magnitudes,
+/// quantized matrices, or modules that are trained beside an adapter.
+fn reads_all(lora: Option<Lora>, source: &ModelFolder, with_reference: bool) -> bool {
+    match lora {
+        Some(lora) => lora.use_dora || !lora.whole.is_empty() || source.held().scheme.is_some(),
+        None => with_reference,
+    }
+}
+
 /// Returns the policy, initial or from the checkpoint, with a critic's head if it has one, and the reference model if the
 /// algorithm asks for it. With an adapter, both share the storage of everything that is not trained.
 ///
@@ -318,14 +327,9 @@ pub(super) fn policy_and_reference(
     backend: &Backend,
 ) -> Result<(Policy, Option<Frozen>)> {
     let head = NewHead::Drawn(config.seed);
-    // A reference model that starts in the same storage, magnitudes, quantized matrices and modules that are trained beside an adapter
-    // need all values first.
-    let reads_all = match lora {
-        Some(lora) => lora.use_dora || !lora.whole.is_empty() || source.held().scheme.is_some(),
-        None => with_reference,
-    };
     let mut whole = |folder: &ModelFolder| {
-        let folder = if reads_all { folder.clone() } else { sharding.dividing(OF_POLICY, folder.clone()) };
+        let all = reads_all(lora, source, with_reference);
+        let folder = if all { folder.clone() } else { sharding.dividing(OF_POLICY, folder.clone()) };
         match values {
             Values::Trained => folder.value_model_over(folder.trunk()?, head),
             _ => folder.decoder(),
@@ -371,13 +375,7 @@ pub(super) fn policy_and_reference(
         (Beginning::Resume { .. }, Some(_)) => source.with_adapter_in(&origin.checkpoint)?,
         _ => ModelFolder::open(&origin.checkpoint)?,
     };
-    if !same_settings(kept.lora(), lora) || lora.is_some() && !same_place(kept.base(), source.base()) {
-        let (has, wanted) = (said(kept.lora(), &kept), said(lora, source));
-        let detail = format!(
-            "it holds {has}, but this run trains {wanted}; `rlhost merge` creates a full model that a new run can start from"
-        );
-        return Err(Error::unusable(&origin.checkpoint, detail));
-    }
+    check_kept(&kept, lora, source, &origin.checkpoint)?;
     if lora.is_some() {
         let began = whole(source)?.at(backend)?;
         let policy = policy(&kept, over(&kept, began.clone())?)?;
@@ -386,6 +384,18 @@ pub(super) fn policy_and_reference(
     let moved = moved(beginning, config)?;
     let began = || moved.as_deref().map_or_else(|| source.decoder(), |file| source.decoder_in(file))?.at(backend);
     Ok((policy(&kept, whole(&kept)?)?, with_reference.then(|| began().map(Frozen::new)).transpose()?))
+}
+
+/// Refuses a checkpoint's model that is not what the run trains of its model.
+fn check_kept(kept: &ModelFolder, lora: Option<Lora>, source: &ModelFolder, checkpoint: &Path) -> Result<()> {
+    if !same_settings(kept.lora(), lora) || lora.is_some() && !same_place(kept.base(), source.base()) {
+        let (has, wanted) = (said(kept.lora(), kept), said(lora, source));
+        let detail = format!(
+            "it holds {has}, but this run trains {wanted}; `rlhost merge` creates a full model that a new run can start from"
+        );
+        return Err(Error::unusable(checkpoint, detail));
+    }
+    Ok(())
 }
 
 /// Returns whether both are full models, or adapters with the same settings.
