@@ -193,20 +193,9 @@ fn normalise(a: &mut [f32], b: &mut [f32], sink: Option<f32>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::random;
     use crate::view::Precision;
-    use candle_core::Device;
     use half::bf16;
-    use rand_chacha::ChaCha8Rng;
-    use rand_chacha::rand_core::{Rng, SeedableRng};
-    use std::sync::atomic::{AtomicU64, Ordering};
-
-    /// Values like normal ones, the same in every run: a weight halfway between two numbers may be rounded either way.
-    fn random(rows: usize, width: usize) -> Tensor {
-        static SEED: AtomicU64 = AtomicU64::new(0);
-        let mut rng = ChaCha8Rng::seed_from_u64(SEED.fetch_add(1, Ordering::Relaxed));
-        let mut value = || (0..12).map(|_| f64::from(rng.next_u32()) / f64::from(u32::MAX)).sum::<f64>() as f32 - 6.0;
-        Tensor::from_vec((0..rows * width).map(|_| value()).collect::<Vec<_>>(), (rows, width), &Device::Cpu).unwrap()
-    }
 
     /// Values as a cache holds them.
     fn held(t: &Tensor, precision: Precision) -> Vec<f32> {
@@ -231,10 +220,10 @@ mod tests {
 
     fn cached(h: Heads, prompt: usize, own: [usize; 2], precision: Precision) -> Cached {
         let width = h.kv_heads * h.head_dim;
-        let (pk, pv) = (random(prompt, width), random(prompt, width));
+        let (pk, pv) = (random(&[prompt, width]), random(&[prompt, width]));
         let of_prompt = PromptCache::new(&pk, &pv, 0..prompt, h.head_dim, precision).unwrap();
         let sequence = |&n: &usize| {
-            let (k, v) = (random(n, width), random(n, width));
+            let (k, v) = (random(&[n, width]), random(&[n, width]));
             let mut cache = SequenceCache::with_room(4, width, precision);
             (0..n).for_each(|row| cache.push(&k, &v, row).unwrap());
             (k, v, cache)
@@ -259,7 +248,7 @@ mod tests {
                 let attention = Attention { scale: 0.3, ..shape.into() };
                 let (width, kv_width) = (heads * c, kv_heads * c);
                 let (pk, pv, of_prompt, sequences) = cached(shape, prompt, own, precision);
-                let q = random(2, width);
+                let q = random(&[2, width]);
                 let rows = sequences.iter().enumerate().map(|(row, (.., cache))| (row, cache, cache.len())).collect();
                 let group = Group { prompt: &of_prompt, sequences: rows };
                 let groups = [group];
@@ -307,7 +296,7 @@ mod tests {
         let shape = Heads { heads: 4, kv_heads: 2, head_dim: 16 };
         let width = shape.kv_heads * shape.head_dim;
         for precision in [Precision::F32, Precision::Bf16] {
-            let (k, v, q) = (random(90, width), random(90, width), random(1, shape.heads * shape.head_dim));
+            let (k, v, q) = (random(&[90, width]), random(&[90, width]), random(&[1, shape.heads * shape.head_dim]));
             let cache_of = |rows: std::ops::Range<usize>, mut cache: SequenceCache| {
                 rows.for_each(|row| cache.push(&k, &v, row).unwrap());
                 cache
@@ -339,7 +328,7 @@ mod tests {
             for precision in [Precision::F32, Precision::Bf16] {
                 let shape = Heads { heads, kv_heads, head_dim: c };
                 let (_, _, of_prompt, sequences) = cached(shape, prompt, [75, 3], precision);
-                let q = random(50, heads * c);
+                let q = random(&[50, heads * c]);
                 let attention = Attention { scale: 0.3, ..shape.into() };
                 let cache = &sequences[0].2;
                 let attended = |q: &Tensor, rows: Vec<Row<'_>>| {

@@ -335,13 +335,10 @@ pub fn step(joined: &Tensor, convolution: Convolution<'_>, states: &mut [(&mut C
 mod tests {
     use super::*;
     use crate::elementwise::{to_vec, zeros_like};
+    use crate::testing::random;
     use candle_core::{Device, Var};
 
     const D: usize = 70;
-
-    fn random(shape: &[usize]) -> Tensor {
-        Tensor::randn(0f32, 1.0, shape, &Device::Cpu).unwrap()
-    }
 
     /// A text, two that continue it, one that continues the shorter of those, and a text shorter than the kernel.
     fn forest() -> Forest {

@@ -302,7 +302,8 @@ impl Chunk {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use candle_core::{D, Device, Result, Tensor, Var};
+    use crate::testing::random;
+    use candle_core::{D, DType, Device, Result, Tensor, Var};
 
     pub const HEADS: DeltaHeads = DeltaHeads { keys: 2, values: 4, key_dim: 6, value_dim: 5 };
 
@@ -322,24 +323,21 @@ pub(super) mod tests {
         vec![((0..220).collect(), 220), ((0..150).chain(220..230).collect(), 10), (vec![230], 1)]
     }
 
-    pub fn random(shape: &[usize]) -> Tensor {
-        Tensor::randn(0f32, 1.0, shape, &Device::Cpu).unwrap()
-    }
-
     fn normalised(x: &Tensor) -> Result<Tensor> {
         x.broadcast_div(&(x.sqr()?.sum_keepdim(D::Minus1)? + f64::from(EPSILON))?.sqrt()?)
     }
 
-    /// The definition, token by token, for a whole text.
+    /// The definition, token by token, for a whole text, in f64.
     pub fn defined(rows: &Tensor, decays: &Tensor, betas: &Tensor) -> Result<Tensor> {
         let (t, h) = (rows.dim(0)?, HEADS);
+        let [rows, decays, betas] = [rows, decays, betas].map(|x| x.to_dtype(DType::F64).unwrap());
         let each = h.values / h.keys;
         let heads = |first: usize, count: usize, dim: usize| rows.narrow(1, first, count * dim)?.reshape((t, count, dim));
         let shared = |x: Tensor| x.unsqueeze(2)?.broadcast_as((t, h.keys, each, h.key_dim))?.reshape((t, h.values, h.key_dim));
         let q = (shared(normalised(&heads(0, h.keys, h.key_dim)?)?)? / (h.key_dim as f64).sqrt())?;
         let k = shared(normalised(&heads(h.key_width(), h.keys, h.key_dim)?)?)?;
         let v = heads(2 * h.key_width(), h.values, h.value_dim)?;
-        let mut state = Tensor::zeros((h.values, h.key_dim, h.value_dim), candle_core::DType::F32, &Device::Cpu)?;
+        let mut state = Tensor::zeros((h.values, h.key_dim, h.value_dim), DType::F64, &Device::Cpu)?;
         let mut outputs = Vec::new();
         for i in 0..t {
             let column = |x: &Tensor| x.get(i)?.unsqueeze(2);
@@ -353,7 +351,7 @@ pub(super) mod tests {
     }
 
     pub fn values(t: &Tensor) -> Vec<f32> {
-        t.flatten_all().unwrap().to_vec1().unwrap()
+        t.flatten_all().unwrap().to_dtype(DType::F32).unwrap().to_vec1().unwrap()
     }
 
     pub fn near(what: &str, got: &[f32], want: &[f32]) {
@@ -382,7 +380,7 @@ pub(super) mod tests {
             }
         }
         let want = Tensor::cat(&places.into_iter().map(Option::unwrap).collect::<Vec<_>>(), 0).unwrap();
-        let autograd = (&want * &d_out).unwrap().sum_all().unwrap().backward().unwrap();
+        let autograd = (&want * d_out.to_dtype(DType::F64).unwrap()).unwrap().sum_all().unwrap().backward().unwrap();
 
         let given = [&rows, &decays, &betas].map(|t| values(t));
         let read = Read { heads: h, rows: &given[0], decays: &given[1], betas: &given[2] };

@@ -163,11 +163,8 @@ pub fn backward_weight(x: &Tensor, dy: &Tensor, dw: &Tensor, routes: &Routes, pr
 mod tests {
     use super::Precision::F32;
     use super::*;
+    use crate::testing::random;
     use candle_core::Device;
-
-    fn random(shape: &[usize]) -> Tensor {
-        Tensor::randn(0f32, 1.0, shape, &Device::Cpu).unwrap()
-    }
 
     #[test]
     fn products_by_group_are_those_of_each_row_alone() {

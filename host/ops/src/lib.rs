@@ -91,6 +91,8 @@ mod stored;
 pub mod support;
 mod system;
 pub mod team;
+#[cfg(test)]
+mod testing;
 mod tiles;
 mod token_stats;
 mod unpack;

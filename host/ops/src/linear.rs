@@ -116,12 +116,9 @@ pub fn backward_weight(x: &Tensor, dy: &Tensor, dw: &Tensor, db: Option<&Tensor>
 mod tests {
     use super::*;
     use crate::codes::{Quantized, Scheme};
+    use crate::testing::random;
     use crate::to_vec;
-    use candle_core::{DType, Device};
-
-    fn random(shape: &[usize]) -> Tensor {
-        Tensor::randn(0f32, 1.0, shape, &Device::Cpu).unwrap()
-    }
+    use candle_core::DType;
 
     /// Results of all products with a weight.
     fn products<'a>(w: impl Into<Matrix<'a>>, x: &Tensor, dy: &Tensor, bias: &Tensor) -> [Vec<f32>; 4] {

@@ -60,11 +60,12 @@ pub fn backward(x: &Tensor, gate: &Tensor, dy: &Tensor) -> Result<(Tensor, Tenso
 #[cfg(test)]
 mod tests {
     use super::*;
-    use candle_core::{Device, Var};
+    use crate::testing::random;
+    use candle_core::Var;
 
     #[test]
     fn values_and_gradients_are_those_of_the_definition() {
-        let random = || Tensor::randn(0f32, 2.0, (3, 70), &Device::Cpu).unwrap();
+        let random = || (random(&[3, 70]) * 2.0).unwrap();
         let [x, gate] = [random(), random()].map(|t| Var::from_tensor(&t).unwrap());
         let (dy, open) = (random(), ((gate.neg().unwrap().exp().unwrap() + 1.0).unwrap()).recip().unwrap());
         let want = (x.as_tensor() * open).unwrap();

@@ -417,11 +417,11 @@ fn products(xs: &[f32], n: usize, all: &[Open<'_>]) -> Vec<Vec<f32>> {
 mod tests {
     use super::*;
     use crate::linear;
+    use crate::testing::random;
     use candle_core::{DType, Device, Tensor};
 
     #[test]
     fn any_number_of_rows_and_outputs_gives_the_general_product() {
-        let random = |shape: &[usize]| Tensor::randn(0f32, 1.0, shape, &Device::Cpu).unwrap();
         for (d_in, d_out) in [(1, 1), (7, 31), (64, 33), (96, 257), (300, 64)] {
             let (w, b) = (random(&[d_out, d_in]), random(&[d_out]));
             for n in [0, 1, 2, 3, 5, 8, 13, 40] {
@@ -438,7 +438,6 @@ mod tests {
 
     #[test]
     fn a_weight_in_fewer_bits_gives_the_bits_of_its_values_in_f32() {
-        let random = |shape: &[usize]| Tensor::randn(0f32, 1.0, shape, &Device::Cpu).unwrap();
         for (d_in, d_out) in [(2, 1), (8, 31), (64, 33), (128, 40), (300, 257)] {
             let (w, b) = (random(&[d_out, d_in]), random(&[d_out]));
             for n in [1, 3, 8, 21] {
@@ -470,7 +469,6 @@ mod tests {
 
     #[test]
     fn a_copy_in_8_bits_takes_memory_and_gives_the_bits_of_a_quantized_weight_which_stays() {
-        let random = |shape: &[usize]| Tensor::randn(0f32, 1.0, shape, &Device::Cpu).unwrap();
         let (w, b, x) = (random(&[70, 96]), random(&[70]), random(&[5, 96]));
         let (codes, scales) = Scheme::Int8.quantize(&w).unwrap();
         let quantized = Matrix::Quantized(Quantized { codes: &codes, scales: &scales, scheme: Scheme::Int8 });
@@ -487,7 +485,6 @@ mod tests {
 
     #[test]
     fn rows_are_rounded_to_8_bits_beside_weights_in_8_bits() {
-        let random = |shape: &[usize]| Tensor::randn(0f32, 1.0, shape, &Device::Cpu).unwrap();
         let values = |t: &Tensor| crate::to_vec(t).unwrap();
         for (d_in, d_out) in [(64, 1), (320, 70), (1024, 257), (75, 33)] {
             let (w, b) = (random(&[d_out, d_in]), random(&[d_out]));
@@ -517,7 +514,6 @@ mod tests {
 
     #[test]
     fn panels_in_bf16_give_the_general_product_in_bf16() {
-        let random = |shape: &[usize]| Tensor::randn(0f32, 1.0, shape, &Device::Cpu).unwrap();
         // The last one's rows are not rounded.
         for (d_in, d_out) in [(32, 1), (64, 33), (1024, 257), (320, 64), (40, 50)] {
             let (w, b) = (random(&[d_out, d_in]), random(&[d_out]));
@@ -551,7 +547,6 @@ mod tests {
 
     #[test]
     fn a_row_does_not_depend_on_those_beside_it() {
-        let random = |shape: &[usize]| Tensor::randn(0f32, 1.0, shape, &Device::Cpu).unwrap();
         let (panels, x) = (Panels::new(&random(&[70, 50]), None, Precision::F32).unwrap(), random(&[11, 50]));
         let together = panels.forward(&x).unwrap().to_vec2::<f32>().unwrap();
         for (row, want) in together.iter().enumerate() {

@@ -158,12 +158,13 @@ mod avx2 {
 mod tests {
     use super::*;
     use crate::Matrix;
-    use candle_core::{DType, Device, Tensor};
+    use crate::testing::random;
+    use candle_core::DType;
 
     #[test]
     fn weights_are_turned_and_widened_whatever_their_precision_and_place() {
         let (d_out, d_in) = (45, 150);
-        let w = Tensor::randn(0f32, 1.0, (d_out, d_in), &Device::Cpu).unwrap();
+        let w = random(&[d_out, d_in]);
         for dtype in [DType::F32, DType::BF16, DType::F16] {
             let w = w.to_dtype(dtype).unwrap();
             let (values, stored) = (crate::to_vec(&w).unwrap(), Stored::of(Matrix::Plain(&w)).unwrap());

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 /// The files of each layer, as modules. A folder stands for all of its files that no other line names.
 const LAYERS: [(&str, &[&str]); 6] = [
-    ("the machine", &["math", "processor", "simd", "system", "team"]),
+    ("the machine", &["math", "processor", "simd", "system", "team", "testing"]),
     (
         "tensors",
         &[

@@ -73,6 +73,7 @@ fn without_lengths() -> ops::Error {
 
 #[cfg(test)]
 mod tests {
+    use super::super::random::Normal;
     use super::*;
     use crate::model::weights::Adapter;
     use crate::ops::Precision;
@@ -105,9 +106,14 @@ mod tests {
 
     #[test]
     fn with_dropout_the_adapter_changes_what_is_left_of_the_input_as_in_peft() {
-        let random = |shape: &[usize]| Tensor::randn(0f32, 1.0, shape, &Device::Cpu).unwrap();
+        let mut normal = Normal::new(1, 1.0);
+        let mut random = |shape: &[usize]| {
+            let mut values = vec![0.0; shape.iter().product()];
+            normal.fill(&mut values);
+            Tensor::from_vec(values, shape, &Device::Cpu).unwrap()
+        };
         let (n, d_in, d_out, r, scale) = (7, 12, 9, 3, 1.5);
-        let [x, dy, w, bias] = [&[n, d_in][..], &[n, d_out], &[d_out, d_in], &[d_out]].map(random);
+        let [x, dy, w, bias] = [&[n, d_in][..], &[n, d_out], &[d_out, d_in], &[d_out]].map(&mut random);
         let [a, b, m] = [&[r, d_in][..], &[d_out, r], &[d_out]].map(random);
         for p in [0.0, 0.4] {
             let [x, a, b, m] = [&x, &a, &b, &m].map(|t| Var::from_tensor(t).unwrap());
