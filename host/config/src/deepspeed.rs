@@ -2,7 +2,7 @@
 //! results is refused, and what only concerns speed or memory there has no effect.
 
 use super::ZeroStage;
-use super::sharding::{Asked, DIVIDED, NOT_OFFLOADED, is_auto, is_on, read, shown, text, unknown};
+use super::sharding_settings::{DIVIDED, NOT_OFFLOADED, ShardingSettings, is_auto, is_on, read, shown, text, unknown};
 use toml::{Table, Value};
 
 /// Settings that repeat a key.
@@ -111,46 +111,46 @@ const ROUNDED: [&str; 4] =
 ///
 /// # Errors
 /// Names the file and the setting, and says what would be right.
-pub(super) fn asked(value: &Value) -> Result<Asked, String> {
+pub(super) fn parse(value: &Value) -> Result<ShardingSettings, String> {
     read(value, whole)
 }
 
 /// Reads the settings that accelerate's own files have of DeepSpeed.
 ///
 /// # Errors
-/// As [`asked`].
-pub(super) fn asked_of_accelerate(value: &Value) -> Result<Asked, String> {
+/// As [`parse`].
+pub(super) fn parse_accelerate(value: &Value) -> Result<ShardingSettings, String> {
     read(value, of_accelerate)
 }
 
-fn of_accelerate(found: &Table) -> Result<Asked, String> {
+fn of_accelerate(found: &Table) -> Result<ShardingSettings, String> {
     if let Some(file) = found.get("deepspeed_config_file").filter(|file| text(file) != "none") {
-        return asked(file);
+        return parse(file);
     }
-    let mut asked = Asked::default();
+    let mut settings = ShardingSettings::default();
     for (name, value) in found {
         match name.as_str() {
-            "zero_stage" => asked.stage = Some(stage(name, value)?),
+            "zero_stage" => settings.stage = Some(stage(name, value)?),
             "offload_optimizer_device" | "offload_param_device" => check_device(name, value)?,
-            "gradient_clipping" | "gradient_accumulation_steps" => repeats(&mut asked, "", &KEYS, name, value)?,
+            "gradient_clipping" | "gradient_accumulation_steps" => repeats(&mut settings, "", &KEYS, name, value)?,
             "deepspeed_config_file" => {}
             "sequence_parallel_size" => check_size(name, value)?,
             name if name.starts_with("deepspeed_") || name.starts_with("zero3_") || name.ends_with("_nvme_path") => {
-                asked.unused.push(name.to_owned());
+                settings.unused.push(name.to_owned());
             }
             name => return Err(unknown(name, ["zero_stage", "gradient_clipping", "gradient_accumulation_steps"])),
         }
     }
-    Ok(asked)
+    Ok(settings)
 }
 
 /// Reads a whole configuration.
-fn whole(found: &Table) -> Result<Asked, String> {
-    let mut asked = Asked::default();
+fn whole(found: &Table) -> Result<ShardingSettings, String> {
+    let mut settings = ShardingSettings::default();
     for (name, value) in found {
         let name = name.as_str();
         if KEYS.iter().any(|(setting, _)| *setting == name) {
-            repeats(&mut asked, "", &KEYS, name, value)?;
+            repeats(&mut settings, "", &KEYS, name, value)?;
         } else if let Some((_, why)) = REFUSED.iter().find(|(part, _)| *part == name) {
             if is_enabled(value) {
                 return Err(format!("{name} is {}: {why}", shown(value)));
@@ -158,17 +158,17 @@ fn whole(found: &Table) -> Result<Asked, String> {
         } else if OTHERWISE.contains(&name) {
             check_size(name, value)?;
         } else if UNUSED.contains(&name) || name.starts_with("monitor") {
-            asked.unused.push(name.to_owned());
+            settings.unused.push(name.to_owned());
         } else {
             match name {
-                "zero_optimization" => zero(&mut asked, value)?,
-                "bf16" | "bfloat16" => bf16(&mut asked, name, value)?,
+                "zero_optimization" => zero(&mut settings, value)?,
+                "bf16" | "bfloat16" => bf16(&mut settings, name, value)?,
                 "train_batch_size" if is_auto(value) => {}
                 "train_batch_size" => match value.as_integer() {
-                    Some(size) => asked.whole_batch = Some(size),
+                    Some(size) => settings.whole_batch = Some(size),
                     None => return Err(format!("{name} is {}; it must be a whole number or \"auto\"", shown(value))),
                 },
-                "optimizer" => optimizer(&mut asked, value)?,
+                "optimizer" => optimizer(&mut settings, value)?,
                 "scheduler" => scheduler(value)?,
                 name => {
                     let known = KEYS.iter().map(|(known, _)| *known).chain(REFUSED.iter().map(|(known, _)| *known));
@@ -178,11 +178,11 @@ fn whole(found: &Table) -> Result<Asked, String> {
             }
         }
     }
-    Ok(asked)
+    Ok(settings)
 }
 
 /// Reads the part about ZeRO.
-fn zero(asked: &mut Asked, value: &Value) -> Result<(), String> {
+fn zero(settings: &mut ShardingSettings, value: &Value) -> Result<(), String> {
     let Some(found) = value.as_table() else {
         return Err(format!("zero_optimization is {}; it must be an object with a stage", shown(value)));
     };
@@ -190,7 +190,7 @@ fn zero(asked: &mut Asked, value: &Value) -> Result<(), String> {
         let path = format!("zero_optimization.{name}");
         let name = name.as_str();
         match name {
-            "stage" => asked.stage = Some(stage(&path, value)?),
+            "stage" => settings.stage = Some(stage(&path, value)?),
             "offload_optimizer" | "offload_param" => match value.get("device") {
                 Some(device) => check_device(&format!("{path}.device"), device)?,
                 None if value.is_table() => {}
@@ -206,7 +206,7 @@ fn zero(asked: &mut Asked, value: &Value) -> Result<(), String> {
                 }
             }
             _ if OF_ZERO.contains(&name.strip_prefix("stage3_").unwrap_or(name)) => {
-                asked.unused.push(name.to_owned());
+                settings.unused.push(name.to_owned());
             }
             _ => return Err(unknown(&path, OF_ZERO.into_iter().chain(["stage", "offload_optimizer", "offload_param"]))),
         }
@@ -221,22 +221,28 @@ fn stage(setting: &str, value: &Value) -> Result<u8, String> {
 }
 
 /// Adds a setting that repeats a key.
-fn repeats(asked: &mut Asked, within: &str, keys: &[(&str, &'static str)], name: &str, value: &Value) -> Result<(), String> {
+fn repeats(
+    settings: &mut ShardingSettings,
+    within: &str,
+    keys: &[(&str, &'static str)],
+    name: &str,
+    value: &Value,
+) -> Result<(), String> {
     match keys.iter().find(|(setting, _)| *setting == name) {
-        Some((_, key)) => asked.repeats(&format!("{within}{name}"), key, value),
+        Some((_, key)) => settings.repeats(&format!("{within}{name}"), key, value),
         None => Err(unknown(&format!("{within}{name}"), keys.iter().map(|(known, _)| *known))),
     }
 }
 
-fn bf16(asked: &mut Asked, name: &str, value: &Value) -> Result<(), String> {
+fn bf16(settings: &mut ShardingSettings, name: &str, value: &Value) -> Result<(), String> {
     match value.get("enabled").or_else(|| (!value.is_table()).then_some(value)) {
-        Some(enabled) => asked.repeats(&format!("{name}.enabled"), "bf16", enabled),
+        Some(enabled) => settings.repeats(&format!("{name}.enabled"), "bf16", enabled),
         None => Ok(()),
     }
 }
 
 /// Reads the optimizer, which must be AdamW; the settings of any other are keys here.
-fn optimizer(asked: &mut Asked, value: &Value) -> Result<(), String> {
+fn optimizer(settings: &mut ShardingSettings, value: &Value) -> Result<(), String> {
     if is_auto(value) {
         return Ok(());
     }
@@ -245,18 +251,18 @@ fn optimizer(asked: &mut Asked, value: &Value) -> Result<(), String> {
         return Err(format!("optimizer is {}; leave it out, and name the optimizer with optim", shown(value)));
     }
     if kind != "auto" {
-        asked.repeats("optimizer.type", "optim", &Value::String("adamw_torch".to_owned()))?;
+        settings.repeats("optimizer.type", "optim", &Value::String("adamw_torch".to_owned()))?;
     }
     for (name, value) in value.get("params").and_then(Value::as_table).into_iter().flatten() {
         match (name.as_str(), value) {
             (_, value) if is_auto(value) => {}
             ("betas", Value::Array(betas)) if betas.len() == 2 => {
-                asked.repeats("optimizer.params.betas", "adam_beta1", &betas[0])?;
-                asked.repeats("optimizer.params.betas", "adam_beta2", &betas[1])?;
+                settings.repeats("optimizer.params.betas", "adam_beta1", &betas[0])?;
+                settings.repeats("optimizer.params.betas", "adam_beta2", &betas[1])?;
             }
-            ("torch_adam", _) => asked.unused.push("optimizer.params.torch_adam".to_owned()),
+            ("torch_adam", _) => settings.unused.push("optimizer.params.torch_adam".to_owned()),
             ("adam_w_mode", value) if is_on(value) == Some(true) => {}
-            (name, value) => repeats(asked, "optimizer.params.", &OF_ADAM, name, value)?,
+            (name, value) => repeats(settings, "optimizer.params.", &OF_ADAM, name, value)?,
         }
     }
     Ok(())
@@ -313,8 +319,8 @@ fn is_enabled(part: &Value) -> bool {
 mod tests {
     use super::*;
 
-    fn of(json: &str) -> Result<Asked, String> {
-        asked(&crate::scalar(json))
+    fn of(json: &str) -> Result<ShardingSettings, String> {
+        parse(&crate::scalar(json))
     }
 
     #[test]
@@ -371,7 +377,7 @@ mod tests {
             let said = of(json).expect_err(json);
             assert!(said.contains(words), "{json}: {said}");
         }
-        let of_accelerate = |text: &str| asked_of_accelerate(&crate::scalar(text));
+        let of_accelerate = |text: &str| parse_accelerate(&crate::scalar(text));
         assert!(of_accelerate("{offload_param_device = 'cpu'}").unwrap_err().contains("offload_param_device is \"cpu\""));
         assert!(of_accelerate("{zero_stag = 1}").unwrap_err().contains("did you mean \"zero_stage\"?"));
         assert!(of_accelerate("{deepspeed_config_file = 'none.json'}").unwrap_err().starts_with("none.json: it can't be read"));

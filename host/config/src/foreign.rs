@@ -1,7 +1,8 @@
 //! Options of TRL that are not keys of rlhost, and how each is treated. `host/docs/trl.md` has the table.
 
+use super::PluginEntry;
+use super::sharding_settings::DIVIDED;
 use super::values::scalar;
-use super::{PluginEntry, sharding};
 use std::path::Path;
 use toml::{Table, Value};
 
@@ -51,18 +52,18 @@ use Treatment::{AppendedTo, Members, NotNeeded, Only, RewardFuncs, RewardModel, 
 const NONE: Treatment = Only(&[]);
 
 /// A plugin that replaces one of TRL's own rewards.
-struct StandIn {
+pub(super) struct StandIn {
     /// The reward's name.
-    name: &'static str,
+    pub name: &'static str,
     /// Its name in TRL's metrics.
     logged: &'static str,
-    plugin: &'static str,
+    pub plugin: &'static str,
     /// Its settings, as TRL's scripts have them.
     settings: &'static [(&'static str, &'static str)],
-    difference: &'static str,
+    pub difference: &'static str,
 }
 
-static REWARDS: [StandIn; 4] = [
+pub(super) static REWARDS: [StandIn; 4] = [
     StandIn {
         name: "accuracy_reward",
         logged: "accuracy_reward",
@@ -96,7 +97,7 @@ static REWARDS: [StandIn; 4] = [
 ];
 
 /// Returns the plugin that replaces TRL's reward of this name.
-fn stand_in(reward: &str) -> Option<&'static StandIn> {
+pub(super) fn stand_in(reward: &str) -> Option<&'static StandIn> {
     REWARDS.iter().find(|known| known.name == reward)
 }
 
@@ -111,7 +112,7 @@ impl StandIn {
 }
 
 /// Returns the script that a Python path names, as TRL imports it: `rewards.length` is `length` in `rewards.py` of the working folder.
-fn script_of(reward: &str) -> Option<String> {
+pub(super) fn script_of(reward: &str) -> Option<String> {
     let (module, function) = reward.rsplit_once('.')?;
     let is_path = |text: &str| !text.is_empty() && text.chars().all(|c| c.is_alphanumeric() || c == '_' || c == '.');
     if !is_path(module) || !is_path(function) {
@@ -134,12 +135,12 @@ fn items(value: &Value) -> &[Value] {
 }
 
 /// Returns the texts of a value that is one or a list of them.
-fn texts(value: &Value) -> impl Iterator<Item = &str> {
+pub(super) fn texts(value: &Value) -> impl Iterator<Item = &str> {
     items(value).iter().filter_map(Value::as_str)
 }
 
 /// Returns a value as text in lower case.
-fn lowercase(value: &Value) -> String {
+pub(super) fn lowercase(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned).to_lowercase()
 }
 
@@ -354,7 +355,7 @@ const OPTIONS: &[(Treatment, &str, &[&str])] = &[
          refused",
         &["fsdp_config"],
     ),
-    (NONE, sharding::DIVIDED, &["parallelism_config"]),
+    (NONE, DIVIDED, &["parallelism_config"]),
     (Only(&["nf4"]), "4-bit weights are NF4", &["bnb_4bit_quant_type"]),
     (NotNeeded, "4-bit weights are stored as bytes", &["bnb_4bit_quant_storage"]),
     (NONE, "the scales of 4-bit weights stay in float32", &["use_bnb_nested_quant"]),
@@ -403,54 +404,6 @@ pub fn option(name: &str) -> Option<Foreign> {
 }
 
 impl Foreign {
-    /// Accepts a value, and logs it if the option has no effect here.
-    ///
-    /// # Errors
-    /// Says why the value can't be used.
-    pub fn check(&self, value: &Value) -> Result<(), String> {
-        let (text, is_off) = (lowercase(value), is_off(value));
-        match self.treatment {
-            NotNeeded if is_off => Ok(()),
-            NotNeeded => {
-                tracing::info!("{} is not needed: {}", self.name, self.why);
-                Ok(())
-            }
-            AppendedTo(..) | RewardWeights => Ok(()),
-            Sets(_) if value.is_str() => Ok(()),
-            Sets(key) => Err(format!("is {value}; it must be text, as of {key}")),
-            Server => super::servers::check_part(self.name, &text),
-            Shards if is_off => Ok(()),
-            Shards => sharding::check(self.name, value),
-            RewardModel if is_off || value.is_str() => Ok(()),
-            RewardModel => Err(format!("is {value}; it must be the path or the name of a model")),
-            Members(known) => check_members(known, value),
-            RewardFuncs => texts(value).try_for_each(|given| {
-                if let Some(StandIn { name, plugin, difference, .. }) = stand_in(given) {
-                    tracing::info!("{name} is {plugin} here: {difference}");
-                } else if script_of(given).is_none() {
-                    let known = REWARDS.each_ref().map(|reward| reward.name).join(", ");
-                    return Err(format!(
-                        "is {given}, and no file of that name is in this folder; name the script, as in --plugin FILE.py:FUNCTION, or one of \
-                         {known}"
-                    ));
-                }
-                Ok(())
-            }),
-            Switches(_, values) if values.contains(&text.as_str()) => Ok(()),
-            Switches(_, values) => Err(format!("is {text}; it can only be {} here: {}", values.join(" or "), self.why)),
-            Only(values) if values.contains(&text.as_str()) => Ok(()),
-            Only(values) if is_off => {
-                // The run then does something other than what was asked for.
-                if !values.is_empty() {
-                    tracing::warn!("{} {text}: {}", self.name, self.why);
-                }
-                Ok(())
-            }
-            Only([]) => Err(format!("rlhost does not have this option of TRL: {}", self.why)),
-            Only(values) => Err(format!("is {text}; it can only be {} here: {}", values.join(", "), self.why)),
-        }
-    }
-
     /// Returns the weights of the rewards, if the value has them.
     ///
     /// # Errors
@@ -515,17 +468,6 @@ impl Foreign {
             tracing::warn!("{} has no effect: {key} is {name}, which is on this machine", self.name);
         }
     }
-}
-
-/// Checks the members of a table; those in `ANYWAY` have no effect, since rlhost always does this.
-fn check_members(known: &[(&str, &str)], value: &Value) -> Result<(), String> {
-    const ANYWAY: [(&str, Value); 3] =
-        [("do_sample", Value::Boolean(true)), ("num_beams", Value::Integer(1)), ("use_cache", Value::Boolean(true))];
-    let Some(members) = value.as_table() else { return Err(format!("is {value}; it must be a table")) };
-    let anyway = |name: &str, value: &Value| ANYWAY.iter().any(|(same, only)| *same == name && only == value);
-    let unknown = members.iter().find(|(name, value)| !known.iter().any(|(one, _)| one == name) && !anyway(name, value));
-    let names = || known.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
-    unknown.map_or(Ok(()), |(name, value)| Err(format!("has {name} = {value}; the members supported here are {}", names())))
 }
 
 #[cfg(test)]

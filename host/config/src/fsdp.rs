@@ -1,6 +1,6 @@
 //! Reads the options of transformers about FSDP: how much it divides among the processes is a stage of ZeRO here.
 
-use super::sharding::{Asked, NOT_OFFLOADED, is_on, read, shown, text, unknown};
+use super::sharding_settings::{NOT_OFFLOADED, ShardingSettings, is_on, read, shown, text, unknown};
 use toml::{Table, Value};
 
 /// The stage at which everything is divided, which FSDP does unless it is told otherwise.
@@ -60,51 +60,51 @@ fn strategy(value: &Value) -> String {
 ///
 /// # Errors
 /// Says what would be right.
-pub(super) fn asked(value: &Value) -> Result<Asked, String> {
+pub(super) fn parse(value: &Value) -> Result<ShardingSettings, String> {
     let items = value.as_array().map_or(std::slice::from_ref(value), Vec::as_slice);
     let texts: Vec<String> = items.iter().map(text).collect();
-    let mut asked = Asked { is_on: Some(false), ..Asked::default() };
+    let mut settings = ShardingSettings { is_on: Some(false), ..ShardingSettings::default() };
     for word in texts.iter().flat_map(|text| text.split([' ', ','])).filter(|word| !word.is_empty()) {
-        asked.is_on = Some(true);
+        settings.is_on = Some(true);
         let given = match word.to_lowercase().as_str() {
             "true" => continue,
             "auto_wrap" => {
-                asked.unused.push("auto_wrap".to_owned());
+                settings.unused.push("auto_wrap".to_owned());
                 continue;
             }
             "offload" => return Err(format!("has offload: {NOT_OFFLOADED}")),
             lower => stage(lower).map_err(|why| format!("has {}: {why}", shown(&Value::String(word.to_owned()))))?,
         };
-        if asked.stage.is_some_and(|other| other != given) {
+        if settings.stage.is_some_and(|other| other != given) {
             return Err(format!("is {}; it can have only one of full_shard, shard_grad_op and no_shard", shown(value)));
         }
-        asked.stage = Some(given);
+        settings.stage = Some(given);
     }
-    Ok(asked)
+    Ok(settings)
 }
 
 /// Reads the option `fsdp_config`: a table, or the path of a JSON file.
 ///
 /// # Errors
 /// Names the file and the setting, and says what would be right.
-pub(super) fn asked_of_settings(value: &Value) -> Result<Asked, String> {
+pub(super) fn parse_config(value: &Value) -> Result<ShardingSettings, String> {
     read(value, of_settings)
 }
 
-fn of_settings(found: &Table) -> Result<Asked, String> {
-    let mut asked = Asked::default();
+fn of_settings(found: &Table) -> Result<ShardingSettings, String> {
+    let mut settings = ShardingSettings::default();
     // transformers needs its option `fsdp` too; accelerate's files have only these.
     if ["fsdp_sharding_strategy", "fsdp_version"].iter().any(|name| found.contains_key(*name)) {
-        asked.is_on = Some(true);
+        settings.is_on = Some(true);
     }
     for (name, value) in found {
-        setting(&mut asked, name, value)?;
+        setting(&mut settings, name, value)?;
     }
-    Ok(asked)
+    Ok(settings)
 }
 
 /// Reads one of the settings.
-fn setting(asked: &mut Asked, name: &str, value: &Value) -> Result<(), String> {
+fn setting(settings: &mut ShardingSettings, name: &str, value: &Value) -> Result<(), String> {
     let refused = |why: &str| Err(format!("{name} is {}: {why}", shown(value)));
     let given = match name.strip_prefix("fsdp_").unwrap_or(name) {
         "reshard_after_forward" if is_on(value).is_some() => Some(if is_on(value) == Some(true) { FULL } else { KEPT }),
@@ -118,11 +118,11 @@ fn setting(asked: &mut Asked, name: &str, value: &Value) -> Result<(), String> {
         "xla" => return refused("there is no XLA; leave it out"),
         "activation_checkpointing" if is_on(value) == Some(false) => None,
         "activation_checkpointing" => {
-            asked.repeats(name, "gradient_checkpointing", value)?;
+            settings.repeats(name, "gradient_checkpointing", value)?;
             None
         }
         plain if UNUSED.contains(&plain) => {
-            asked.unused.push(name.to_owned());
+            settings.unused.push(name.to_owned());
             None
         }
         plain => {
@@ -130,12 +130,12 @@ fn setting(asked: &mut Asked, name: &str, value: &Value) -> Result<(), String> {
             return Err(unknown(plain, UNUSED.into_iter().chain(others)));
         }
     };
-    if let (Some(stage), Some(other)) = (given, asked.stage)
+    if let (Some(stage), Some(other)) = (given, settings.stage)
         && stage != other
     {
         return refused("reshard_after_forward and sharding_strategy ask for different stages; leave one of them out");
     }
-    asked.stage = given.or(asked.stage);
+    settings.stage = given.or(settings.stage);
     Ok(())
 }
 
@@ -146,7 +146,7 @@ mod tests {
 
     #[test]
     fn words_of_fsdp_are_stages() {
-        let found = |text: &str| asked(&scalar(text)).map(|asked| (asked.is_on, asked.stage));
+        let found = |text: &str| parse(&scalar(text)).map(|settings| (settings.is_on, settings.stage));
         for (text, stage) in [
             ("full_shard", Some(3)),
             ("full_shard auto_wrap", Some(3)),
@@ -174,7 +174,7 @@ mod tests {
 
     #[test]
     fn settings_of_fsdp_are_known_with_and_without_its_name_before_them() {
-        let found = |text: &str| asked_of_settings(&scalar(text));
+        let found = |text: &str| parse_config(&scalar(text));
         for (text, stage) in [
             ("{reshard_after_forward = true}", Some(3)),
             ("{fsdp_reshard_after_forward = 'false'}", Some(2)),

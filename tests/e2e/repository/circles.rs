@@ -5,16 +5,10 @@ use super::imports::Sources;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Circles that may be, with the reason.
-const ALLOWED: [(&[&str], &str); 2] = [
-    (
-        &["train::dataset::prompts", "train::dataset::splitting"],
-        "texts that are cut into sequences are prompts, and so are the sequences",
-    ),
-    (
-        &["config::deepspeed", "config::foreign", "config::fsdp", "config::sharding"],
-        "settings that ask for a stage are foreign options, whose table says how each is read",
-    ),
-];
+const ALLOWED: [(&[&str], &str); 1] = [(
+    &["train::dataset::prompts", "train::dataset::splitting"],
+    "texts that are cut into sequences are prompts, and so are the sequences",
+)];
 
 #[test]
 fn no_two_files_import_each_other_but_those_that_are_named() {

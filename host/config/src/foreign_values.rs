@@ -1,0 +1,69 @@
+//! Whether the values of TRL's options can be used here.
+
+use super::foreign::Treatment::{
+    AppendedTo, Members, NotNeeded, Only, RewardFuncs, RewardModel, RewardWeights, Server, Sets, Shards, Switches,
+};
+use super::foreign::{Foreign, REWARDS, StandIn, is_off, lowercase, script_of, stand_in, texts};
+use super::{servers, sharding};
+use toml::Value;
+
+impl Foreign {
+    /// Accepts a value, and logs it if the option has no effect here.
+    ///
+    /// # Errors
+    /// Says why the value can't be used.
+    pub fn check(&self, value: &Value) -> Result<(), String> {
+        let (text, is_off) = (lowercase(value), is_off(value));
+        match self.treatment {
+            NotNeeded if is_off => Ok(()),
+            NotNeeded => {
+                tracing::info!("{} is not needed: {}", self.name, self.why);
+                Ok(())
+            }
+            AppendedTo(..) | RewardWeights => Ok(()),
+            Sets(_) if value.is_str() => Ok(()),
+            Sets(key) => Err(format!("is {value}; it must be text, as of {key}")),
+            Server => servers::check_part(self.name, &text),
+            Shards if is_off => Ok(()),
+            Shards => sharding::check(self.name, value),
+            RewardModel if is_off || value.is_str() => Ok(()),
+            RewardModel => Err(format!("is {value}; it must be the path or the name of a model")),
+            Members(known) => check_members(known, value),
+            RewardFuncs => texts(value).try_for_each(|given| {
+                if let Some(StandIn { name, plugin, difference, .. }) = stand_in(given) {
+                    tracing::info!("{name} is {plugin} here: {difference}");
+                } else if script_of(given).is_none() {
+                    let known = REWARDS.each_ref().map(|reward| reward.name).join(", ");
+                    return Err(format!(
+                        "is {given}, and no file of that name is in this folder; name the script, as in --plugin FILE.py:FUNCTION, or one of \
+                         {known}"
+                    ));
+                }
+                Ok(())
+            }),
+            Switches(_, values) if values.contains(&text.as_str()) => Ok(()),
+            Switches(_, values) => Err(format!("is {text}; it can only be {} here: {}", values.join(" or "), self.why)),
+            Only(values) if values.contains(&text.as_str()) => Ok(()),
+            Only(values) if is_off => {
+                // The run then does something other than what was asked for.
+                if !values.is_empty() {
+                    tracing::warn!("{} {text}: {}", self.name, self.why);
+                }
+                Ok(())
+            }
+            Only([]) => Err(format!("rlhost does not have this option of TRL: {}", self.why)),
+            Only(values) => Err(format!("is {text}; it can only be {} here: {}", values.join(", "), self.why)),
+        }
+    }
+}
+
+/// Checks the members of a table; those in `ANYWAY` have no effect, since rlhost always does this.
+fn check_members(known: &[(&str, &str)], value: &Value) -> Result<(), String> {
+    const ANYWAY: [(&str, Value); 3] =
+        [("do_sample", Value::Boolean(true)), ("num_beams", Value::Integer(1)), ("use_cache", Value::Boolean(true))];
+    let Some(members) = value.as_table() else { return Err(format!("is {value}; it must be a table")) };
+    let anyway = |name: &str, value: &Value| ANYWAY.iter().any(|(same, only)| *same == name && only == value);
+    let unknown = members.iter().find(|(name, value)| !known.iter().any(|(one, _)| one == name) && !anyway(name, value));
+    let names = || known.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
+    unknown.map_or(Ok(()), |(name, value)| Err(format!("has {name} = {value}; the members supported here are {}", names())))
+}
