@@ -98,6 +98,7 @@ mod token_stats;
 mod unpack;
 mod update;
 mod view;
+mod writing;
 
 pub use bf16::supported as multiplies_bf16;
 pub use capability::{Capability, LARGEST_HEAD};
@@ -125,6 +126,7 @@ pub use system::{
 pub use system::{has_ended, readable_within};
 pub use team::on_pool;
 pub use view::Precision;
+pub use writing::write_tensor;
 
 use dispatch::on_device;
 use shape::matrix_dims;

@@ -1,7 +1,7 @@
-//! `rlhost checkpoint`: lists and verifies a run's checkpoints.
+//! `rlhost checkpoint`: lists, verifies and consolidates a run's checkpoints.
 
 use super::failure::Failure;
-use super::output;
+use super::{consolidate, output};
 use crate::checkpoint::{self, Manifest};
 use crate::config::{files, printable};
 use crate::run::{CheckpointFiles, RunFiles, is_checkpoint};
@@ -29,12 +29,21 @@ enum Action {
         /// Folder of the run or of one checkpoint
         path: PathBuf,
     },
+    /// Join what several processes have written of a checkpoint into single files, in its place
+    ///
+    /// Processes that share a model (zero_stage) write their parts into files of their own, with the index that transformers reads. This
+    /// joins the parts, a piece at a time, so that no model must fit into memory; any number of processes resumes either form.
+    Consolidate {
+        /// Folder of a checkpoint, or of a run that is not running, which means all of its checkpoints
+        path: PathBuf,
+    },
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     match &args.action {
         Action::List { run } => list(run),
         Action::Verify { path } => verify(path),
+        Action::Consolidate { path } => consolidate::run(&checkpoints(path)?),
     }
 }
 
@@ -51,6 +60,14 @@ fn folders(run: &Path) -> Result<Vec<(u64, PathBuf)>, Failure> {
         return Err(Failure::mistake(anyhow!("{}: no checkpoint found", run.display())));
     }
     Ok(steps.into_iter().map(|step| (step, RunFiles(run).checkpoint(step))).collect())
+}
+
+/// Returns the folder of one checkpoint, or those of a run.
+fn checkpoints(path: &Path) -> Result<Vec<PathBuf>, Failure> {
+    Ok(match is_checkpoint(path) {
+        true => vec![path.to_owned()],
+        false => folders(path)?.into_iter().map(|(_, folder)| folder).collect(),
+    })
 }
 
 fn list(run: &Path) -> Result<(), Failure> {
@@ -101,10 +118,7 @@ fn size(bytes: u64) -> String {
 }
 
 fn verify(path: &Path) -> Result<(), Failure> {
-    let all = match is_checkpoint(path) {
-        true => vec![path.to_owned()],
-        false => folders(path)?.into_iter().map(|(_, folder)| folder).collect(),
-    };
+    let all = checkpoints(path)?;
     let mut damaged = 0;
     for folder in &all {
         match checkpoint::verify(folder) {

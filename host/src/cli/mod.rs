@@ -16,6 +16,7 @@ mod checkpoint;
 mod columns;
 mod compare;
 mod completions;
+mod consolidate;
 mod diagnose;
 mod display;
 mod dry_run;

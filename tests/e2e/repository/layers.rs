@@ -39,6 +39,7 @@ const LAYERS: [(&str, &[&str]); 6] = [
             "support",
             "update",
             "view",
+            "writing",
         ],
     ),
     ("products", &["bf16", "cuda::gemm", "f32_kernel", "gemm", "int8", "lines", "tiles", "unpack"]),

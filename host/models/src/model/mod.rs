@@ -105,7 +105,7 @@ pub use short_convolution::ShortConvolution;
 pub use stacks::Stacks;
 pub use switches::{Factors, HeadNorms, NormKind};
 pub use teacher::{Compared, Teaching};
-pub use tensor_files::{read_tensors, shard_name, shards_in, write_index, write_shard};
+pub use tensor_files::{join_files, joined_name, read_tensors, shard_name, shards_in, write_index, write_shard};
 pub use value_model::{NewHead, ValuePass};
 pub use watch::{Direction, Part, Watch};
 pub use weights::{Gradients, Linear, Norm, Weights, of_critic};

@@ -1,6 +1,6 @@
 //! Files of tensors that several processes wrote parts of, or that one reads parts of.
 
-use super::write::{of_torch, write_tensors};
+use super::write::{Entry, of_torch, write_file, write_tensors};
 use super::{Error, Result};
 use crate::config::files;
 use candle_core::{DType, Device, Tensor};
@@ -8,13 +8,21 @@ use safetensors::tensor::Metadata;
 use serde_json::json;
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
-use std::io::{Read, Seek, SeekFrom};
+use std::io::{self, ErrorKind, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
 /// Returns the name of one of several files that hold what a single one of this name would, as transformers names them.
 pub fn shard_name(name: &str, number: usize, of: usize) -> String {
     let stem = name.strip_suffix(".safetensors").unwrap_or(name);
     format!("{stem}-{:05}-of-{of:05}.safetensors", number + 1)
+}
+
+/// Returns the name of the single file in whose place the file of this name is one of several, if it is.
+pub fn joined_name(shard: &str) -> Option<String> {
+    let (rest, of) = shard.strip_suffix(".safetensors")?.rsplit_once("-of-")?;
+    let (stem, number) = rest.rsplit_once('-')?;
+    let is_number = |text: &str| text.len() == 5 && text.bytes().all(|byte| byte.is_ascii_digit());
+    (is_number(number) && is_number(of)).then(|| format!("{stem}.safetensors"))
 }
 
 /// Writes a model's tensors as one of several files, unless there are none.
@@ -58,6 +66,29 @@ pub fn shards_in(folder: &Path, stem: &str) -> Result<Vec<PathBuf>> {
     }
     all.sort_unstable();
     Ok(all)
+}
+
+/// Joins files of tensors into one, without reading any of them whole.
+///
+/// # Errors
+/// If a file can't be read or is damaged, two of them have a tensor of the same name, or the new one can't be written.
+pub fn join_files(files: &[PathBuf], to: &Path) -> Result<()> {
+    let (mut opened, mut entries, mut metadata) = (Vec::new(), Vec::new(), None);
+    for path in files {
+        let (begin, header) = header(path)?;
+        metadata = metadata.or_else(|| header.metadata().clone());
+        for (name, info) in header.tensors() {
+            let (from, to) = info.data_offsets;
+            let content = (opened.len(), begin + from as u64, (to - from) as u64);
+            entries.push(Entry { name, dtype: info.dtype, shape: info.shape.clone(), content });
+        }
+        opened.push(files::open(path).map_err(|source| Error::Io { path: path.clone(), source })?);
+    }
+    write_file(entries, metadata, to, |(file, from, length): (usize, u64, u64), to| {
+        let file: &mut File = &mut opened[file];
+        file.seek(SeekFrom::Start(from))?;
+        if io::copy(&mut file.take(length), to)? < length { Err(ErrorKind::UnexpectedEof.into()) } else { Ok(()) }
+    })
 }
 
 /// Reads the tensors that are `wanted`, of any type, from files; the others take no memory.
@@ -110,6 +141,12 @@ mod tests {
         write_shard(vec![("a".into(), tensor(1.0))], &at(0)).unwrap();
         write_shard(Vec::new(), &at(1)).unwrap();
         write_shard(vec![("b".into(), tensor(2.0)), ("c".into(), codes)], &at(2)).unwrap();
+        assert_eq!(joined_name(&shard_name("model.safetensors", 2, 3)).as_deref(), Some("model.safetensors"));
+        assert!(
+            ["model.safetensors", "model-1-of-3.safetensors", "model-00001-of-00003.json"]
+                .iter()
+                .all(|n| joined_name(n).is_none())
+        );
         write_index(folder.path()).unwrap();
         let index: serde_json::Value =
             serde_json::from_slice(&std::fs::read(folder.path().join("model.safetensors.index.json")).unwrap()).unwrap();
@@ -128,6 +165,13 @@ mod tests {
         assert_eq!(read.len(), 2);
         assert_eq!(read["b"].to_vec2::<f32>().unwrap(), [[2.0, 1.0]]);
         assert_eq!(read["c"].to_vec1::<u8>().unwrap(), [1, 2, 3]);
+        // Joined, they are what the library writes of all.
+        let whole = folder.path().join("whole.safetensors");
+        join_files(&files, &whole).unwrap();
+        let all = read_tensors(&files, |_| true).unwrap();
+        assert_eq!(std::fs::read(&whole).unwrap(), safetensors::serialize(all, of_torch()).unwrap());
+        let twice = [files[0].clone(), whole.clone()];
+        assert!(join_files(&twice, &at(7)).unwrap_err().to_string().contains("there are two tensors a"));
         let bytes = std::fs::read(&files[1]).unwrap();
         std::fs::write(&files[1], &bytes[..bytes.len() - 1]).unwrap();
         assert!(read_tensors(&files, |_| true).is_err());

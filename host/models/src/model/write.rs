@@ -4,10 +4,15 @@ use super::weights::of_critic;
 use super::{Error, Result, Weights};
 use crate::ops;
 use candle_core::Tensor;
-use safetensors::SafeTensorError;
+use safetensors::tensor::{Metadata, TensorInfo};
+use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::fs::File;
+use std::io::{self, BufWriter, Write};
 use std::path::Path;
+
+/// The header's length is a multiple of so many bytes.
+const ALIGNMENT: usize = 8;
 
 pub(super) fn unwritten(path: &Path) -> impl FnOnce(std::io::Error) -> Error + '_ {
     |source| Error::Write { path: path.to_owned(), source }
@@ -38,20 +43,62 @@ pub(super) fn of_torch() -> Option<HashMap<String, String>> {
     Some(HashMap::from([("format".to_owned(), "pt".to_owned())]))
 }
 
-/// Writes a safetensors file with the permissions of any new file.
+/// Writes a safetensors file with the permissions of any new file. Each tensor is dropped once it is written.
 ///
 /// # Errors
 /// If it can't be written.
 pub fn write_tensors(tensors: Vec<(String, Tensor)>, metadata: Option<HashMap<String, String>>, file: &Path) -> Result<()> {
-    let on_host = |(name, t): (String, Tensor)| Ok((name, if t.device().is_cpu() { t } else { ops::on_host(&t)? }));
-    let tensors: Vec<(String, Tensor)> = tensors.into_iter().map(on_host).collect::<Result<_>>()?;
-    // The library's own file is for its owner alone.
-    let rights = File::create(file).and_then(|file| file.metadata()).map_err(unwritten(file))?.permissions();
-    safetensors::serialize_to_file(tensors, metadata, file).map_err(|e| match e {
-        SafeTensorError::IoError(source) => Error::Write { path: file.to_owned(), source },
-        other => Error::Weights { path: file.to_owned(), detail: format!("can't write: {other}") },
-    })?;
-    // Some filesystems refuse any change of permissions; the file is written all the same.
-    drop(std::fs::set_permissions(file, rights));
-    Ok(())
+    let entry = |(name, tensor): (String, Tensor)| Entry {
+        name,
+        dtype: tensor.dtype().into(),
+        shape: tensor.dims().to_vec(),
+        content: tensor,
+    };
+    write_file(tensors.into_iter().map(entry).collect(), metadata, file, |tensor, to| {
+        let tensor = if tensor.device().is_cpu() { tensor } else { ops::on_host(&tensor).map_err(io::Error::other)? };
+        ops::write_tensor(to, &tensor)
+    })
+}
+
+/// A tensor of a file to be written, and where its bytes come from.
+pub(super) struct Entry<T> {
+    pub name: String,
+    pub dtype: safetensors::Dtype,
+    pub shape: Vec<usize>,
+    pub content: T,
+}
+
+/// Writes a safetensors file in the order of the library's own, by falling size of values and then by name; `write` passes on the bytes
+/// of each tensor.
+///
+/// # Errors
+/// If it can't be written, or two tensors have the same name.
+pub(super) fn write_file<T>(
+    mut entries: Vec<Entry<T>>,
+    metadata: Option<HashMap<String, String>>,
+    file: &Path,
+    mut write: impl FnMut(T, &mut dyn Write) -> io::Result<()>,
+) -> Result<()> {
+    let wrong = |detail: String| Error::Weights { path: file.to_owned(), detail: format!("can't write: {detail}") };
+    entries.sort_by(|a, b| (Reverse(a.dtype), &a.name).cmp(&(Reverse(b.dtype), &b.name)));
+    if let Some(twice) = entries.windows(2).find(|pair| pair[0].name == pair[1].name) {
+        return Err(wrong(format!("there are two tensors {}", twice[0].name)));
+    }
+    let mut end = 0;
+    let infos = entries.iter().map(|entry| {
+        let begin = end;
+        end += entry.shape.iter().product::<usize>() * entry.dtype.bitsize() / 8;
+        (entry.name.clone(), TensorInfo { dtype: entry.dtype, shape: entry.shape.clone(), data_offsets: (begin, end) })
+    });
+    let header = Metadata::new(metadata, infos.collect()).map_err(|e| wrong(e.to_string()))?;
+    let mut header = serde_json::to_vec(&header).map_err(|e| wrong(e.to_string()))?;
+    header.resize(header.len().next_multiple_of(ALIGNMENT), b' ');
+    let write_all = || {
+        let mut to = BufWriter::new(File::create(file)?);
+        to.write_all(&(header.len() as u64).to_le_bytes())?;
+        to.write_all(&header)?;
+        entries.into_iter().try_for_each(|entry| write(entry.content, &mut to))?;
+        to.flush()
+    };
+    write_all().map_err(unwritten(file))
 }

@@ -1,8 +1,7 @@
 //! Checkpoint folders of a run: creates, finds, keeps and removes them.
 
-use super::manifest::difference;
-use super::manifest::{seal, sync_folder};
-use super::{Error, verify};
+use super::manifest::{difference, seal, sync_folder};
+use super::{Error, Manifest, verify};
 use crate::run::RunFiles;
 use std::fs;
 use std::io;
@@ -33,6 +32,31 @@ pub fn save(run: &Path, step: u64, fill: impl FnOnce(&Path) -> Result<(), String
     written?;
     sync_folder(run).map_err(io)?;
     Ok(path)
+}
+
+/// Replaces an intact checkpoint by what `fill` writes of its files, given their list, into a new folder. An interruption leaves one of
+/// the two in its place.
+///
+/// # Errors
+/// If it is not as it was written, or can't be replaced.
+pub fn replace(checkpoint: &Path, fill: impl FnOnce(&Manifest, &Path) -> Result<(), String>) -> Result<(), Error> {
+    let fail = |detail: String| Error::Write { path: checkpoint.to_owned(), detail };
+    let io = |e: io::Error| fail(e.to_string());
+    let manifest = verify(checkpoint)?;
+    if let Some(detail) = difference(checkpoint) {
+        return Err(Error::Damaged { path: checkpoint.to_owned(), detail });
+    }
+    let path = std::path::absolute(checkpoint).map_err(io)?;
+    let run = path.parent().unwrap_or(&path);
+    let temporary = temporary_in(run).map_err(io)?;
+    let inside = temporary.join(manifest.step.to_string());
+    let written = fs::create_dir(&inside).map_err(io).and_then(|()| fill(&manifest, &inside).map_err(fail));
+    let written = written.and_then(|()| seal(&inside, manifest.step).and_then(|()| exchange(&inside, &path)).map_err(io));
+    if let Err(e) = discard(&temporary) {
+        tracing::warn!("{} is left over from a checkpoint: {e}", temporary.display());
+    }
+    written?;
+    sync_folder(run).map_err(io)
 }
 
 /// Renames a complete checkpoint to its final place. If the run's own checkpoint of that step is there, unchanged, it is replaced: one

@@ -9,7 +9,7 @@ mod required;
 mod retention;
 mod writer;
 
-pub use folder::{newest, save, set_aside, sweep};
+pub use folder::{newest, replace, save, set_aside, sweep};
 pub use manifest::{Manifest, verify};
 pub use parts::{JointSave, collect_parts, write_part};
 pub use retention::{Retained, retain};
