@@ -44,6 +44,7 @@ impl Default for Config {
             reduce_dtype: ReduceDtype::Float32,
             overlap_comm: true,
             zero_stage: 0,
+            shard_frozen: None,
             named: BTreeSet::new(),
             num_generations: None,
             max_prompt_length: None,

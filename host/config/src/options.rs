@@ -2,7 +2,7 @@
 
 use super::{
     AgentEntry, Device, LearnFrom, Limits, LogCompletions, LrSchedule, ModelDtype, OldLogp, OnSaveError, Optim, PackingStrategy,
-    Period, PluginEntry, ReduceDtype, ReportTo, RolloutDtype, RolloutSync, Strategy,
+    Period, PluginEntry, ReduceDtype, ReportTo, RolloutDtype, RolloutSync, Strategy, ZeroStage,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -132,6 +132,10 @@ pub struct Config {
     /// differs; CPU only from 1 on [default: 0]
     #[schemars(extend("on_resume" = "free"))]
     pub zero_stage: u8,
+    /// Divide models that are not trained among the processes: the one under an adapter, a reference model, a teacher. Passes gather
+    /// them layer by layer [default: true with zero_stage 3]
+    #[schemars(extend("on_resume" = "free"))]
+    pub shard_frozen: Option<bool>,
     /// Keys that a file, a flag or --set names. An algorithm's own defaults apply to the others.
     #[serde(skip)]
     pub named: BTreeSet<String>,
@@ -518,6 +522,11 @@ impl Config {
     /// Returns whether a policy that has not been trained yet gives texts the probabilities that the reference model gives them.
     pub fn begins_as_reference(&self) -> bool {
         self.ref_model.is_none() && self.noise() <= 0.0
+    }
+
+    /// Returns whether processes share models that are not trained.
+    pub fn shards_frozen(&self) -> bool {
+        self.shard_frozen.unwrap_or(ZeroStage::new(self.zero_stage).shards_parameters())
     }
 
     /// Returns `alpha` of the noise on embeddings; 0 for none.

@@ -195,7 +195,7 @@ mod tests {
     /// Keys that neither name anything outside the run nor limit what it takes of the machine for plugins. A new key belongs here, or
     /// its declaration says what it reaches.
     const COMPUTES: &str = "dataset_train_split dataset_test_split columns system_prompt prompt_template strict_data eos_token pad_token strftime_now learn_from \
-        seed data_seed device bf16 dtype load_in_8bit load_in_4bit num_threads dist_timeout_s reduce_dtype overlap_comm zero_stage \
+        seed data_seed device bf16 dtype load_in_8bit load_in_4bit num_threads dist_timeout_s reduce_dtype overlap_comm zero_stage shard_frozen \
         num_generations max_prompt_length max_completion_length temperature top_p top_k min_p repetition_penalty \
         score_sampling_support old_logp rollout_dtype stop max_num_seqs rollout_sync rollout_timeout_s max_staleness filter_groups filter_groups_metric max_num_gen_batches \
         skip_groups skip_groups_after sync_ref_model ref_model_mixup_alpha ref_model_sync_steps precompute_ref_log_probs max_length \

@@ -30,6 +30,8 @@ mod reward_failure;
 mod reward_model;
 mod saving;
 mod setup;
+mod sharding;
+mod shared_model;
 mod snapshot;
 mod solved;
 mod step;

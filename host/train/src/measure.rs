@@ -5,7 +5,7 @@ use super::figures::Work;
 use super::ranks::known_to_all;
 use super::trainer::Trainer;
 use crate::config::Config;
-use crate::model::{Frozen, Weights};
+use crate::model::Weights;
 use crate::ops::{self, machine};
 use candle_core::{DType, DeviceLocation, Tensor, TensorId};
 use std::collections::{BTreeMap, HashMap};
@@ -130,7 +130,7 @@ impl Trainer {
         let (peak, device_peak) = (ops::peak_memory(), ops::device::peak_memory(self.learner.policy().device()));
         let bytes = |t: &Tensor| t.elem_count() * t.dtype().size_in_bytes();
         let of_models = self.learner.models().flat_map(|model| [model.weights(), model.computing()]);
-        let all = of_models.chain(self.collector.reference().map(Frozen::weights));
+        let all = of_models.chain(self.collector.reference().map(|reference| reference.model().weights()));
         // Those that share storage are one tensor.
         let weights: HashMap<TensorId, usize> = all.flat_map(Weights::named).map(|(_, t)| (t.id(), bytes(t))).collect();
         let mut work = Work::default();

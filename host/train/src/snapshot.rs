@@ -464,8 +464,8 @@ impl Trainer {
             pending,
         };
         // The thread that writes must leave the device alone: a generation may be recording a step there.
-        let reference =
-            self.collector.reference().filter(|_| self.state.inputs.keeps_reference).map(Frozen::on_host).transpose()?;
+        let reference = self.collector.reference().filter(|_| self.state.inputs.keeps_reference);
+        let reference = reference.map(|reference| reference.model().on_host()).transpose()?;
         Ok(Resumable { moments, reference, plugin_states, predecessors, experiences, rest })
     }
 

@@ -141,7 +141,7 @@ impl Decoder {
     }
 
     /// Runs all layers like [`Decoder::run`], while somebody watches.
-    fn run_watched(
+    pub(super) fn run_watched(
         &self,
         forest: &Forest,
         rows: &[usize],

@@ -3,6 +3,7 @@
 use super::critic::finite as finite_values;
 use super::decoder::Decoder;
 use super::selected::finite;
+use super::watch::{Unwatched, Watch};
 use super::{Architecture, Decoding, Error, Result, Selected, Weights, critic};
 use crate::config::RolloutDtype;
 use crate::ops::logprob::{self, TokenStats};
@@ -32,8 +33,9 @@ impl Frozen {
     }
 
     /// Computes the hidden states at the packed positions `rows` and keeps nothing else.
-    pub(super) fn hidden(&self, forest: &Forest, rows: &[usize]) -> Result<Tensor> {
-        Ok(self.decoder.run(forest, rows, &self.decoder.plainly()?, |_, _| Ok(()))?.0)
+    pub(super) fn hidden(&self, forest: &Forest, rows: &[usize], watch: Option<&dyn Watch>) -> Result<Tensor> {
+        let (how, watch) = (self.decoder.plainly()?, watch.unwrap_or(&Unwatched));
+        Ok(self.decoder.run_watched(forest, rows, &how, watch, |_, _| Ok(()))?.0)
     }
 
     /// Computes log-probabilities and entropies of the selected predictions.
@@ -41,7 +43,21 @@ impl Frozen {
     /// # Errors
     /// If an operation fails, or a log-probability is not finite.
     pub fn score(&self, forest: &Forest, selected: &Selected, temperature: f32) -> Result<TokenStats> {
-        let hidden = self.hidden(forest, &selected.rows)?;
+        self.score_watched(forest, selected, temperature, None)
+    }
+
+    /// Computes what [`Frozen::score`] does, in a pass that something may watch.
+    ///
+    /// # Errors
+    /// As [`Frozen::score`], or if the watch fails.
+    pub fn score_watched(
+        &self,
+        forest: &Forest,
+        selected: &Selected,
+        temperature: f32,
+        watch: Option<&dyn Watch>,
+    ) -> Result<TokenStats> {
+        let hidden = self.hidden(forest, &selected.rows, watch)?;
         let scale = self.decoder.logits(temperature);
         let stats = logprob::forward(&hidden, self.decoder.weights.output(), &selected.targets, scale, selected.restriction())?;
         finite(&stats)?;
@@ -54,13 +70,13 @@ impl Frozen {
     /// If an operation fails, or a value is not finite.
     pub fn values(&self, forest: &Forest, rows: &[usize]) -> Result<Option<Vec<f32>>> {
         let Some(head) = &self.decoder.weights.value_head else { return Ok(None) };
-        let hidden = self.hidden(forest, rows)?;
+        let hidden = self.hidden(forest, rows, None)?;
         finite_values(critic::values(&hidden, head)?).map(Some)
     }
 
     /// Computes the logits `[M, V]` of the hidden states at `rows`.
     pub fn logits(&self, forest: &Forest, rows: &[usize]) -> Result<Tensor> {
-        let hidden = self.hidden(forest, rows)?;
+        let hidden = self.hidden(forest, rows, None)?;
         Ok(self.architecture().logits_of(linear::forward_f32(&hidden, self.decoder.weights.output(), None)?)?)
     }
 

@@ -1,6 +1,6 @@
 //! A frozen model as a teacher: its distributions of the tokens that a policy predicts.
 
-use super::{Error, Frozen, Result};
+use super::{Error, Frozen, Result, Watch};
 use crate::ops::Forest;
 use crate::ops::divergence::{self, Divergence, Predictions};
 use crate::ops::logprob::{Scale, TokenStats};
@@ -38,11 +38,19 @@ impl Frozen {
     ///
     /// # Errors
     /// If an operation fails, or this model has fewer tokens.
-    pub fn teach(&self, forest: &Forest, rows: &[usize], vocabulary: usize, compared: Compared) -> Result<Teaching> {
+    pub fn teach(
+        &self,
+        forest: &Forest,
+        rows: &[usize],
+        vocabulary: usize,
+        compared: Compared,
+        watch: Option<&dyn Watch>,
+    ) -> Result<Teaching> {
         let Compared { temperature, beta } = compared;
         let decoder = self.decoder();
+        let hidden = self.hidden(forest, rows, watch)?;
         let output = decoder.weights.output().narrow(0, 0, vocabulary)?;
-        Ok(Teaching { hidden: self.hidden(forest, rows)?, output, scale: decoder.logits(temperature), beta })
+        Ok(Teaching { hidden, output, scale: decoder.logits(temperature), beta })
     }
 }
 

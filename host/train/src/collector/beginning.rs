@@ -5,8 +5,8 @@ use super::sequences::sequences_of;
 use super::source::Home;
 use super::{Collector, Counters, Data, Turns, source_of};
 use crate::dist::World;
-use crate::model::Frozen;
 use crate::plan::Plan;
+use crate::shared_model::SharedModel;
 use std::collections::VecDeque;
 use std::rc::Rc;
 
@@ -19,7 +19,7 @@ impl Collector {
         data: Data,
         turns: Turns,
         home: &Home,
-        reference: Option<Frozen>,
+        reference: Option<SharedModel>,
         longest: usize,
     ) -> Self {
         let (pending, counters, turns) = (VecDeque::new(), Counters::default(), Rc::new(turns));

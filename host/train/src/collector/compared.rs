@@ -1,12 +1,13 @@
 //! The models that a policy is compared with.
 
-use crate::model::Frozen;
 use crate::plan::ReferencePlan;
+use crate::shared_model::SharedModel;
+use std::rc::Rc;
 
 /// The models whose log-probabilities of completions are compared with the policy's.
 pub(super) struct ComparedModels {
-    pub reference: Option<Frozen>,
+    pub reference: Option<SharedModel>,
     /// What becomes of the reference model.
     pub plan: ReferencePlan,
-    pub teacher: Option<Frozen>,
+    pub teacher: Option<Rc<SharedModel>>,
 }

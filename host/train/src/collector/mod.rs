@@ -38,10 +38,11 @@ use super::packed::Packed;
 use super::phase::Phase;
 use super::plan::{Batching, RolloutPlan};
 use super::plugins::Plugins;
+use super::shared_model::SharedModel;
 use crate::data::{Cursor, shuffle};
 use crate::dist::World;
 use crate::metrics::{Metric, Reduction};
-use crate::model::{Frozen, Policy, PromptPass};
+use crate::model::{Policy, PromptPass};
 use crate::ops::dropout::mixed_bits;
 use crate::plugin::columns::TURN_REWARD;
 use crate::run::Event;
@@ -156,7 +157,7 @@ impl Collector {
 
     /// Returns whether collecting experience reads the policy, or what shares storage with it.
     pub(super) fn reads_models(&self) -> bool {
-        self.batching.groups.is_some() || self.reference().is_some()
+        self.batching.groups.is_some() || self.reference().is_some_and(SharedModel::is_of_policy)
     }
 
     /// Returns whether [`Collector::next`] will do so for `count` micro-batches.
@@ -330,6 +331,17 @@ impl Collector {
         Ok(self.world.concat("a column", own)?)
     }
 
+    /// Computes log-probabilities under a frozen model, each rank of its own prompts' completions.
+    fn scored_by(&self, model: &SharedModel, e: &Experience) -> Result<Vec<f32>> {
+        let rows = e.rows(self.world.share(e.prompts.len()));
+        let parts = batches_of(e, rows, self.batching.rows, self.batching.max_tokens);
+        let own = model.passes(&self.world, parts, |model, watch, rows| {
+            let Packed { forest, selected, .. } = &Packed::new(e, rows);
+            Ok(model.score_watched(forest, selected, self.temperature(), watch)?.logp)
+        })?;
+        Ok(self.world.concat("a column", own.concat())?)
+    }
+
     /// Returns the divisor of logits: that of training.
     fn temperature(&self) -> f32 {
         self.rollout.sampling.logp_temperature
@@ -387,7 +399,7 @@ impl Collector {
     }
 
     /// Returns the reference model, if there is one.
-    pub(super) fn reference(&self) -> Option<&Frozen> {
+    pub(super) fn reference(&self) -> Option<&SharedModel> {
         self.compared.reference.as_ref()
     }
 }

@@ -8,11 +8,12 @@ use crate::activity::{Activity, Task, Unit};
 use crate::dataset::Prompt;
 use crate::experience::Experience;
 use crate::figures::Figures;
-use crate::model::{Frozen, Policy};
+use crate::model::Policy;
 use crate::moment::Moment;
-use crate::packed::Packed;
 use crate::plugin::Needs;
 use crate::plugin::columns::{REF_LOGP, TEACHER_LOGP};
+use crate::shared_model::SharedModel;
+use std::rc::Rc;
 use std::sync::Arc;
 
 impl Collector {
@@ -23,12 +24,11 @@ impl Collector {
             return Ok(known.collect::<Option<Vec<_>>>().map(|columns| columns.into_iter().flatten().copied().collect()));
         };
         let _task = Task::new(Activity::ReferenceModel);
-        let score = |packed: &Packed| Ok(reference.score(&packed.forest, &packed.selected, self.temperature())?.logp);
-        self.column(e, score).map(Some)
+        self.scored_by(reference, e).map(Some)
     }
 
     /// Scores completions by the teacher, if there is one.
-    pub(crate) fn with_teacher(self, teacher: Option<Frozen>) -> Self {
+    pub(crate) fn with_teacher(self, teacher: Option<Rc<SharedModel>>) -> Self {
         Self { compared: ComparedModels { teacher, ..self.compared }, ..self }
     }
 
@@ -36,8 +36,7 @@ impl Collector {
     pub(super) fn add_teacher_logp(&self, e: &mut Experience, needs: &Needs) -> Result<bool> {
         let Some(teacher) = self.compared.teacher.as_ref().filter(|_| needs.has(TEACHER_LOGP)) else { return Ok(false) };
         let _task = Task::new(Activity::Teacher);
-        let score = |packed: &Packed| Ok(teacher.score(&packed.forest, &packed.selected, self.temperature())?.logp);
-        let logp = self.column(e, score)?;
+        let logp = self.scored_by(teacher, e)?;
         e.columns.set_per_token(TEACHER_LOGP, Some(logp));
         Ok(true)
     }

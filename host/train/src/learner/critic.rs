@@ -1,12 +1,12 @@
 //! A critic of its own: a value model that learns from the loss's derivatives with respect to its values, and from nothing else.
 
-use super::sharding::{Following, Sharding, Shards};
 use super::trained::{PreparedUpdate, Rates, Trained, Updated};
 use crate::Result;
 use crate::dist::{Collectives, World};
 use crate::model::{Gradients, ModelFolder, Policy, ValuePass, Watch};
 use crate::optim::{Schedule, Settings};
 use crate::packed::Packed;
+use crate::sharding::{Following, Sharding, Shards};
 use candle_core::Tensor;
 use std::collections::HashMap;
 

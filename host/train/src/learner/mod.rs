@@ -4,7 +4,6 @@ mod columns;
 mod critic;
 mod forward;
 mod packing;
-mod sharding;
 mod trained;
 mod watching;
 
@@ -12,7 +11,6 @@ pub(super) use critic::{Begun, Critic, OF_CRITIC};
 /// Prefix of the policy's errors and metrics: none.
 pub(super) const OF_POLICY: &str = "";
 pub(super) use packing::batches_of;
-pub(super) use sharding::{Sharding, shares};
 pub(super) use trained::Rates;
 
 use super::columns::Columns;
@@ -22,12 +20,14 @@ use super::moment::Moment;
 use super::packed::Packed;
 use super::plan::{Batching, LearnerPlan};
 use super::plugins::Plugins;
+use super::sharding::{Sharding, Shards, TensorHere};
+use super::shared_model::SharedModel;
 use super::{Error, Result};
 use crate::activity::{self, Activity, Task};
 use crate::dist::World;
 use crate::metrics::Metric;
 use crate::model::{
-    self, Architecture, Compared, Direction, Frozen, Learning, ModelFolder, Passed, Policy, PromptPass, Watch, Weights, of_critic,
+    self, Architecture, Compared, Direction, Learning, ModelFolder, Passed, Policy, PromptPass, Watch, Weights, of_critic,
 };
 use crate::ops;
 use crate::ops::dropout::mixed_bits;
@@ -39,10 +39,10 @@ use crate::plugin::{Column, Gradient, Needs, Unit};
 use candle_core::{DType, Tensor};
 use columns::LossInputs;
 use forward::{Forward, TokenPass};
-use sharding::{Shards, Watching};
 use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 use trained::{Trained, Updated};
+use watching::Watching;
 
 /// Distinguishes the seeds of losses from those of dropout.
 const LOSS_SEEDS: u64 = 0x6c6f_7373;
@@ -107,7 +107,7 @@ pub(super) struct Learner {
     policy: Policy,
     trained: Trained,
     critic: Option<Critic>,
-    teacher: Option<Frozen>,
+    teacher: Option<Rc<SharedModel>>,
 }
 
 impl Learner {
@@ -126,13 +126,13 @@ impl Learner {
     }
 
     /// Compares the policy's predictions with a teacher's, if there is one.
-    pub(super) fn with_teacher(self, teacher: Option<Frozen>) -> Self {
+    pub(super) fn with_teacher(self, teacher: Option<Rc<SharedModel>>) -> Self {
         Self { teacher, ..self }
     }
 
     /// Returns the teacher, if there is one.
-    pub(super) fn teacher(&self) -> Option<&Frozen> {
-        self.teacher.as_ref()
+    pub(super) fn teacher(&self) -> Option<&SharedModel> {
+        self.teacher.as_deref()
     }
 
     /// Computes the loss of a step's micro-batches and leaves its gradient in `gradients`. The ranks' gradients are summed during
@@ -340,7 +340,8 @@ impl Learner {
         let pass = match (needs.divergence(), &self.teacher) {
             (Some((_, beta)), Some(teacher)) => {
                 let (vocabulary, compared) = (self.policy.architecture().vocab_size, Compared { temperature, beta });
-                pass.taught_by(teacher.teach(forest, &selected.rows, vocabulary, compared)?)?
+                let watch = watching.teacher.as_ref().map(|teacher| teacher as &dyn Watch);
+                pass.taught_by(teacher.model().teach(forest, &selected.rows, vocabulary, compared, watch)?)?
             }
             _ => pass,
         };
@@ -489,10 +490,13 @@ impl Learner {
         all
     }
 
-    /// Returns the parameters that are not trained, by name.
-    pub(super) fn untrained(&self) -> Vec<(String, &Tensor)> {
-        let critic = self.critic.iter().flat_map(|critic| critic.model().weights().untrained());
-        self.policy.weights().untrained().into_iter().chain(critic).collect()
+    /// Returns the parameters that are not trained, by name, with those that this rank has.
+    pub(super) fn untrained_here(&self) -> Vec<TensorHere<'_>> {
+        let mut all = Vec::new();
+        for (model, shards) in self.models_with_shards() {
+            all.extend(model.weights().untrained().into_iter().map(|(name, t)| shards.here(name, t)));
+        }
+        all
     }
 
     /// Checks that the trained parameters that this rank has are finite. A checkpoint of anything else would be useless and would cause older ones

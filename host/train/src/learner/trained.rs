@@ -1,12 +1,12 @@
 //! What training adds to a model: gradients, an optimizer and a schedule.
 
-use super::sharding::{Following, Sharding, Shards};
 use crate::dist::{Collectives, World};
 use crate::metrics::{Metric, Reduction};
 use crate::model::{Gradients, Policy, of_critic};
 use crate::ops;
 use crate::ops::adamw::Parameter;
 use crate::optim::{Optimizer, Prepared, Ready, Schedule, Settings};
+use crate::sharding::{Following, Sharding, Shards};
 use crate::{Error, Result};
 use candle_core::Tensor;
 use std::collections::HashMap;
@@ -86,7 +86,7 @@ impl Trained {
         sharding: &mut Sharding,
     ) -> Result<Self> {
         let (weights, gradients) = (model.weights(), model.zero_gradients()?);
-        let shards = sharding.divide(prefix, weights, &gradients)?;
+        let shards = sharding.divide(prefix, weights, &gradients.named())?;
         let own: Vec<_> = weights.trained().into_iter().filter(|(name, _)| shards.owns(name)).collect();
         Ok(Self { prefix, gradients, optimizer: Optimizer::new(settings, &own)?, rates, shards })
     }

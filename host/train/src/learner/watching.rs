@@ -1,10 +1,25 @@
 //! Collectives of a step: those of passes, and those around them.
 
-use super::sharding::{Shards, Watching};
 use super::{Learn, Learner};
 use crate::dist::{Collectives, Reduction};
-use crate::model::Policy;
+use crate::model::{self, Direction, Policy};
+use crate::sharding::{Following, Shards};
 use crate::{Error, Result};
+
+/// Follows a pass through the policy and the models beside it, in the order of their passes.
+pub(super) struct Watching<'a> {
+    pub policy: Following<'a>,
+    pub teacher: Option<Following<'a>>,
+    pub critic: Option<Following<'a>>,
+}
+
+impl Watching<'_> {
+    /// Does what is left of a direction; see [`Following::finish`]. A teacher has no backward pass.
+    pub(super) fn finish(&self, direction: Direction) -> model::Result<()> {
+        let teacher = self.teacher.as_ref().filter(|_| direction == Direction::Forward);
+        [Some(&self.policy), teacher, self.critic.as_ref()].into_iter().flatten().try_for_each(|each| each.finish(direction))
+    }
+}
 
 /// All parameters on all ranks, until it is dropped.
 #[must_use]
@@ -21,7 +36,7 @@ impl Drop for Whole<'_> {
 impl Learner {
     /// Returns the number of passes on this rank, which has `own`: as many as any, if the ranks communicate in each.
     pub(super) fn passes(&self, own: usize) -> Result<usize> {
-        if !self.trained.shards().sums_each_pass() {
+        if !self.trained.shards().sums_each_pass() && !self.gathers() {
             // The last sums, even where there is none.
             return Ok(own.max(1));
         }
@@ -36,17 +51,24 @@ impl Learner {
 
     /// Runs a pass that learns, with the collectives that it takes.
     pub(super) fn communicating<T>(&self, learn: Learn, pass: impl FnOnce(&Watching<'_>) -> Result<T>) -> Result<T> {
-        if self.trained.shards().gathers() {
+        if self.gathers() {
             self.world.barrier("a pass")?;
         }
         let sums = learn == Learn::AddAndSum;
         let done = self.world.communicate("gradients", self.reduction(), |by| {
             let critic = self.critic.as_ref().map(|critic| critic.follow(by, sums));
-            pass(&Watching { policy: self.trained.follow(by, sums), critic })
+            let teacher = self.teacher.as_ref().and_then(|teacher| teacher.follow(by));
+            pass(&Watching { policy: self.trained.follow(by, sums), teacher, critic })
         });
         // What is in no layer has stayed.
         self.release()?;
         done?
+    }
+
+    /// Returns whether passes gather parameters.
+    fn gathers(&self) -> bool {
+        let teacher = self.teacher.as_ref().is_some_and(|teacher| teacher.is_divided());
+        teacher || self.models_with_shards().any(|(_, shards)| shards.gathers())
     }
 
     /// Returns how ranks exchange gradients.
@@ -85,7 +107,9 @@ impl Learner {
 
     /// Frees the parameters that only other ranks keep.
     pub(super) fn release(&self) -> Result<()> {
-        self.models_with_shards().try_for_each(|(_, shards)| shards.release().map_err(Error::from))
+        let teacher = self.teacher.iter().map(|teacher| teacher.release());
+        let models = self.models_with_shards().map(|(_, shards)| shards.release());
+        models.chain(teacher).try_for_each(|released| released.map_err(Error::from))
     }
 
     /// Returns the trained models with what the ranks own of them.

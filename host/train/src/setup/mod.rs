@@ -28,20 +28,22 @@ use super::dataset::Prompts;
 use super::evaluation::Evaluation;
 use super::figures::Clock;
 use super::journal::{GoesOn, Journal, Parent};
-use super::learner::{Critic, Learner, OF_POLICY, Rates, Sharding};
+use super::learner::{Critic, Learner, OF_POLICY, Rates};
 use super::origin::{Beginning, Origin};
 use super::periods::Periods;
 use super::plan::{Batching, Plan, StepPlan};
 use super::plugins::Opener;
 use super::ranks::{compare_datasets, compare_settings, compare_weights};
 use super::rehearsal::check_can_make;
+use super::sharding::Sharding;
+use super::shared_model::SharedModel;
 use super::snapshot::{InputHashes, Restored};
 use super::trainer::{State, Trainer};
 use super::{Error, Result, RunFolder};
 use crate::config::{self, Config, Rule, ZeroStage, printable_path};
 use crate::dist::World;
 use crate::metrics::Prometheus;
-use crate::model::{Backend, Chosen, Frozen, ModelFolder, Policy};
+use crate::model::{Backend, Chosen, ModelFolder, Policy};
 use crate::ops::{self, Capability};
 use crate::optim::Settings;
 use crate::plugin::Info;
@@ -340,8 +342,8 @@ fn max_steps(config: &Config, epoch: u64) -> u64 {
 /// What a run trains and compares with.
 struct Models {
     learner: Learner,
-    reference: Option<Frozen>,
-    teacher: Option<Frozen>,
+    reference: Option<SharedModel>,
+    teacher: Option<Rc<SharedModel>>,
     /// The default learning rate.
     usual_rate: f64,
     /// The learning rates of the policy, and of a critic.
@@ -362,15 +364,16 @@ fn models(
     check_precisions(config, needs, backend)?;
     check_stage(config, opened.lora, backend, world.size())?;
     let dropout = config.lora_dropout.unwrap_or(0.0);
-    let mut sharding = Sharding::new(ZeroStage::new(config.zero_stage), world);
+    let mut sharding = Sharding::new(ZeroStage::new(config.zero_stage), config.shards_frozen(), world);
     // A named reference model is read by itself.
     let own = needs.has(REF_LOGP) && opened.reference.is_none();
     let (policy, reference) =
         policy_and_reference(&opened.source, opened.lora, config, (own, &values), &mut sharding, beginning, backend)?;
     sharding.read(OF_POLICY, policy.weights());
-    let named = opened.reference.as_ref().map(|folder| reference::open(folder, config, beginning, backend, &policy));
+    let named =
+        opened.reference.as_ref().map(|folder| reference::open(folder, config, beginning, backend, &policy, &mut sharding));
     let reference = named.transpose()?.or(reference);
-    let teacher = opened.teacher.as_ref().map(|folder| teacher::open(folder, backend)).transpose()?;
+    let teacher = opened.teacher.as_ref().map(|folder| teacher::open(folder, backend, &mut sharding)).transpose()?.map(Rc::new);
     let policy = policy.with_dropout(dropout).with_noise(noise(config, backend)?);
     backend.suggest_bf16(config.bf16, policy.weights().parameters());
     let (adapter, learns_samples) = (opened.lora.is_some(), plugins.flow.learns_samples());
@@ -454,19 +457,21 @@ impl Run<'_> {
     fn input_hashes(
         &self,
         learner: &Learner,
-        reference: Option<&Frozen>,
+        reference: Option<&SharedModel>,
         evaluation: Option<&Evaluation>,
         restored: Option<&Restored>,
     ) -> Result<InputHashes> {
         let settings = &self.settings;
-        let keeps_reference = settings.sync_ref_model || models::moved(self.beginning, settings)?.is_some();
+        let keeps_reference = models::keeps_reference(settings, self.beginning)?;
         // Without a name of its own it is the model under the adapter.
         let is_base = learner.policy().weights().lora.is_some() && settings.ref_model.is_none();
         let reference = reference.filter(|_| !keeps_reference && !is_base);
-        // Only what is not trained is read.
-        let _whole = (!learner.untrained().is_empty()).then(|| learner.whole()).transpose()?;
-        let mut inputs =
-            InputHashes::new(learner.untrained(), reference, learner.teacher(), evaluation.map(Evaluation::prompts))?;
+        let weights = [
+            learner.untrained_here(),
+            reference.map(SharedModel::named_here).unwrap_or_default(),
+            learner.teacher().map(SharedModel::named_here).unwrap_or_default(),
+        ];
+        let mut inputs = InputHashes::new(weights, evaluation.map(Evaluation::prompts), &self.world)?;
         inputs.keeps_reference = keeps_reference;
         if let (Beginning::Resume { origin, .. }, Some(restored), false) = (self.beginning, restored, self.beginning.may_change())
         {
@@ -594,13 +599,13 @@ impl Trainer {
         compare_datasets(&self.world, self.collector.data().fingerprint())?;
         // What an adapter leaves as it is, too.
         let reference = self.collector.reference().filter(|_| self.settings.ref_model.is_some());
-        let reference = reference.map(|reference| reference.weights().named()).unwrap_or_default();
-        let teacher = self.learner.teacher().map(|teacher| teacher.weights().named()).unwrap_or_default();
+        let reference = reference.map(SharedModel::named_everywhere).unwrap_or_default();
+        let teacher = self.learner.teacher().map(SharedModel::named_everywhere).unwrap_or_default();
         let weights = [self.learner.named_everywhere(), reference, teacher].concat();
         compare_weights(&self.world, &weights, self.state.global_step)?;
         let evaluated = self.evaluation.as_ref().filter(|_| self.settings.precompute_ref_log_probs).map(Evaluation::prompts);
         let evaluated = evaluated.map(Prompts::all).transpose()?.unwrap_or_default();
-        let _whole = self.collector.reference().is_some().then(|| self.learner.whole()).transpose()?;
+        let _whole = self.collector.reads_models().then(|| self.learner.whole()).transpose()?;
         self.collector.precompute_reference(evaluated, self.moment(), self.plugins.needs_mismatched())
     }
 }

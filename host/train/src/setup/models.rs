@@ -1,15 +1,18 @@
 //! Creates the policy and the reference model that a run starts with, with or without an adapter.
 
+use super::reference;
 use super::values::Values;
 use crate::activity::{Activity, Task};
 use crate::config::{self, Config, OldLogp, RolloutDtype, ZeroStage};
-use crate::learner::{OF_POLICY, Sharding, aux_coefficient};
+use crate::learner::{OF_POLICY, aux_coefficient};
 use crate::model::{Backend, Biases, Decoder, Frozen, Lora, ModelFolder, NewHead, Policy, Stacks, Whole};
 use crate::ops::Capability;
 use crate::origin::Beginning;
 use crate::plugin::columns::LOG_SUM_SQUARES;
 use crate::plugin::{Defaults, Needs};
 use crate::run::CheckpointFiles;
+use crate::sharding::Sharding;
+use crate::shared_model::SharedModel;
 use crate::{Error, Result};
 use std::path::Path;
 use std::path::PathBuf;
@@ -209,18 +212,22 @@ pub(super) fn check_precisions(config: &Config, needs: &Needs, backend: &Backend
 
 /// Refuses to divide a model among processes where that can't be done, and says so where there is one process.
 pub(super) fn check_stage(config: &Config, lora: Option<Lora>, backend: &Backend, ranks: usize) -> Result<()> {
-    let stage = ZeroStage::new(config.zero_stage);
-    if stage == ZeroStage::NOTHING {
+    let frozen = config.shard_frozen == Some(true);
+    let (key, value) = match frozen {
+        true => ("shard_frozen", "true".to_owned()),
+        false => ("zero_stage", config.zero_stage.to_string()),
+    };
+    if !frozen && ZeroStage::new(config.zero_stage) == ZeroStage::NOTHING {
         return Ok(());
     }
     if let Some(detail) = backend.refusal(Capability::DividedModels) {
-        return Err(Error::setting("zero_stage", detail));
+        return Err(Error::setting(key, detail));
     }
     if ranks == 1 {
-        tracing::warn!("zero_stage is {}, but there is one process, so nothing is divided", config.zero_stage);
-    } else if stage.shards_parameters() && lora.is_some_and(|lora| lora.use_dora) {
-        let detail = "is 3, but a pass with DoRA begins with the lengths of all adapted weights; set it to 2";
-        return Err(Error::setting("zero_stage", detail));
+        tracing::warn!("{key} is {value}, but there is one process, so nothing is divided");
+    } else if config.shards_frozen() && lora.is_some_and(|lora| lora.use_dora) {
+        let detail = "a pass with DoRA begins with the lengths of all adapted weights, so each process needs them; set shard_frozen to false";
+        return Err(Error::setting(key, format!("is {value}, but {detail}")));
     }
     Ok(())
 }
@@ -303,13 +310,10 @@ fn said(lora: Option<Lora>, of: &ModelFolder) -> String {
     format!("an adapter of rank {} and alpha {}{dora}{whole}{biases} for {}", lora.r, lora.alpha, of.base().display())
 }
 
-/// Returns whether a model's whole values are needed when it is read: by a reference model that starts in the same storage, magnitudes,
-/// quantized matrices, or modules that are trained beside an adapter.
-fn reads_all(lora: Option<Lora>, source: &ModelFolder, with_reference: bool) -> bool {
-    match lora {
-        Some(lora) => lora.use_dora || !lora.whole.is_empty() || source.held().scheme.is_some(),
-        None => with_reference,
-    }
+/// Returns whether a model's whole values are needed when it is read: by magnitudes, quantized matrices, or modules that are trained
+/// beside an adapter.
+fn reads_all(lora: Option<Lora>, source: &ModelFolder) -> bool {
+    lora.is_some_and(|lora| lora.use_dora || !lora.whole.is_empty() || source.held().scheme.is_some())
 }
 
 /// Returns the policy, initial or from the checkpoint, with a critic's head if it has one, and the reference model if the
@@ -325,11 +329,11 @@ pub(super) fn policy_and_reference(
     sharding: &mut Sharding,
     beginning: &Beginning,
     backend: &Backend,
-) -> Result<(Policy, Option<Frozen>)> {
+) -> Result<(Policy, Option<SharedModel>)> {
     let head = NewHead::Drawn(config.seed);
     let mut whole = |folder: &ModelFolder| {
-        let all = reads_all(lora, source, with_reference);
-        let folder = if all { folder.clone() } else { sharding.dividing(OF_POLICY, folder.clone()) };
+        let is_whole = reads_all(lora, source);
+        let folder = if is_whole { folder.clone() } else { sharding.dividing(OF_POLICY, folder.clone(), lora.is_none()) };
         match values {
             Values::Trained => folder.value_model_over(folder.trunk()?, head),
             _ => folder.decoder(),
@@ -357,7 +361,11 @@ pub(super) fn policy_and_reference(
         if let Some(lora) = lora.filter(|_| source.lora().is_none()) {
             let began = began.at(backend)?;
             let adapted = began.clone().with_new_adapter(lora, &targets(config, source)?, config.seed)?;
-            return Ok((policy(source, adapted)?, with_reference.then(|| Frozen::new(began))));
+            return Ok((policy(source, adapted)?, with_reference.then(|| SharedModel::of_policy(Frozen::new(began)))));
+        }
+        if with_reference && (sharding.shares(true) || sharding.shares(false)) {
+            // Each is read by itself, so that no rank ever has one whole.
+            return Ok((policy(source, began)?, Some(reference::initial(source, config, beginning, backend, sharding)?)));
         }
         // On the CPU the reference model stays as it is stored. Where that is f32, the policy starts in the same storage.
         let own = backend.device().is_cpu() && with_reference;
@@ -367,7 +375,7 @@ pub(super) fn policy_and_reference(
             Some(stored) => Some(Frozen::new(stored.unshared()?.at(backend)?)),
             None => with_reference.then(|| policy.frozen_copy()).transpose()?,
         };
-        return Ok((policy, reference));
+        return Ok((policy, reference.map(|model| SharedModel::new(model, None))));
     };
 
     let kept = match (beginning, lora) {
@@ -379,11 +387,16 @@ pub(super) fn policy_and_reference(
     if lora.is_some() {
         let began = whole(source)?.at(backend)?;
         let policy = policy(&kept, over(&kept, began.clone())?)?;
-        return Ok((policy, with_reference.then(|| Frozen::new(began))));
+        return Ok((policy, with_reference.then(|| SharedModel::of_policy(Frozen::new(began)))));
     }
-    let moved = moved(beginning, config)?;
-    let began = || moved.as_deref().map_or_else(|| source.decoder(), |file| source.decoder_in(file))?.at(backend);
-    Ok((policy(&kept, whole(&kept)?)?, with_reference.then(|| began().map(Frozen::new)).transpose()?))
+    let policy = policy(&kept, whole(&kept)?)?;
+    let reference = with_reference.then(|| reference::initial(source, config, beginning, backend, sharding)).transpose()?;
+    Ok((policy, reference))
+}
+
+/// Returns whether checkpoints keep the reference model, as it follows the policy or has followed it.
+pub(super) fn keeps_reference(config: &Config, beginning: &Beginning) -> Result<bool> {
+    Ok(config.sync_ref_model || moved(beginning, config)?.is_some())
 }
 
 /// Refuses a checkpoint's model that is not what the run trains of its model.

@@ -1,6 +1,6 @@
 //! Opens a reference model other than the run's initial model.
 
-use super::models::moved;
+use super::models::{keeps_reference, moved};
 use super::opened::Opened;
 use super::plugins::Loaded;
 use super::value_model::{check_sizes, open_named};
@@ -13,10 +13,15 @@ use crate::origin::Beginning;
 use crate::plan::Batching;
 use crate::plugin::columns::REF_LOGP;
 use crate::ranks::after_the_first;
+use crate::sharding::Sharding;
+use crate::shared_model::SharedModel;
 use crate::{Error, Result, named};
 use std::collections::BTreeMap;
 
 const KEY: &str = "ref_model";
+
+/// Prefix of its parameters among those that ranks share.
+const REFERENCE: &str = "reference_";
 
 /// A model that a key names, to be compared with the policy.
 pub(super) struct NamedModel {
@@ -122,15 +127,12 @@ pub(super) fn open(
     beginning: &Beginning,
     backend: &Backend,
     policy: &Policy,
-) -> Result<Frozen> {
+    sharding: &mut Sharding,
+) -> Result<SharedModel> {
     let as_stored = || folder.clone().holding(Held::AS_STORED);
     let folder = &if backend.supports(Capability::StoredWeights) { as_stored() } else { folder.clone() };
-    let decoder = match moved(beginning, config)? {
-        Some(file) => folder.decoder_in(&file)?,
-        None => folder.decoder()?,
-    };
-    let reference = Frozen::new(decoder.at(backend)?);
-    let (own, policys) = (sizes(reference.weights()), sizes(policy.weights()));
+    let reference = initial(folder, config, beginning, backend, sharding)?;
+    let (own, policys) = (sizes(reference.model().weights()), sizes(policy.weights()));
     // A policy may have more, such as a critic's head.
     if config.sync_ref_model && own.iter().any(|(name, shape)| policys.get(name) != Some(shape)) {
         let detail =
@@ -138,6 +140,31 @@ pub(super) fn open(
         return Err(Error::setting("sync_ref_model", detail));
     }
     Ok(reference)
+}
+
+/// Reads the model in this folder as the reference model, or that of the checkpoint that the run starts from. Ranks share it unless it
+/// follows the policy.
+///
+/// # Errors
+/// If it can't be read.
+pub(super) fn initial(
+    folder: &ModelFolder,
+    config: &Config,
+    beginning: &Beginning,
+    backend: &Backend,
+    sharding: &mut Sharding,
+) -> Result<SharedModel> {
+    if keeps_reference(config, beginning)? {
+        let decoder = match moved(beginning, config)? {
+            Some(file) => folder.decoder_in(&file)?,
+            None => folder.decoder()?,
+        };
+        return Ok(SharedModel::new(Frozen::new(decoder.at(backend)?), None));
+    }
+    let decoder = sharding.dividing(REFERENCE, folder.clone(), false).decoder()?;
+    let model = Frozen::new(decoder.at(backend)?);
+    let shards = sharding.divide(REFERENCE, model.weights(), &[])?;
+    Ok(SharedModel::new(model, Some(shards)))
 }
 
 /// Returns the shape of each parameter.

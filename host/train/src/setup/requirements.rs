@@ -4,12 +4,12 @@ use super::room::{bytes_held, bytes_of_moments};
 use crate::Result;
 use crate::config::{Config, ModelDtype, ZeroStage};
 use crate::flow::Flow;
-use crate::learner::shares;
 use crate::model::{Architecture, Dtype, Held, ModelFolder};
 use crate::ops::quantized::Scheme;
 use crate::plugin::columns::{REF_LOGP, VALUE};
 use crate::plugin::{Algorithm, Engine, Source};
 use crate::setup::values::SHARED;
+use crate::sharding::shares;
 use serde::Serialize;
 
 /// What the program, compiled plugins and MPI's buffers take, as measured with a model of next to nothing.
@@ -83,8 +83,8 @@ impl Sizes {
     }
 
     /// Values of parameters that a process holds during a pass: two layers, since the next one is gathered ahead.
-    fn weights(&self, stage: ZeroStage) -> f64 {
-        if stage.shards_parameters() { self.own + self.root + 2.0 * self.layer } else { self.all }
+    fn weights(&self, are_divided: bool) -> f64 {
+        if are_divided { self.own + self.root + 2.0 * self.layer } else { self.all }
     }
 
     /// Values of gradients: two layers, since the last one may wait to be summed.
@@ -137,9 +137,11 @@ pub fn requirements(config: &Config, model: &ModelFolder, ranks: usize, bf16: bo
     let is_adapter = config.use_peft || config.lora_r.is_some();
     let trained = if is_adapter { adapter(config, a) } else { sizes.all };
     let held = if is_adapter { bytes_held(held(config)) } else { F32 };
+    let frozen = ranks > 1 && config.shards_frozen();
+    let gathers = if is_adapter { frozen } else { stage.shards_parameters() };
 
     let mut r = Requirements { parameters: sizes.all, trained, program: PROGRAM, ..Requirements::default() };
-    r.weights = held * sizes.weights(stage) + if is_adapter { F32 * trained } else { 0.0 };
+    r.weights = held * sizes.weights(gathers) + if is_adapter { F32 * trained } else { 0.0 };
     let share = |values: f64, is_divided: bool| if is_divided { values / ranks as f64 } else { values };
     (r.gradients, r.moments) = match is_adapter {
         true => (F32 * trained, of_moment * share(trained, stage.shards_moments())),
@@ -150,7 +152,7 @@ pub fn requirements(config: &Config, model: &ModelFolder, ranks: usize, bf16: bo
         r.critic = r.gradients + r.moments + if is_adapter { F32 * trained } else { r.weights };
     }
     if needs.has(REF_LOGP) && (!is_adapter || config.ref_model.is_some()) {
-        r.reference = 2.0 * sizes.all;
+        r.reference = 2.0 * sizes.weights(frozen);
     }
     let rows = config.per_device_train_batch_size * if flow.rows_are_pairs() { 2 } else { 1 };
     // A prompt is there once for all of its completions.
@@ -166,7 +168,7 @@ pub fn requirements(config: &Config, model: &ModelFolder, ranks: usize, bf16: bo
     if flow.generates() {
         let cached = 2.0 * (a.kv_width() * a.attending()) as f64 * F32;
         let sequences = config.batches(ranks).generation().div_ceil(ranks).min(config.max_num_seqs);
-        let gathered = if stage.shards_parameters() { held * sizes.all - held * sizes.weights(stage) } else { 0.0 };
+        let gathered = held * (sizes.all - sizes.weights(gathers));
         r.generation =
             gathered + F32 * (sizes.all - if a.tied { 0.0 } else { sizes.root / 2.0 }) + cached * (sequences * tokens) as f64;
     }
@@ -176,26 +178,28 @@ pub fn requirements(config: &Config, model: &ModelFolder, ranks: usize, bf16: bo
     let state = r.weights + r.gradients + r.moments + r.critic + r.reference + r.program;
     // Between steps, nothing is gathered and no gradient waits to be summed.
     let passing = sizes.root + 2.0 * sizes.layer;
-    let of_weights = if stage.shards_parameters() { held * passing } else { 0.0 };
+    let of_weights = if gathers { held * passing } else { 0.0 };
     let of_gradients = if stage.shards_gradients() && !is_adapter { F32 * passing } else { 0.0 };
     let saving = state - of_weights - of_gradients + r.checkpoint;
     r.peak = (state + r.activations).max(state - of_gradients + r.generation).max(saving);
-    r.received = received(&sizes, trained, stage, ranks, config.gradient_accumulation_steps, held);
+    r.received = received(&sizes, trained, (stage, gathers), ranks, config.gradient_accumulation_steps, held);
     Ok(r)
 }
 
 /// Returns the bytes that a process receives in a step: sums or parts of gradients, updated weights, and gathered parameters.
-fn received(sizes: &Sizes, trained: f64, stage: ZeroStage, ranks: usize, passes: usize, held: f64) -> f64 {
+fn received(sizes: &Sizes, trained: f64, (stage, gathers): (ZeroStage, bool), ranks: usize, passes: usize, held: f64) -> f64 {
     let others = (ranks - 1) as f64 / ranks as f64;
     let gradients = F32 * trained * others;
     let passes = passes as f64;
-    match stage.number() {
-        // Each value goes to where it is summed, and comes back.
-        0 => 2.0 * gradients,
-        1 => gradients + F32 * trained * others,
-        2 => passes * gradients + F32 * trained * others,
-        _ => passes * gradients + passes * 2.0 * held * sizes.all * others,
-    }
+    let of_passes = if gathers { passes * 2.0 * held * sizes.all * others } else { 0.0 };
+    of_passes
+        + match stage.number() {
+            // Each value goes to where it is summed, and comes back.
+            0 => 2.0 * gradients,
+            1 => gradients + F32 * trained * others,
+            2 => passes * gradients + F32 * trained * others,
+            _ => passes * gradients,
+        }
 }
 
 #[cfg(test)]

@@ -9,9 +9,14 @@ use crate::model::{Backend, Frozen, Held, ModelFolder};
 use crate::ops::Capability;
 use crate::ops::quantized::Scheme;
 use crate::origin::Beginning;
+use crate::sharding::Sharding;
+use crate::shared_model::SharedModel;
 use crate::{Error, Result};
 
 const KEY: &str = "teacher_model";
+
+/// Prefix of its parameters among those that ranks share.
+const TEACHER: &str = "teacher_";
 
 /// Opens the folder of the teacher that the configuration names, if the algorithm learns from one.
 ///
@@ -68,6 +73,11 @@ pub(super) fn find(
 ///
 /// # Errors
 /// If it can't be read.
-pub(super) fn open(folder: &ModelFolder, backend: &Backend) -> Result<Frozen> {
-    Ok(Frozen::new(folder.decoder()?.at(backend)?))
+pub(super) fn open(folder: &ModelFolder, backend: &Backend, sharding: &mut Sharding) -> Result<SharedModel> {
+    // A matrix is quantized as a whole.
+    let is_whole = folder.held().scheme.is_some();
+    let read = if is_whole { folder.clone() } else { sharding.dividing(TEACHER, folder.clone(), false) };
+    let model = Frozen::new(read.decoder()?.at(backend)?);
+    let shards = sharding.divide(TEACHER, model.weights(), &[])?;
+    Ok(SharedModel::new(model, Some(shards)))
 }

@@ -7,7 +7,7 @@ use super::values::{COPY, SHARED, Values};
 use crate::config::{self, Config, PluginEntry};
 use crate::data::Tokenizer;
 use crate::dist::World;
-use crate::learner::{Begun, OF_CRITIC, Sharding};
+use crate::learner::{Begun, OF_CRITIC};
 use crate::model::{Backend, Biases, Lora, ModelFolder, NewHead, Policy};
 use crate::named::model_of;
 use crate::ops::Capability;
@@ -16,6 +16,7 @@ use crate::plugin::Needs;
 use crate::plugin::columns::{OLD_VALUE, SEQUENCE_VALUE, VALUE};
 use crate::ranks::after_the_first;
 use crate::run::CheckpointFiles;
+use crate::sharding::Sharding;
 use crate::{Error, Result};
 use std::path::PathBuf;
 
@@ -132,7 +133,7 @@ pub(super) fn open(
     let base = opened.lora.filter(|lora| is_plain(lora) && same_place(folder.base(), opened.source.base()));
     let trunk = match base {
         Some(_) => policy.shared_trunk(),
-        None if opened.lora.is_none() => sharding.dividing(OF_CRITIC, folder.clone()).trunk()?,
+        None if opened.lora.is_none() => sharding.dividing(OF_CRITIC, folder.clone(), true).trunk()?,
         None => folder.trunk()?,
     };
     let mut decoder = folder.value_model_over(trunk, NewHead::Zero)?;

@@ -1,10 +1,10 @@
 //! What a run reads again when it goes on, besides its dataset: it must be what it was.
 
 use crate::dataset::Prompts;
-use crate::model::{Frozen, Weights};
+use crate::dist::World;
 use crate::ops;
+use crate::sharding::TensorHere;
 use crate::{Error, Result};
-use candle_core::Tensor;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
@@ -25,22 +25,16 @@ pub(crate) struct InputHashes {
 }
 
 impl InputHashes {
-    /// Hashes the parameters that are not trained, the reference model unless checkpoints keep it, the teacher, and the
+    /// Hashes `weights` - the parameters that are not trained, the reference model unless checkpoints keep it, and the teacher - and the
     /// evaluation dataset.
     ///
     /// # Errors
-    /// If a tensor can't be read.
-    pub(crate) fn new(
-        untrained: Vec<(String, &Tensor)>,
-        reference: Option<&Frozen>,
-        teacher: Option<&Frozen>,
-        evaluated: Option<&Prompts>,
-    ) -> Result<Self> {
-        let weights = |of: Option<&Frozen>| sum_of(of.map(Frozen::weights).map(Weights::named).unwrap_or_default());
-        let (reference, teacher) = (weights(reference)?, weights(teacher)?);
+    /// If a tensor can't be read, or a rank has failed.
+    pub(crate) fn new(weights: [Vec<TensorHere<'_>>; 3], evaluated: Option<&Prompts>, world: &World) -> Result<Self> {
+        let [base, reference, teacher] = weights.map(|weights| sum_of(weights, world));
         let evaluated = evaluated.map(Prompts::fingerprint).transpose()?;
         let evaluated = evaluated.map(|hash| short(hash.as_bytes()));
-        Ok(Self { base: sum_of(untrained)?, reference, teacher, evaluated, keeps_reference: false })
+        Ok(Self { base: base?, reference: reference?, teacher: teacher?, evaluated, keeps_reference: false })
     }
 
     /// Returns the hashes without that of the evaluation dataset, for a run that has another one now.
@@ -69,15 +63,18 @@ impl InputHashes {
     }
 }
 
-/// Returns the hash of weights on the CPU.
-fn sum_of(weights: Vec<(String, &Tensor)>) -> Result<Option<u64>> {
-    if weights.is_empty() || weights.iter().any(|(_, weight)| !weight.device().is_cpu()) {
+/// Returns the hash of weights on the CPU, each of which a rank has.
+fn sum_of(weights: Vec<TensorHere<'_>>, world: &World) -> Result<Option<u64>> {
+    if weights.is_empty() || weights.iter().any(|(_, weight)| weight.is_some_and(|weight| !weight.device().is_cpu())) {
         return Ok(None);
     }
+    let own = weights.iter().map(|(_, weight)| weight.map(ops::checksum).transpose());
+    let all = world.gather("checksums", own.collect::<ops::Result<Vec<Option<u64>>>>()?)?;
     let mut hash = Sha256::new();
-    for (name, weight) in weights {
+    for (place, (name, _)) in weights.iter().enumerate() {
+        let sum = all.iter().find_map(|sums| *sums.get(place)?);
         hash.update(name);
-        hash.update(ops::checksum(weight)?.to_le_bytes());
+        hash.update(sum.ok_or(Error::Bug("no rank has a weight"))?.to_le_bytes());
     }
     Ok(Some(short(&hash.finalize())))
 }

@@ -6,7 +6,7 @@
 
 use crate::config::ZeroStage;
 use crate::dist::{Collectives, Owned, Pending, World};
-use crate::model::{self, Direction, Gradients, ModelFolder, Part, Watch, Weights, of_critic};
+use crate::model::{self, Direction, ModelFolder, Part, Watch, Weights, of_critic};
 use crate::ops;
 use candle_core::{Tensor, TensorId};
 use std::cell::{Cell, RefCell};
@@ -19,6 +19,8 @@ const SUMS_AHEAD: usize = 1;
 /// Divides the models of a run among its ranks.
 pub(crate) struct Sharding {
     stage: ZeroStage,
+    /// Whether parameters that are not trained are divided, at any stage.
+    frozen: bool,
     rank: usize,
     /// Values that each rank owns.
     loads: Vec<usize>,
@@ -29,7 +31,7 @@ pub(crate) struct Sharding {
 }
 
 /// What the ranks own of a model.
-pub(super) struct Shards {
+pub(crate) struct Shards {
     stage: ZeroStage,
     rank: usize,
     layers: usize,
@@ -37,6 +39,9 @@ pub(super) struct Shards {
     owners: HashMap<String, usize>,
     parts: BTreeMap<Part, Tensors>,
 }
+
+/// A parameter by name; none where only other ranks have it.
+pub(crate) type TensorHere<'a> = (String, Option<&'a Tensor>);
 
 /// Tensors of a part of a model.
 #[derive(Default)]
@@ -50,17 +55,24 @@ struct Tensors {
 
 impl Sharding {
     /// Divides nothing yet. A single process has everything itself.
-    pub(crate) fn new(stage: ZeroStage, world: &World) -> Self {
-        let stage = if world.size() == 1 { ZeroStage::NOTHING } else { stage };
-        if stage != ZeroStage::NOTHING {
+    pub(crate) fn new(stage: ZeroStage, frozen: bool, world: &World) -> Self {
+        let (stage, frozen) = if world.size() == 1 { (ZeroStage::NOTHING, false) } else { (stage, frozen) };
+        if stage != ZeroStage::NOTHING || frozen {
             ops::return_freed_memory();
         }
-        Self { stage, rank: world.rank(), loads: vec![0; world.size()], owners: HashMap::new(), planned: HashMap::new() }
+        let (rank, loads) = (world.rank(), vec![0; world.size()]);
+        Self { stage, frozen, rank, loads, owners: HashMap::new(), planned: HashMap::new() }
+    }
+
+    /// Returns whether ranks share parameters that are trained, or those that are not.
+    pub(crate) fn shares(&self, trained: bool) -> bool {
+        if trained { self.stage.shards_parameters() } else { self.frozen }
     }
 
     /// Returns the folder of a model that is then divided under this prefix, such that a rank holds only what it owns from the start.
-    pub(crate) fn dividing(&mut self, prefix: &'static str, folder: ModelFolder) -> ModelFolder {
-        if !self.stage.shards_parameters() {
+    /// Says whether its parameters are `trained`.
+    pub(crate) fn dividing(&mut self, prefix: &'static str, folder: ModelFolder, trained: bool) -> ModelFolder {
+        if !self.shares(trained) {
             return folder;
         }
         let mut all = folder.architecture().parameters();
@@ -85,8 +97,13 @@ impl Sharding {
         }
     }
 
-    /// Divides a model of this prefix. In stage 3, parameters that other ranks own are freed.
-    pub(super) fn divide(&mut self, prefix: &'static str, weights: &Weights, gradients: &Gradients) -> ops::Result<Shards> {
+    /// Divides a model of this prefix, with the gradients of what is trained of it. Parameters that only other ranks keep are freed.
+    pub(crate) fn divide(
+        &mut self,
+        prefix: &'static str,
+        weights: &Weights,
+        gradients: &[(String, &Tensor)],
+    ) -> ops::Result<Shards> {
         self.read(prefix, weights);
         let owners = self.owners_of(weights);
         let owned = |name: &str, t: &Tensor| Owned { tensor: t.clone(), owner: owners.get(name).copied().unwrap_or_default() };
@@ -96,12 +113,12 @@ impl Sharding {
             if weights.trains(&name) {
                 part.trained.push(owned(&name, t));
             }
-            if self.stage.shards_parameters() && is_large(weights, &name, t) {
+            if self.shares(weights.trains(&name)) && is_large(weights, &name, t) {
                 part.sharded.push(owned(&name, t));
             }
         }
-        for (name, t) in gradients.named() {
-            parts.entry(weights.part_of(&name)).or_default().gradients.push(owned(&name, t));
+        for (name, t) in gradients {
+            parts.entry(weights.part_of(name)).or_default().gradients.push(owned(name, t));
         }
         let shards = Shards { stage: self.stage, rank: self.rank, layers: weights.layers.len(), owners, parts };
         shards.free_gradients()?;
@@ -168,7 +185,7 @@ impl Shards {
 
     /// Returns whether passes gather parameters.
     pub(super) fn gathers(&self) -> bool {
-        self.stage.shards_parameters()
+        self.parts.values().any(|part| !part.sharded.is_empty())
     }
 
     /// Returns whether this rank owns the parameter of this name: without sharding, each rank does.
@@ -179,6 +196,12 @@ impl Shards {
     /// Returns whether every rank has a parameter now and always.
     pub(super) fn is_everywhere(&self, t: &Tensor) -> bool {
         !self.parts.values().flat_map(|part| &part.sharded).any(|sharded| sharded.tensor.id() == t.id())
+    }
+
+    /// Returns the tensor of a parameter of this name, unless only other ranks have it.
+    pub(super) fn here<'a>(&self, name: String, t: &'a Tensor) -> TensorHere<'a> {
+        let is_here = self.is_everywhere(t) || ops::has_values(t);
+        (name, is_here.then_some(t))
     }
 
     /// Copies what the owners have updated to all ranks, which must have reported in a gathering directly before.
@@ -252,7 +275,7 @@ struct Event {
 }
 
 /// Gathers parameters and sums gradients as a pass goes through a model.
-pub(super) struct Following<'a> {
+pub(crate) struct Following<'a> {
     shards: &'a Shards,
     by: &'a Collectives<'a>,
     sums: bool,
@@ -360,19 +383,5 @@ impl Watch for Following<'_> {
 
     fn leave(&self, direction: Direction, part: Part) -> model::Result<()> {
         self.happens(Event { enters: false, direction, part })
-    }
-}
-
-/// Follows a pass through the policy and a critic.
-pub(super) struct Watching<'a> {
-    pub policy: Following<'a>,
-    pub critic: Option<Following<'a>>,
-}
-
-impl Watching<'_> {
-    /// Does what is left of a direction; see [`Following::finish`].
-    pub(super) fn finish(&self, direction: Direction) -> model::Result<()> {
-        self.policy.finish(direction)?;
-        self.critic.as_ref().map_or(Ok(()), |critic| critic.finish(direction))
     }
 }
