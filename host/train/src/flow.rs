@@ -23,6 +23,8 @@ pub struct Flow {
     gives_values: bool,
     /// Whether it learns from the scores of rewards.
     pub(super) has_scores: bool,
+    /// Whether it compares the policy's distributions of given tokens with a teacher's.
+    compares_distributions: bool,
 }
 
 /// Which metrics a run has.
@@ -53,13 +55,15 @@ impl Flow {
             has_pairs: data.shape == Shape::Pairs,
             has_labels: needs.has(LABEL),
             gives_values: needs.has(SEQUENCE_VALUE),
+            compares_distributions: !generates && needs.divergence().is_some(),
         }
     }
 
     /// Returns the data of algorithms that learn from what the policy generates, as pairs or one by one.
     #[cfg(test)]
     pub(super) fn generated(has_pairs: bool) -> Self {
-        Self { generates: true, has_pairs, has_labels: false, gives_values: false, has_scores: true }
+        let has_scores = true;
+        Self { generates: true, has_pairs, has_labels: false, gives_values: false, has_scores, compares_distributions: false }
     }
 
     /// Returns whether the policy generates completions.
@@ -126,9 +130,10 @@ impl Flow {
         MetricsPlan { usual, of_scores: self.has_scores, of_completions: self.generates, of_pass }
     }
 
-    /// Returns the divisor of logits in training: the sampling temperature if sampled tokens are learned one by one.
+    /// Returns the divisor of logits in training: the sampling temperature if sampled tokens are learned one by one, or if distributions
+    /// are compared.
     pub(super) fn temperature(self, config: &Config) -> f32 {
-        if self.learns_samples() { config.temperature as f32 } else { 1.0 }
+        if self.learns_samples() || self.compares_distributions { config.temperature as f32 } else { 1.0 }
     }
 }
 
@@ -162,6 +167,7 @@ mod tests {
             has_labels,
             gives_values,
             has_scores: false,
+            compares_distributions: false,
         };
         let (labelled, pairs, values) = (dataset(false, true, false), dataset(true, false, false), dataset(true, false, true));
         let refused = |flow: Flow, names: &[&str]| flow.check_needs(&names.iter().copied().collect()).err();
@@ -187,5 +193,14 @@ mod tests {
             let said = refused(flow, names).unwrap_or_default();
             assert!(said.contains(&format!("{wrong:?}")), "{flow}, {names:?}: {said}");
         }
+    }
+
+    #[test]
+    fn logits_are_divided_where_tokens_are_sampled_or_distributions_compared() {
+        let given = Flow { generates: false, has_scores: false, ..Flow::generated(false) };
+        let config = Config { temperature: 0.5, ..Config::default() };
+        let distilled = Flow { compares_distributions: true, ..given };
+        let all = [Flow::generated(false), Flow::generated(true), given, distilled].map(|flow| flow.temperature(&config));
+        assert_eq!(all, [0.5, 1.0, 1.0, 0.5]);
     }
 }

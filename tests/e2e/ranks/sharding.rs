@@ -2,9 +2,10 @@
 //! ranks goes on from.
 
 use rlhost_tests::ranked::{Case, arguments, possible, process, run, same_figures, same_weights, send};
-use rlhost_tests::{HOSTILE, Place, STORIES, tiny};
+use rlhost_tests::{HOSTILE, Outcome, Place, STORIES, tiny};
 use serde_json::json;
-use std::process::Stdio;
+use std::collections::BTreeMap;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 /// Longest that anything here is waited for.
@@ -105,6 +106,41 @@ fn every_optimizer_and_an_adapter_make_the_same_step() {
     compare(&place, &[("lora-ppo:ppo", &[]), ("lora-grpo:grpo", &["--beta", "0.1"])], true, &CUTS[2..], &online);
 }
 
+#[test]
+fn models_that_are_not_trained_are_divided_at_any_stage() {
+    if !possible() {
+        return;
+    }
+    let place = Place::with_answers();
+    made(&place, "other", json!({"model_type": "qwen2", "hidden_act": "silu", "tie_word_embeddings": true}));
+    let alone = [&STEPS[..], &["--shard-frozen", "true"]].concat();
+    let cuts = [(2, "4", "0"), (2, "4", "2"), (4, "2", "0")];
+    let reference = ["--ref-model", "other", "--max-tokens-per-microbatch", "90"];
+    compare(&place, &[("dpo", &reference), ("lora:dpo", &["--lora-r", "4", "--lora-dropout", "0.1"])], false, &cuts, &alone);
+    let precomputed = ["--precompute-ref-log-probs", "true"];
+    compare(&place, &[("before:dpo", &precomputed)], false, &CUTS[2..3], &STEPS);
+    let online = [&alone[..], &["--num-generations", "2"]].concat();
+    let lora = ["--lora-r", "4", "--beta", "0.1", "--num-iterations", "2"];
+    compare(&place, &[("lora-grpo:grpo", &lora), ("lora-ppo:ppo", &["--lora-r", "4"])], true, &cuts[..2], &online);
+    // One that follows the policy is whole.
+    let follows = ["--beta", "0.1", "--sync-ref-model", "true", "--ref-model-sync-steps", "1", "--num-generations", "2"];
+    compare(&place, &[("follows:grpo", &follows)], true, &CUTS[2..3], &STEPS);
+    // A teacher's predictions are compared within the policy's passes, or scored before.
+    let teacher = ["--teacher-model", "other"];
+    let gradient = ["--teacher-model", "other", "--loss-type", "policy_gradient"];
+    let cases: [Case<'_>; 2] = [("distillation", &teacher), ("gradient:distillation", &gradient)];
+    compare(&place, &cases, true, &[cuts[0], CUTS[2], CUTS[3]], &alone);
+    let uneven = [&arguments("distillation", true, &teacher)[..], &["--max-steps", "2", "--shard-frozen", "true"]].concat();
+    let sizes = |size: &'static str| ["--per-device-train-batch-size", size, "--max-tokens-per-microbatch", "70"];
+    run(&place, "even", 1, &[&uneven[..], &sizes("9")].concat()).succeeded();
+    run(&place, "uneven", 3, &[&uneven[..], &sizes("3")].concat()).succeeded();
+    same_figures(&place, "uneven", "even");
+    let dora = ["--lora-r", "4", "--use-dora", "true", "--shard-frozen", "true", "--num-generations", "2"];
+    let refused = run(&place, "dora", 2, &arguments("grpo", true, &dora));
+    assert_eq!(refused.code, Some(2), "{refused:?}");
+    assert!(refused.error().contains("shard_frozen is true, but a pass with DoRA"), "{}", refused.error());
+}
+
 /// Writes the configuration of a small model and makes the model.
 fn made(place: &Place, name: &str, own: serde_json::Value) {
     let mut config = json!({
@@ -167,9 +203,10 @@ fn a_divided_run_repeats_to_the_bit_and_goes_on_however_many_ranks_divide_it() {
     for file in (1..=4).flat_map(files) {
         place.assert_same_end("again", "four", 6, &file);
     }
+    consolidate(&place, "four", "joined");
     for (ranks, size, stage) in [(4, 2, 3), (4, 2, 1), (2, 4, 3), (2, 4, 2), (2, 4, 0), (1, 8, 3)] {
         let name = format!("on-{ranks}-{stage}");
-        place.copy("four", &name);
+        place.copy(if ranks == 2 { "joined" } else { "four" }, &name);
         let sets = [format!("per_device_train_batch_size={size}"), format!("zero_stage={stage}")];
         let resume = ["resume", &name, "--step", "3", "--set", &sets[0], "--set", &sets[1]];
         let outcome = if ranks == 1 { place.run(&resume) } else { place.run_ranks(ranks, &resume) };
@@ -185,6 +222,33 @@ fn a_divided_run_repeats_to_the_bit_and_goes_on_however_many_ranks_divide_it() {
     let set = ["--set", "per_device_train_batch_size=4", "--set", "zero_stage=2", "--max-steps", "8"];
     place.run_ranks(2, &[&["resume", "back", "--step", "6"][..], &set].concat()).succeeded();
     assert_eq!(place.checkpoints("back").last(), Some(&8));
+}
+
+/// Copies a run and joins the files that its ranks wrote of each checkpoint.
+fn consolidate(place: &Place, from: &str, to: &str) {
+    place.copy(from, to);
+    let files = |run: &str| {
+        let names = |folder: &str| place.entries_of(&format!("{run}/checkpoint-6/{folder}"));
+        ["", "trainer", "trainer/value_model"].map(names)
+    };
+    // A file that somebody has put there would be lost.
+    place.write(&format!("{to}/checkpoint-6/notes.txt"), "mine");
+    let refused = place.run(&["checkpoint", "consolidate", to]);
+    assert_eq!(refused.code, Some(2), "{refused:?}");
+    assert!(refused.error().contains("it contains notes.txt, which the run did not write"), "{}", refused.error());
+    std::fs::remove_file(place.path(&format!("{to}/checkpoint-6/notes.txt"))).unwrap();
+    let done = place.run(&["checkpoint", "consolidate", to]);
+    done.succeeded();
+    assert!(done.stdout.contains("checkpoint-6: 12 files joined into 3"), "{done:?}");
+    let whole = |names: &[String]| names.iter().filter(|name| name.ends_with(".safetensors")).cloned().collect::<Vec<_>>();
+    let [model, trainer, value_model] = files(to);
+    assert_eq!([whole(&model), whole(&value_model)], [["model.safetensors"]; 2]);
+    assert!(trainer.contains(&"optimizer.safetensors".to_owned()) && !trainer.iter().any(|name| name.contains("-of-")));
+    assert!(!model.iter().any(|name| name.ends_with(".index.json")));
+    same_weights(place, to, from, 6);
+    place.run(&["checkpoint", "verify", to]).succeeded();
+    let again = place.run(&["checkpoint", "consolidate", &format!("{to}/checkpoint-3")]);
+    assert!(again.stdout.contains("every file of it is whole"), "{again:?}");
 }
 
 #[test]
@@ -228,6 +292,72 @@ fn a_divided_run_whose_ranks_are_killed_goes_on_to_the_bit() {
     let left = std::fs::read_dir(place.path("killed")).unwrap().filter_map(Result::ok);
     let left: Vec<_> = left.filter(|entry| entry.file_name().to_string_lossy().starts_with(".checkpoint")).collect();
     assert!(left.is_empty(), "{left:?}");
+}
+
+/// Compiles the library that kills a rank within a call, if there is a C compiler.
+fn killer(place: &Place) -> Option<String> {
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/ranked/kill_at.c");
+    let library = place.path("kill_at.so").display().to_string();
+    let compiled = Command::new("cc").args(["-shared", "-fPIC", "-o", &library, source, "-ldl"]).status();
+    match compiled {
+        Ok(status) if status.success() => Some(library),
+        failed => {
+            println!("skipped: cc can't compile {source}: {failed:?}");
+            None
+        }
+    }
+}
+
+/// How often rank 1 called each function in the run that wrote this file.
+fn counted(place: &Place, file: &str) -> BTreeMap<String, usize> {
+    let text = std::fs::read_to_string(place.path(file)).unwrap();
+    let line = |line: &str| line.split_once(' ').map(|(name, count)| (name.to_owned(), count.parse().unwrap())).unwrap();
+    text.lines().map(line).collect()
+}
+
+#[test]
+fn a_rank_that_dies_in_any_phase_of_a_step_leaves_a_run_that_goes_on_to_the_bit() {
+    if !possible() {
+        return;
+    }
+    let place = Place::with_answers();
+    let Some(library) = killer(&place) else { return };
+    let steps: usize = 6;
+    let own = ["--max-steps", "6", "--save-steps", "1", "--save-total-limit", "3", "--zero-stage", "3", "--model", tiny()];
+    let more = ["--per-device-train-batch-size", "4", "--resume-from-checkpoint", "--logging-steps", "1"];
+    let all = [&arguments("dpo", false, &own)[..], &more].concat();
+    let of = |run: &'static str| [&all[..], &["--output-dir", run]].concat();
+    let counts = place.path("counts").display().to_string();
+    let mut whole = place.ranks(2, &of("whole"));
+    Outcome::new(whole.env("LD_PRELOAD", &library).env("COUNT_CALLS", counts).output().unwrap()).succeeded();
+    let calls = counted(&place, "counts");
+    let [broadcasts, reductions] = ["MPI_Bcast", "MPI_Reduce"].map(|name| calls[name]);
+    assert!(broadcasts >= 4 * steps && reductions >= 2 * steps && calls["rename"] >= steps, "{calls:?}");
+    // Of a step's reductions and gathers.
+    let (of_step, third) = (reductions / steps, broadcasts / steps / 3);
+    let phases = [
+        ("forward", format!("MPI_Reduce={},MPI_Bcast={third}", 2 * of_step)),
+        ("gather", format!("MPI_Reduce={},MPI_Bcast={}", 2 * of_step, 2 * third)),
+        ("reduce", format!("MPI_Reduce={}", of_step + of_step / 2)),
+        ("update", format!("MPI_Reduce={of_step},MPI_Send=2")),
+        ("save", "rename=1".to_owned()),
+        ("save again", "rename=2".to_owned()),
+    ];
+    for (phase, at) in phases {
+        let mut killed = place.ranks(2, &of("killed"));
+        let outcome = killed.env("LD_PRELOAD", &library).env("KILL_AT", format!("1:{at}")).output().unwrap();
+        let outcome = Outcome::new(outcome);
+        let within = at.rsplit(',').next().and_then(|last| last.split('=').next()).unwrap();
+        assert!(outcome.stderr.contains(&format!("killed in {within}")), "{phase}: {outcome:?}");
+        assert!(outcome.code != Some(0) && outcome.stderr.contains("rank 1"), "{phase}: {outcome:?}");
+        if !place.checkpoints("killed").is_empty() {
+            place.run(&["checkpoint", "verify", "killed"]).succeeded();
+        }
+    }
+    place.run_ranks(2, &of("killed")).succeeded();
+    for number in 1..=2 {
+        place.assert_same_end("killed", "whole", 6, &format!("model-{number:05}-of-00002.safetensors"));
+    }
 }
 
 #[test]
