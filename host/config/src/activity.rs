@@ -43,6 +43,8 @@ pub enum Activity {
     Training,
     /// Evaluates on prompts that are not trained on.
     Evaluating,
+    /// Waits until somebody requests that it goes on.
+    Paused,
     /// Writes a checkpoint.
     Saving,
     /// Trains a tokenizer.
@@ -71,6 +73,7 @@ impl Activity {
             Self::ComputingValues => "critic",
             Self::Training => "training",
             Self::Evaluating => "evaluating",
+            Self::Paused => "paused",
             Self::Saving => "saving",
             Self::TrainingTokenizer => "training the tokenizer",
             Self::WritingModel => "writing the model",

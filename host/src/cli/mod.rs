@@ -17,6 +17,7 @@ mod columns;
 mod compare;
 mod completions;
 mod consolidate;
+mod control;
 mod diagnose;
 mod display;
 mod dry_run;
@@ -102,6 +103,8 @@ enum Other {
     Sweep(sweep::Args),
     /// Replace a plugin or reward model of a running run
     Swap(swap::Args),
+    /// Have a running run pause, go on, save, evaluate or stop
+    Control(control::Args),
     /// Score a run's completions with another reward and compare the scores
     Replay(replay::Args),
     /// Score texts with a reward model
@@ -277,6 +280,7 @@ fn carry_out(matches: &ArgMatches, known: &Known) -> Result<(), Failure> {
         Other::Resume(args) => resume::run(&args),
         Other::Sweep(args) => sweep::run(&args),
         Other::Swap(args) => swap::run(&args),
+        Other::Control(args) => control::run(&args),
         Other::Replay(args) => replay::run(&args),
         Other::Score(args) => score::run(&args),
         Other::Ui(args) => ui::run(&args),

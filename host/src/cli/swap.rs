@@ -127,7 +127,7 @@ fn is_later(one: &str, other: &str) -> bool {
 }
 
 /// Reads the run's events until the one that answers the request.
-fn wait(run: &Path, events: &Path, from: u64, request: &str) -> anyhow::Result<EventLine> {
+pub(super) fn wait(run: &Path, events: &Path, from: u64, request: &str) -> anyhow::Result<EventLine> {
     let begun = Instant::now();
     let mut told = false;
     loop {
@@ -145,7 +145,7 @@ fn wait(run: &Path, events: &Path, from: u64, request: &str) -> anyhow::Result<E
             return Err(anyhow!("{}: the newer request {name} was handled instead, so this one was dropped", run.display()));
         }
         if is_running(run) == Some(false) {
-            return Err(anyhow!("{}: the run ended before the swap", run.display()));
+            return Err(anyhow!("{}: the run ended before it answered", run.display()));
         }
         if !told && begun.elapsed() > Duration::from_secs(2) {
             tracing::info!("waiting for the current step to end");

@@ -1,9 +1,10 @@
 //! `rlhost ui`: a page in the browser with the runs of a folder.
 
 use super::failure::Failure;
-use super::{output, replay, swap};
+use super::{control, output, replay, swap};
 use crate::plugin::Source;
 use crate::report;
+use crate::run::RunAction;
 use anyhow::anyhow;
 use rlhost_ui::{Backend, Page, Question, Rescored, Settings};
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -100,6 +101,10 @@ impl Backend for Plugins {
 
     fn swap(&self, run: &Path, name: &str, bytes: &[u8]) -> Result<String, String> {
         swap::request(run, name, bytes).map_err(|error| message(&error))
+    }
+
+    fn request(&self, run: &Path, action: RunAction) -> Result<String, String> {
+        control::request(run, action, &format!("{}, in the browser", control::user())).map_err(|error| message(&error))
     }
 
     fn rescore(&self, question: &Question<'_>) -> Result<Vec<Rescored>, String> {

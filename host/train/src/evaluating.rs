@@ -43,6 +43,19 @@ impl Trainer {
         Ok(())
     }
 
+    /// Evaluates because somebody requested it, and logs the metrics. Nothing in the run follows from them: neither the best checkpoint nor
+    /// an early end nor a learning rate.
+    pub(super) fn evaluate_as_requested(&mut self, stop: &AtomicBool, listener: &mut dyn Listener) -> Result<()> {
+        let Some(evaluation) = &self.evaluation else { return Ok(()) };
+        let prompts = evaluation.prompts.all()?.to_vec();
+        let step = self.state.global_step;
+        let figures = self.or_roll_back(listener, |this| this.evaluate_on(&prompts, Some(stop)))?;
+        let Some(figures) = figures else { return Ok(()) };
+        self.journal.log(step, self.epoch(), &figures)?;
+        listener.evaluated(step, &figures);
+        Ok(())
+    }
+
     /// Evaluates without training, on the evaluation dataset or otherwise on the run's own, and returns the metrics.
     ///
     /// # Errors
@@ -86,7 +99,7 @@ impl Trainer {
         };
         let sizes: Vec<usize> = groups.iter().map(Vec::len).collect();
         let mut parts = Vec::new();
-        let whole = self.collector.reads_models().then(|| self.learner.whole()).transpose()?;
+        let whole = self.collector.reads_policy().then(|| self.learner.whole()).transpose()?;
         let task = Task::new(Activity::Evaluating).out_of(collected as u64, Unit::Things);
         for some in groups {
             if let Some(stop) = stop

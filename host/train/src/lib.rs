@@ -25,6 +25,7 @@ mod plan;
 mod plugins;
 mod ranks;
 mod rehearsal;
+mod requests;
 mod rescoring;
 mod reward_failure;
 mod reward_model;

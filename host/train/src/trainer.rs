@@ -163,7 +163,7 @@ impl Trainer {
     }
 
     /// Passes the plugins and a recorder at the current step to `change`.
-    fn record<T>(
+    pub(super) fn record<T>(
         &mut self,
         listener: &mut dyn Listener,
         change: impl FnOnce(&mut Plugins, &mut Recorder<'_>) -> Result<T>,
@@ -175,17 +175,18 @@ impl Trainer {
 
     /// Has the policy write completions of one prompt, to show them.
     fn sample(&mut self, step: u64) -> Result<Option<Sample>> {
-        let _whole = self.collector.reads_models().then(|| self.learner.whole()).transpose()?;
+        let _whole = self.collector.reads_policy().then(|| self.learner.whole()).transpose()?;
         self.collector.sample(self.learner.policy(), step)
     }
 
     /// Returns whether all steps are taken, or evaluations have ended the run.
-    fn is_over(&self) -> bool {
+    pub(super) fn is_over(&self) -> bool {
         self.state.global_step >= self.plan.max_steps || self.state.patience.is_lost(&self.plan.evaluation).is_some()
     }
 
     fn steps(&mut self, stop: &AtomicBool, listener: &mut dyn Listener) -> Result<Finished> {
         self.journal.begin();
+        self.meet_in_folder()?;
         let idle = self.is_over() && !self.state.owes_evaluation;
         let before = if idle { None } else { self.sample(self.state.global_step)? };
         self.show_progress();
@@ -218,7 +219,9 @@ impl Trainer {
         self.journal.tidy(step);
         let seconds = self.journal.took().as_secs_f64();
         self.journal.event(&if stopped { Event::Stopped { step, seconds } } else { Event::Finished { step, seconds } })?;
-        let after = if stopped || idle || stop.load(Ordering::Relaxed) { None } else { self.sample(step)? };
+        // A signal may have reached some ranks meanwhile, and all write samples together.
+        let is_late = stopped || idle || ranks::any(&self.world, stop.load(Ordering::Relaxed))?;
+        let after = if is_late { None } else { self.sample(step)? };
         let chat = self.collector.data().prompts().has_chat();
         Ok(Finished {
             idle,
@@ -261,6 +264,7 @@ impl Trainer {
         let step = self.state.global_step;
         self.show_progress();
         self.follow(false)?;
+        let requested = self.take_requests(false)?;
         let last = step == self.plan.max_steps;
         if step.is_multiple_of(self.plan.periods.log) || last || step == 1 && self.plan.logs_first_step {
             self.record(listener, |_, recorder| recorder.end_window())?;
@@ -268,9 +272,12 @@ impl Trainer {
         listener.stepped(step);
         if self.evaluation.as_ref().is_some_and(|evaluation| evaluation.is_due(step)) {
             self.evaluate(stop, listener)?;
+        } else if requested.evaluates {
+            self.evaluate_as_requested(stop, listener)?;
         }
-        let stopped = ranks::any(&self.world, stop.load(Ordering::Relaxed))? && (!last || self.state.owes_evaluation);
-        let saves = self.saves_at(step) || stopped;
+        let stops = ranks::any(&self.world, stop.load(Ordering::Relaxed))? || requested.stops;
+        let stopped = stops && (!last || self.state.owes_evaluation);
+        let saves = self.saves_at(step) || stopped || requested.saves;
         if saves || step.is_multiple_of(COMPARE_EVERY) {
             ranks::compare_weights(&self.world, &self.learner.trained_everywhere(), step)?;
         }
@@ -278,6 +285,9 @@ impl Trainer {
             self.save_together(listener)?;
         } else {
             self.after_saves(listener)?;
+        }
+        if requested.pauses == Some(true) && !stopped {
+            return self.wait_while_paused(stop, listener);
         }
         Ok(stopped)
     }
@@ -331,21 +341,20 @@ impl Trainer {
     fn give_up(&mut self, error: Error) -> Error {
         let step = self.state.global_step;
         if !self.world.is_first() {
-            if step > 0 && self.learner.is_divided() {
+            if step > 0 && self.learner.is_divided() && !error.is_of_saving() {
                 // The first rank says what is wrong with a part.
-                drop(self.last_checkpoint());
+                drop(self.save_after_failure());
             }
             return error;
         }
         // The failure itself is what the user must see, whether or not these succeed.
         let _ = self.journal.event(&Event::Failed { step, reason: error.to_string() });
-        let of_saving = matches!(error, Error::Checkpoint(_));
-        if step > 0 && !of_saving && !self.journal.has_checkpoint(step) {
-            let saved = self.last_checkpoint().or_else(|e| match e {
+        if step > 0 && !error.is_of_saving() && !self.journal.has_checkpoint(step) {
+            let saved = self.save_after_failure().or_else(|e| match e {
                 // What was learned is worth more than the state of a plugin that keeps it to itself.
                 Error::Plugin(_) => {
                     self.plugins.restart_from_exported();
-                    self.last_checkpoint()
+                    self.save_after_failure()
                 }
                 other => Err(other),
             });

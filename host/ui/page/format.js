@@ -80,6 +80,7 @@ export const EVENTS = {
   settings_refused: ["settings rejected", "refused"],
   plugin_error: ["plugin failed", "failure"],
   settings_changed: ["settings changed", "settings"],
+  requested: ["requested", "quiet"],
   checkpoint_saved: ["checkpoint", "quiet"],
   checkpoint_kept: ["checkpoint kept", "quiet"],
   checkpoints_removed: ["checkpoints removed", "quiet"],

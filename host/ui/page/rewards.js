@@ -46,7 +46,7 @@ export class RewardsView {
 
   plugin(plugin, trial) {
     const { name, now } = plugin;
-    const control = this.run.about.control && this.run.status.state === "running";
+    const control = this.run.about.control && this.run.isAlive();
     const mean = h("b", {}, number(plugin.mean));
     this.places.set(name, mean);
     const place = trial ?? h("div", { class: "trial", data: { plugin: name } });

@@ -6,6 +6,7 @@ import { ago, clock, count, duration, eventName, eventTone, isMarked, number } f
 import { Controls, Curves } from "./curves.js";
 import { CompletionsView } from "./completions.js";
 import { RewardsView } from "./rewards.js";
+import { Steering } from "./steer.js";
 import { address, connection } from "./place.js";
 
 const TABS = [["overview", "Overview"], ["charts", "Charts"], ["completions", "Completions"], ["rewards", "Rewards"], ["events", "Events"], ["settings", "Settings"]];
@@ -24,6 +25,7 @@ class Run {
     Object.assign(this, { main, about, name, data: null, events: [], status: {}, view: null, range: {}, axis: "step" });
     this.listeners = new Map();
     this.header = h("header", { class: "run" });
+    this.steering = new Steering(this);
     this.tabs = h("div", { class: "tabs", role: "tablist", "aria-label": "Views" });
     this.panel = h("div", { id: "panel", role: "tabpanel", tabindex: "-1" });
     document.title = `${name} \u00b7 rlhost`;
@@ -33,7 +35,7 @@ class Run {
     const [about, series] = await Promise.all([ask("run", { run: this.name }), this.series()]);
     this.take(about);
     this.data = series;
-    fill(this.main, this.header, this.tabs, this.panel);
+    fill(this.main, this.header, this.steering.element, this.tabs, this.panel);
     this.head();
     this.close = follow(() => ({ run: this.name, rows: this.data.rows, generation: this.data.generation, events: this.total }), (news) => this.hear(news), (state) => this.connected(state));
     this.clock = setInterval(() => this.head(), 5000);
@@ -42,7 +44,12 @@ class Run {
   /** Says that the page is live while there is something to hear. */
   connected(state) {
     this.connection = state;
-    connection(state === "live" && this.status.state !== "running" ? "none" : state);
+    connection(state === "live" && !this.isAlive() ? "none" : state);
+  }
+
+  /** Whether a process is running the run. */
+  isAlive() {
+    return ["running", "paused"].includes(this.status.state);
   }
 
   take(about) {
@@ -124,6 +131,7 @@ class Run {
     if (news.events) {
       this.events.push(...news.events);
       this.total += news.events.length;
+      this.steering.answered(news.events);
       this.tell("events", news.events);
     }
     if (news.completions) {
@@ -182,7 +190,8 @@ class Run {
     const { status, facts } = this;
     const share = status.max_steps ? Math.min(1, (status.step ?? 0) / status.max_steps) : 0;
     const tile = (title, value, below = "") => h("div", { class: "tile" }, h("dt", {}, title), h("dd", {}, value, below === "" ? null : h("small", {}, below)));
-    const running = status.state === "running";
+    const running = this.isAlive();
+    this.steering.update();
     const first = this.data?.series.reward?.y.find((value) => value !== null);
     const from = first === undefined || first === null ? "" : `from ${number(first)}`;
     const tiles = [

@@ -30,7 +30,7 @@ export async function whatIf(place, run, plugin, what, newest = 512) {
   const amount = h("select", { "aria-label": "How many completions", onchange: (e) => whatIf(place, run, plugin, what, Number(e.target.value)) }, AMOUNTS.map((value) => h("option", { value, selected: value === newest }, `newest ${value}`)));
   const body = h("div", {}, h("p", { class: "muted" }, "Scoring\u2026"));
   const swap = h("button", { class: "primary", disabled: true, onclick: () => send(run, plugin, what, swap) }, "Swap it in");
-  const running = run.status.state === "running";
+  const running = run.isAlive();
   const note = running ? "The run tries it again, and swaps it in before its next step." : "The run is not running, so nothing can be swapped.";
   fill(place, h("section", { class: "whatif", "aria-label": `What if ${title}` }, h("div", { class: "bar" }, h("h3", {}, "What if ", h("span", { class: "outside" }, title)), amount, swap, h("span", { class: "muted" }, note), close), body));
   try {

@@ -22,7 +22,7 @@ macro_rules! asset {
 }
 
 /// All of them.
-pub(crate) const ASSETS: [Asset; 16] = [
+pub(crate) const ASSETS: [Asset; 17] = [
     Asset { path: "", kind: "text/html; charset=utf-8", text: include_str!("../page/index.html") },
     asset!("app.js", SCRIPT),
     asset!("ask.js", SCRIPT),
@@ -35,6 +35,7 @@ pub(crate) const ASSETS: [Asset; 16] = [
     asset!("rewards.js", SCRIPT),
     asset!("run.js", SCRIPT),
     asset!("runs.js", SCRIPT),
+    asset!("steer.js", SCRIPT),
     asset!("whatif.js", SCRIPT),
     asset!("style.css", STYLE),
     Asset { path: "uplot.js", kind: SCRIPT, text: CHART_LIBRARY },

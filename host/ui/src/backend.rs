@@ -1,6 +1,6 @@
 //! What the page needs of the rest of the program.
 
-use crate::run::PluginVersion;
+use crate::run::{PluginVersion, RunAction};
 use serde_json::{Map, Value};
 use std::path::Path;
 
@@ -21,6 +21,12 @@ pub trait Backend: Send + Sync + 'static {
     /// # Errors
     /// If the run is not running, or has no such plugin.
     fn swap(&self, run: &Path, name: &str, bytes: &[u8]) -> Result<String, String>;
+
+    /// Requests something of a running run. Returns the request's name, which the event that answers it has.
+    ///
+    /// # Errors
+    /// If the run is not running.
+    fn request(&self, run: &Path, action: RunAction) -> Result<String, String>;
 
     /// Scores recorded completions with another reward.
     ///

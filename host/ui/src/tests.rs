@@ -1,7 +1,7 @@
 //! The page's server, asked over HTTP.
 
 use crate::backend::{Backend, Question, Rescored};
-use crate::run::{PluginVersion, RunFiles};
+use crate::run::{PluginVersion, RunAction, RunFiles};
 use crate::server::{Page, Settings};
 use serde_json::{Value, json};
 use std::fs::{self, File};
@@ -29,6 +29,10 @@ impl Backend for Fake {
 
     fn swap(&self, run: &Path, name: &str, bytes: &[u8]) -> Result<String, String> {
         Ok(format!("{name}@{}:{}", run.file_name().unwrap().to_string_lossy(), String::from_utf8_lossy(bytes)))
+    }
+
+    fn request(&self, run: &Path, action: RunAction) -> Result<String, String> {
+        Ok(format!("{}:{}", run.file_name().unwrap().to_string_lossy(), action.name()))
     }
 
     fn rescore(&self, question: &Question<'_>) -> Result<Vec<Rescored>, String> {
@@ -331,6 +335,13 @@ fn acts_need_control_and_come_from_the_page() {
     fs::write(plugins.join(format!("r-{}.wasm", "ab".repeat(8))), "older").unwrap();
     assert_eq!(served.post("api/roll-back?run=a&plugin=r&hash=abababababab", b"").json()["request"], "r@a:older");
     assert_eq!(served.get("api/source?run=a&plugin=r&hash=abababababab").json(), json!({"source": "older", "bytes": 5}));
+    assert_eq!(served.post("api/steer?run=a&action=pause", b"").json()["request"], "a:pause");
+    let unknown = served.post("api/steer?run=a&action=fly", b"");
+    assert!(unknown.status == 400 && unknown.body.contains("pause, continue, save, evaluate, stop"), "{}", unknown.body);
+    assert_eq!(
+        (served.get("api/steer?run=a&action=stop").status, reading.post("api/steer?run=a&action=stop", b"").status),
+        (405, 403)
+    );
     // Nothing runs here whose settings could be edited.
     assert_eq!(served.post("api/configure?run=a&plugin=r", b"{\"weight\": 2}").status, 409);
 }

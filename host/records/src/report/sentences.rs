@@ -41,6 +41,11 @@ pub(super) fn about(event: &EventLine) -> String {
             let side = |key: &str| event.fields.get(key).cloned().unwrap_or_default();
             format!("{name}: {}", differences(&side("from"), &side("to")))
         }
+        EventKind::Requested => {
+            let refused = text("refused");
+            let refused = if refused.is_empty() { String::new() } else { format!("; refused: {refused}") };
+            format!("{} by {}{refused}", text("action"), text("by"))
+        }
         EventKind::CheckpointSaved => took(event, "written in "),
         EventKind::CheckpointFailed | EventKind::Failed => text("reason").to_owned(),
         EventKind::CheckpointKept => text("reason").to_owned(),

@@ -82,6 +82,18 @@ pub enum Event<'a> {
     },
     /// A reward's weight or error policy changed.
     SettingsChanged { plugin: &'a str, step: u64, from: Scoring, to: Scoring },
+    /// Somebody requested something of the run, which it does or refuses.
+    Requested {
+        /// What; see [`RunAction`](super::RunAction).
+        action: &'a str,
+        by: &'a str,
+        step: u64,
+        /// The request's name.
+        request: &'a str,
+        /// Why it is not done.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        refused: Option<&'a str>,
+    },
     /// A checkpoint is on disk.
     CheckpointSaved { step: u64, path: String, seconds: f64 },
     /// A checkpoint was kept in addition to those of `save_total_limit`.
@@ -130,6 +142,8 @@ pub enum EventKind {
     PluginError,
     /// A reward's weight or error policy changed.
     SettingsChanged,
+    /// Somebody requested something of the run.
+    Requested,
     /// A checkpoint is on disk.
     CheckpointSaved,
     /// A checkpoint was kept in addition to those of `save_total_limit`.
@@ -168,6 +182,7 @@ impl Event<'_> {
             Self::SettingsRefused { .. } => EventKind::SettingsRefused,
             Self::PluginError { .. } => EventKind::PluginError,
             Self::SettingsChanged { .. } => EventKind::SettingsChanged,
+            Self::Requested { .. } => EventKind::Requested,
             Self::CheckpointSaved { .. } => EventKind::CheckpointSaved,
             Self::CheckpointKept { .. } => EventKind::CheckpointKept,
             Self::CheckpointsRemoved { .. } => EventKind::CheckpointsRemoved,

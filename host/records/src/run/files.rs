@@ -10,7 +10,7 @@ pub struct RunFiles<'a>(pub &'a Path);
 
 impl RunFiles<'_> {
     /// Names of what a run creates before its first step.
-    pub const BEGUN: [&'static str; 15] = [
+    pub const BEGUN: [&'static str; 16] = [
         Self::AGENT_KEY,
         Self::FAILED,
         Self::ANSWERS,
@@ -25,6 +25,7 @@ impl RunFiles<'_> {
         Self::TENSORBOARD,
         Self::REPORT,
         Self::INBOX,
+        Self::REQUESTS,
         Self::MADE_MODEL,
     ];
 
@@ -48,6 +49,8 @@ impl RunFiles<'_> {
     const TENSORBOARD: &'static str = "tensorboard";
     /// Folder into which `rlhost swap` puts plugins.
     const INBOX: &'static str = "swap";
+    /// Folder into which `rlhost control` puts requests.
+    const REQUESTS: &'static str = "requests";
     /// Folder of the model that was made for a run.
     const MADE_MODEL: &'static str = "model";
     const WRITTEN_CONFIG: &'static str = ".config.toml";
@@ -120,6 +123,11 @@ impl RunFiles<'_> {
     /// Returns the folder into which `rlhost swap` puts plugins.
     pub fn inbox(self) -> PathBuf {
         self.0.join(Self::INBOX)
+    }
+
+    /// Returns the folder into which `rlhost control` puts requests.
+    pub fn requests(self) -> PathBuf {
+        self.0.join(Self::REQUESTS)
     }
 
     /// Returns the folder of the model that was made for the run.

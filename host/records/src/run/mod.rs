@@ -8,6 +8,7 @@ mod granted;
 mod in_force;
 mod lock;
 mod metrics;
+mod requests;
 mod rollouts;
 mod version;
 
@@ -20,5 +21,6 @@ pub use granted::{Granted, accept};
 pub use in_force::ConfigInForce;
 pub use lock::{RunLock, Whereabouts, is_running, lock};
 pub use metrics::{Metrics, MetricsRow, RowKind, each_metrics_row};
+pub use requests::{RunAction, RunRequest, TakenRequest, send_request, take_requests};
 pub use rollouts::{Bound, Rollout, Rollouts, Seen, Selection, Steps, VALUES};
 pub use version::{PluginVersion, short_hash};

@@ -10,7 +10,7 @@ use crate::backend::{Question, Rescored};
 use crate::config::{self, PluginEntry, files, printable};
 use crate::followed::{PATIENCE, locked, rounded};
 use crate::metrics::Comparison;
-use crate::run::{RunFiles, is_running};
+use crate::run::{RunAction, RunFiles, is_running};
 use serde_json::{Map, Value, json};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -100,6 +100,17 @@ impl Api {
 
     fn send(&self, run: &Path, name: &str, bytes: &[u8]) -> Result<Value> {
         let request = self.backend.swap(run, name, bytes).map_err(|detail| Refused::new(409, detail))?;
+        Ok(json!({ "request": printable(&request, 300) }))
+    }
+
+    /// Requests something of the run, as `rlhost control` does.
+    pub(super) fn steer(&self, query: &Query) -> Result<Value> {
+        let (name, run) = (query.required("action")?, self.path_of(query)?);
+        let Some(action) = RunAction::parse(name) else {
+            let known = RunAction::ALL.map(RunAction::name).join(", ");
+            return Err(Refused::invalid(format!("{:?} is no action; there are {known}", printable(name, 100))));
+        };
+        let request = self.backend.request(&run, action).map_err(|detail| Refused::new(409, detail))?;
         Ok(json!({ "request": printable(&request, 300) }))
     }
 

@@ -36,6 +36,7 @@ pub(crate) enum Route {
     Swap,
     RollBack,
     Configure,
+    Steer,
 }
 
 impl Route {
@@ -59,13 +60,14 @@ impl Route {
             "swap" => Self::Swap,
             "roll-back" => Self::RollBack,
             "configure" => Self::Configure,
+            "steer" => Self::Steer,
             _ => return None,
         })
     }
 
     /// Returns whether it has a body and needs `--control`.
     pub fn acts(self) -> bool {
-        matches!(self, Self::WhatIf | Self::Swap | Self::RollBack | Self::Configure)
+        matches!(self, Self::WhatIf | Self::Swap | Self::RollBack | Self::Configure | Self::Steer)
     }
 }
 
@@ -91,6 +93,7 @@ impl Api {
             Route::Swap => self.swap(&query, body),
             Route::RollBack => self.roll_back(&query),
             Route::Configure => self.configure(&query, body),
+            Route::Steer => self.steer(&query),
         }
     }
 

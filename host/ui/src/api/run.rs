@@ -21,6 +21,7 @@ const REST: u32 = 20;
 /// Returns how a run is doing, in a word.
 pub(super) fn state(run: &Followed) -> &'static str {
     match (is_running(&run.path), run.events.last) {
+        (Some(true), _) if run.events.paused => "paused",
         (Some(true), _) => "running",
         (_, Some(EventKind::Finished)) => "finished",
         (_, Some(EventKind::Stopped)) => "stopped",

@@ -3,7 +3,7 @@
 use super::tail::{Piece, Tail};
 use crate::config::printable;
 use crate::report;
-use crate::run::{EventKind, EventLine, PluginVersion, is_undone};
+use crate::run::{EventKind, EventLine, PluginVersion, RunAction, is_undone};
 use serde::Serialize;
 use serde_json::{Map, Value};
 use std::io;
@@ -61,6 +61,8 @@ pub(crate) struct Events {
     pub generation: u64,
     pub all: Vec<Happened>,
     pub changes: Vec<Change>,
+    /// Whether the run waits until somebody requests that it goes on.
+    pub paused: bool,
     /// Whether the last process on the run began or how it ended.
     pub last: Option<EventKind>,
     pub max_steps: Option<u64>,
@@ -78,6 +80,7 @@ impl Events {
             generation: 0,
             all: Vec::new(),
             changes: Vec::new(),
+            paused: false,
             last: None,
             max_steps: None,
             started: None,
@@ -109,7 +112,14 @@ impl Events {
         let time = event.time.map(|time| time.as_millisecond() as f64 / 1000.0);
         if let Some(kind) = event.kind {
             if kind.begins() || kind.ends() {
-                self.last = Some(kind);
+                (self.last, self.paused) = (Some(kind), false);
+            }
+            if kind == EventKind::Requested && event.text("refused").is_empty() {
+                match RunAction::parse(event.text("action")) {
+                    Some(RunAction::Pause) => self.paused = true,
+                    Some(RunAction::Continue) => self.paused = false,
+                    _ => {}
+                }
             }
             if kind.begins() {
                 self.max_steps = event.fields.get("max_steps").and_then(Value::as_u64).or(self.max_steps);
@@ -231,5 +241,26 @@ mod tests {
         assert_eq!(events.changes[2].plugin, "a\\u{202e}");
         assert_eq!(events.changes[2].reason, "line\nanother\\u{1b}[31m");
         assert_eq!(events.all[5].kind, "something_newer");
+    }
+
+    #[test]
+    fn a_run_is_paused_between_a_request_that_it_took_and_the_next() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let mut text = String::new();
+        let mut after = |line: &str| {
+            text.push_str(line);
+            text.push('\n');
+            std::fs::write(file.path(), &text).unwrap();
+            let mut events = Events::new(file.path().to_owned());
+            events.advance(Instant::now() + Duration::from_secs(60)).unwrap();
+            events.paused
+        };
+        assert!(!after(r#"{"event":"started","step":0}"#));
+        assert!(!after(r#"{"event":"requested","action":"pause","step":1,"refused":"no"}"#));
+        assert!(after(r#"{"event":"requested","action":"pause","step":2}"#));
+        assert!(after(r#"{"event":"requested","action":"save","step":2}"#));
+        assert!(!after(r#"{"event":"requested","action":"continue","step":2}"#));
+        assert!(after(r#"{"event":"requested","action":"pause","step":3}"#));
+        assert!(!after(r#"{"event":"stopped","step":3}"#));
     }
 }

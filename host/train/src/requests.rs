@@ -1,0 +1,103 @@
+//! What people request of a run between two of its steps: to pause, go on, save, evaluate or stop.
+
+use super::trainer::{Listener, Trainer};
+use super::{Error, Result, ranks};
+use crate::activity::{Activity, Task};
+use crate::run::{Event, RunAction, RunRequest, TakenRequest, take_requests};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// How often a run that waits looks for requests.
+const LOOKS: Duration = Duration::from_millis(100);
+
+/// What was requested since the last step.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Requested {
+    /// Whether to wait, or to go on; the last one counts.
+    pub pauses: Option<bool>,
+    pub saves: bool,
+    pub evaluates: bool,
+    pub stops: bool,
+}
+
+impl Requested {
+    fn add(&mut self, action: RunAction) {
+        match action {
+            RunAction::Pause => self.pauses = Some(true),
+            RunAction::Continue => self.pauses = Some(false),
+            RunAction::Save => self.saves = true,
+            RunAction::Evaluate => self.evaluates = true,
+            RunAction::Stop => self.stops = true,
+        }
+    }
+}
+
+impl Trainer {
+    /// Takes what was requested, on all ranks, and records it. `waits` says whether the run is paused.
+    pub(super) fn take_requests(&mut self, waits: bool) -> Result<Requested> {
+        let taken = self.world.broadcast("requests", || Ok::<_, Error>(take_requests(self.journal.path())))?;
+        let (mut requested, step) = (Requested::default(), self.state.global_step);
+        for TakenRequest { name, request: RunRequest { action, by } } in taken {
+            let paused = requested.pauses.unwrap_or(waits);
+            let reason = match action {
+                RunAction::Evaluate if self.evaluation.is_none() => Some("the run has no evaluation dataset"),
+                RunAction::Pause if paused => Some("the run is already paused"),
+                RunAction::Pause if self.is_over() => Some("the run has taken its last step"),
+                RunAction::Continue if !paused => Some("the run is not paused"),
+                _ => None,
+            };
+            if reason.is_none() {
+                requested.add(action);
+            }
+            self.journal.event(&Event::Requested { action: action.name(), by: &by, step, request: &name, refused: reason })?;
+        }
+        Ok(requested)
+    }
+
+    /// Waits until somebody requests that the run goes on or stops, or `stop` is set; swaps, saves and evaluates meanwhile if requested.
+    /// Returns whether it stops.
+    pub(super) fn wait_while_paused(&mut self, stop: &AtomicBool, listener: &mut dyn Listener) -> Result<bool> {
+        let _task = Task::new(Activity::Paused);
+        tracing::info!("paused after step {}; `rlhost control RUN continue` goes on", self.state.global_step);
+        loop {
+            self.record(listener, super::plugins::Plugins::swap)?;
+            let requested = self.take_requests(true)?;
+            if ranks::any(&self.world, stop.load(Ordering::Relaxed))? || requested.stops {
+                return Ok(true);
+            }
+            if requested.evaluates {
+                self.evaluate_as_requested(stop, listener)?;
+            }
+            if requested.saves {
+                self.save_together(listener)?;
+                self.journal.record_saves(true)?;
+            }
+            if requested.pauses == Some(false) {
+                return Ok(false);
+            }
+            std::thread::sleep(LOOKS);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_request_decides_whether_a_run_waits() {
+        let of = |actions: &[RunAction]| {
+            let mut requested = Requested::default();
+            actions.iter().for_each(|action| requested.add(*action));
+            requested
+        };
+        assert_eq!(of(&[]), Requested::default());
+        assert_eq!(of(&[RunAction::Pause, RunAction::Continue]).pauses, Some(false));
+        assert_eq!(
+            of(&[RunAction::Continue, RunAction::Save, RunAction::Pause]),
+            Requested { pauses: Some(true), saves: true, ..Requested::default() }
+        );
+        let all = of(&RunAction::ALL);
+        assert!(all.stops && all.evaluates && all.saves);
+    }
+}
