@@ -12,7 +12,7 @@ mod cli {
     mod init;
     mod mistakes;
     mod output;
-
+    mod rollouts;
     mod sweep;
     mod terminal;
     mod trackers;
@@ -89,7 +89,7 @@ mod resume {
     mod grants;
     mod layouts;
     mod plugins;
-
+    mod rollouts;
     mod runs;
 }
 
@@ -97,6 +97,7 @@ mod runs {
     mod algorithms;
     mod bench;
     mod bf16;
+    mod control;
     mod critic;
     mod distillation;
     mod ends;

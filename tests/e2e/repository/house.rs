@@ -242,3 +242,18 @@ fn doc_comments_say_what_they_describe() {
     }
     assert!(found.is_empty(), "{}", found.join("\n"));
 }
+
+#[test]
+fn every_file_of_these_tests_is_a_module_of_them() {
+    let folder = root().join("tests/e2e");
+    let main = fs::read_to_string(folder.join("main.rs")).unwrap();
+    let mut missing = Vec::new();
+    for theme in fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path()).filter(|path| path.is_dir()) {
+        let name = |path: &Path| path.file_stem().unwrap().to_string_lossy().into_owned();
+        let begin = main.find(&format!("mod {} {{", name(&theme))).map(|at| &main[at..]).unwrap_or_default();
+        let block = begin.split_once('}').map_or("", |(block, _)| block);
+        let files = fs::read_dir(&theme).unwrap().map(|entry| entry.unwrap().path());
+        missing.extend(files.filter(|file| !block.contains(&format!("mod {};", name(file)))));
+    }
+    assert!(missing.is_empty(), "they are not compiled: {missing:?}");
+}
