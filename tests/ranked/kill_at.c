@@ -1,5 +1,6 @@
 /* Kills a rank of Open MPI within a call. Loaded by LD_PRELOAD, with
  *   KILL_AT=RANK:FUNCTION=NUMBER,FUNCTION=NUMBER...  the rank dies in the last call, each counted from the one before;
+ *   DELAY_AT=RANK:FUNCTION=MILLISECONDS              the rank waits for so long in each call;
  *   COUNT_CALLS=FILE                                  rank 1 writes how often each function was called.
  * A broadcast counts from LARGE bytes on: parameters, not headers. */
 #define _GNU_SOURCE
@@ -21,11 +22,20 @@ static int is_rank(const char *text) {
     return rank && text && !strncmp(rank, text, strlen(rank)) && text[strlen(rank)] == ':';
 }
 
+static void delay(int function) {
+    const char *all = getenv("DELAY_AT");
+    if (!is_rank(all)) return;
+    const char *rest = strchr(all, ':') + 1;
+    size_t length = strlen(NAMES[function]);
+    if (!strncmp(rest, NAMES[function], length) && rest[length] == '=') usleep(1000 * atol(rest + length + 1));
+}
+
 static void called(int function) {
     static const char *rest = NULL;
     static long seen = 0;
     static int begun = 0;
     calls[function]++;
+    delay(function);
     if (!begun) {
         const char *all = getenv("KILL_AT");
         begun = 1;

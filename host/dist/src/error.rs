@@ -12,6 +12,8 @@ pub struct Failure {
     pub plugin: Option<String>,
     /// Whether something that the user gave is at fault.
     pub mistake: bool,
+    /// Whether a checkpoint could not be written.
+    pub of_saving: bool,
 }
 
 /// Why ranks can't work together.

@@ -172,8 +172,12 @@ impl World {
     fn exchange(&self, what: &'static str, own: std::result::Result<&[u8], &Failure>) -> Result<Vec<Vec<u8>>> {
         let Some((ranks, watchdog)) = &self.others else { return Ok(own.into_iter().map(<[u8]>::to_vec).collect()) };
         if self.failed.get() {
-            let failure =
-                Failure { reason: format!("{what:?} after a failure that all ranks know of"), plugin: None, mistake: false };
+            let failure = Failure {
+                reason: format!("{what:?} after a failure that all ranks know of"),
+                plugin: None,
+                mistake: false,
+                of_saving: false,
+            };
             return Err(Error::Failed { rank: self.rank, failure });
         }
         let encoding = |source| Error::Encoding { what, source };
@@ -352,7 +356,7 @@ mod tests {
         assert_eq!(world.sum("numbers", 0.1).unwrap(), 0.1);
         world.barrier("nothing").unwrap();
         // There is nobody to tell.
-        assert!(world.tell(&Failure { reason: "it broke".into(), plugin: None, mistake: false }).is_none());
+        assert!(world.tell(&Failure { reason: "it broke".into(), plugin: None, mistake: false, of_saving: false }).is_none());
         world.barrier("nothing").unwrap();
     }
 }

@@ -55,7 +55,7 @@ mod tests {
         assert_eq!(kind(train::Error::from(call(Some(3)))), Some(false));
         assert_eq!(kind(train::Error::from(call(None))), Some(true));
         assert_eq!(kind(train::Error::DryRun(call(Some(0)))), Some(true));
-        let failure = |mistake| dist::Failure { reason: "it broke".into(), plugin: None, mistake };
+        let failure = |mistake| dist::Failure { reason: "it broke".into(), plugin: None, mistake, of_saving: false };
         assert_eq!(kind(train::Error::from(dist::Error::Failed { rank: 1, failure: failure(true) })), Some(true));
         assert_eq!(kind(train::Error::from(dist::Error::Failed { rank: 1, failure: failure(false) })), Some(false));
     }

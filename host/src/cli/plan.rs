@@ -7,11 +7,12 @@ use super::flags;
 use super::given::Given;
 use crate::config::{Config, ZeroStage};
 use crate::dist::World;
-use crate::model::ModelFolder;
+use crate::hub;
+use crate::model::{self, ModelFolder};
 use crate::train::{self, Beginning, Requirements, requirements};
 use anyhow::anyhow;
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Bytes of a gigabyte, as memory is sold.
 const GB: f64 = 1e9;
@@ -62,7 +63,7 @@ pub(super) fn run(matches: &ArgMatches, known: &Known) -> Result<(), Failure> {
         return Err(Failure::mistake(anyhow!("--memory must be a number of gigabytes above 0")));
     }
     let (_place, folder) = model(matches, &config)?;
-    let folder = ModelFolder::open(folder).map_err(Failure::of)?;
+    let folder = ModelFolder::open(&folder).map_err(|error| in_file(error, matches, &folder))?;
     let tokens = tokens(&config);
     let of = |stage: u8| {
         let config = Config { zero_stage: stage, ..config.clone() };
@@ -84,6 +85,13 @@ pub(super) fn run(matches: &ArgMatches, known: &Known) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Returns an error about the model's config.json that names the file that was given, not the copy of it.
+fn in_file(error: model::Error, matches: &ArgMatches, folder: &Path) -> Failure {
+    let Some(given) = matches.get_one::<PathBuf>("model-config") else { return Failure::of(error) };
+    let copy = folder.join("config.json").display().to_string();
+    Failure::mistake(anyhow!("{}", error.to_string().replace(&copy, &given.display().to_string())))
+}
+
 /// Returns the folder of the model's config.json, and what must be there meanwhile.
 fn model(matches: &ArgMatches, config: &Config) -> Result<(Option<tempfile::TempDir>, PathBuf), Failure> {
     if let Some(file) = matches.get_one::<PathBuf>("model-config") {
@@ -94,11 +102,14 @@ fn model(matches: &ArgMatches, config: &Config) -> Result<(Option<tempfile::Temp
         let folder = place.path().to_owned();
         return Ok((Some(place), folder));
     }
+    if let Some(named) = config.model.as_deref().filter(|named| hub::looks_like_name(named)) {
+        return Ok((None, hub::model_config(named).map_err(Failure::of)?.folder));
+    }
     if let Some(named) = &config.model {
         return Ok((None, train::model_of(named).map_err(Failure::of)?.0));
     }
     let place = tempfile::tempdir().map_err(Failure::of)?;
-    crate::model::builtin::write(place.path()).map_err(Failure::of)?;
+    model::builtin::write(place.path()).map_err(Failure::of)?;
     let folder = place.path().to_owned();
     Ok((Some(place), folder))
 }

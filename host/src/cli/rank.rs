@@ -21,7 +21,7 @@ pub(super) fn on_this_rank(work: impl FnOnce(&Rc<World>) -> Result<(), Failure>)
     if world.size() == 1 {
         return outcome;
     }
-    world.tell(&dist::Failure { reason: error.to_string(), plugin: None, mistake });
+    world.tell(&dist::Failure { reason: error.to_string(), plugin: None, mistake, of_saving: false });
     // Before the farewell: launchers end all that is left when one process has ended with a failure.
     if world.is_first() {
         output::complain(error);

@@ -205,6 +205,15 @@ impl Error {
         Self::Encoding { what, detail: error.to_string() }
     }
 
+    /// Returns whether a checkpoint could not be written, on this rank or on the one that failed.
+    pub fn is_of_saving(&self) -> bool {
+        match self {
+            Self::Checkpoint(_) => true,
+            Self::Ranks(crate::dist::Error::Failed { failure, .. }) => failure.of_saving,
+            _ => false,
+        }
+    }
+
     /// Returns whether something that the user gave is at fault, rather than the machine or the program.
     pub fn is_mistake(&self) -> bool {
         match self {

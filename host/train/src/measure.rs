@@ -128,7 +128,12 @@ impl Trainer {
     /// Returns the memory of this process, after these steps.
     fn memory(&self, steps: &[Measured]) -> Result<MemoryUse> {
         let (peak, device_peak) = (ops::peak_memory(), ops::device::peak_memory(self.learner.policy().device()));
-        let bytes = |t: &Tensor| t.elem_count() * t.dtype().size_in_bytes();
+        // Where ranks share a model, each has a part of it between steps.
+        let bytes = |t: &Tensor| if self.learner.has(t) { t.elem_count() * t.dtype().size_in_bytes() } else { 0 };
+        let copies = {
+            let _whole = self.learner.whole()?;
+            self.collector.copied_bytes(self.learner.policy())?
+        };
         let of_models = self.learner.models().flat_map(|model| [model.weights(), model.computing()]);
         let all = of_models.chain(self.collector.reference().map(|reference| reference.model().weights()));
         // Those that share storage are one tensor.
@@ -139,8 +144,8 @@ impl Trainer {
             peak,
             device_peak,
             weights: weights.into_values().sum(),
-            copies: self.collector.copied_bytes(self.learner.policy())?,
-            gradients: self.learner.trained().iter().map(|(_, t)| t.elem_count() * DType::F32.size_in_bytes()).sum(),
+            copies,
+            gradients: self.learner.gradients_here().map(|t| t.elem_count() * DType::F32.size_in_bytes()).sum(),
             moments: self.learner.optimizers()?.moments.values().map(bytes).sum(),
             activations: work.activations,
             caches: work.caches,

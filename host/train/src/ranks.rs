@@ -127,7 +127,8 @@ pub(super) fn known_to_all(world: &World, error: Error) -> Error {
     let plugin = error.plugin_at_fault().map(str::to_owned);
     // In the middle of a run, a file that can't be written is nobody's mistake.
     let mistake = error.is_mistake() && !matches!(error, Error::Write { .. });
-    match world.tell(&Failure { reason: error.to_string(), plugin, mistake }) {
+    let of_saving = error.is_of_saving();
+    match world.tell(&Failure { reason: error.to_string(), plugin, mistake, of_saving }) {
         Some(dist::Error::Failed { rank, failure }) if rank != world.rank() => dist::Error::Failed { rank, failure }.into(),
         _ => error,
     }

@@ -133,6 +133,7 @@ impl Trainer {
         let at = self.moment();
         let (learner, phase) = (&self.learner, Phase::Train);
         let mut with = With { learner, plugins: &mut self.plugins, journal: &mut self.journal, at, phase };
+        let _whole = learner.whole()?;
         let (experience, _) = self.collector.roll_out_and_score(prompts, 0, &mut with)?;
         let scored = |at: usize| {
             let rollout = &experience.rollouts[at];

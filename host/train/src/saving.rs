@@ -1,11 +1,12 @@
 //! Saves checkpoints: the first rank for all, or all ranks side by side if they divide the model.
 
 use super::trainer::{Listener, Trainer};
-use super::{Result, ranks};
+use super::{Error, Result, ranks};
 use crate::activity::{Activity, Task};
+use crate::checkpoint::PartsTimeout;
 use crate::run::RunFiles;
 use std::path::PathBuf;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// How often a run tries to save its last checkpoint.
 const TRIES: usize = 2;
@@ -21,20 +22,23 @@ impl Trainer {
         self.save()
     }
 
-    /// Has all ranks write into the run's folder where it is now, if each writes a part of a checkpoint.
-    fn meet_in_folder(&mut self) -> Result<()> {
+    /// Has all ranks write into the run's folder where it is now, if each writes a part of a checkpoint, once the previous one is written.
+    ///
+    /// # Errors
+    /// If a rank does not see the folder, or the previous checkpoint could not be written.
+    pub(super) fn meet_in_folder(&mut self) -> Result<()> {
         if !self.learner.is_divided() {
             return Ok(());
         }
+        let own = self.journal.finish_part();
+        let failures = self.world.gather("parts of a checkpoint", own)?;
         if self.world.is_first() {
+            failures.into_iter().flatten().for_each(|reason| self.journal.wait_no_longer(reason));
             self.journal.record_saves(true)?;
             self.follow(true)?;
         }
-        let folder = self.world.broadcast("the run's folder", || Ok::<_, crate::Error>(self.journal.path().to_owned()))?;
-        if !self.world.is_first() {
-            self.journal.go_to(folder);
-        }
-        Ok(())
+        let known = self.world.broadcast("saves of all ranks", || Ok::<_, Error>(self.journal.joint_saves()))?;
+        if self.world.is_first() { Ok(()) } else { self.journal.join_saves(known, self.world.rank()) }
     }
 
     /// Copies the run's state and writes it in the background: the first rank, and the others their parts, if they have some. Waits for
@@ -57,8 +61,12 @@ impl Trainer {
         if self.saves_at(step) && !self.state.owes_evaluation {
             self.journal.compare_with_best(step);
         }
-        let snapshot = self.snapshot(joint)?;
-        self.journal.write(step, move |to| snapshot.write(to));
+        let timeout = PartsTimeout::new(Duration::try_from_secs_f64(self.settings.dist_timeout_s).unwrap_or(Duration::MAX));
+        let snapshot = self.snapshot(joint.map(|save| (save, timeout.clone())))?;
+        match joint {
+            Some(save) => self.journal.write_joint(save, timeout, move |to| snapshot.write(to)),
+            None => self.journal.write(step, move |to| snapshot.write(to)),
+        }
         self.journal.waited_for_checkpoint(begun.elapsed());
         Ok(())
     }
@@ -91,26 +99,40 @@ impl Trainer {
         self.last_checkpoint()
     }
 
-    /// Returns this rank's last checkpoint once it, or its part, is on disk; see [`Trainer::final_checkpoint`]. Exchanges nothing with
-    /// the other ranks, of which one may have failed.
+    /// Returns this rank's last checkpoint once it is on disk; see [`Trainer::final_checkpoint`]. Exchanges nothing with the other ranks,
+    /// of which one may have failed.
     pub(super) fn last_checkpoint(&mut self) -> Result<PathBuf> {
         let step = self.state.global_step;
-        let writes = self.world.is_first() || self.learner.is_divided();
-        if !writes {
+        if !self.world.is_first() {
+            drop(self.journal.finish_part());
             return Ok(RunFiles(self.journal.path()).checkpoint(step));
         }
         let _task = Task::new(Activity::Saving);
-        if !self.journal.has_checkpoint(step) {
+        // Parts that ranks share have been written by all of them before, or by none.
+        let saves_alone = !self.learner.is_divided();
+        if saves_alone && !self.journal.has_checkpoint(step) {
             self.save()?;
         }
         self.journal.record_saves(true)?;
-        if !self.world.is_first() {
-            return Ok(RunFiles(self.journal.path()).checkpoint(step));
-        }
-        while self.journal.owes_checkpoint() && !self.learner.is_divided() {
+        while saves_alone && self.journal.owes_checkpoint() {
             self.save()?;
             self.journal.record_saves(true)?;
         }
         self.journal.last_checkpoint(step)
+    }
+
+    /// Saves after a failure that all ranks know of. Those that write parts do so in any case, since they don't know whether the first one
+    /// has a checkpoint of this step by now.
+    ///
+    /// # Errors
+    /// If it can't be saved.
+    pub(super) fn save_after_failure(&mut self) -> Result<PathBuf> {
+        if self.learner.is_divided() {
+            let is_there = RunFiles(self.journal.path()).checkpoint(self.state.global_step).is_dir();
+            if !is_there {
+                self.save()?;
+            }
+        }
+        self.last_checkpoint()
     }
 }

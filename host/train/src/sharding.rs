@@ -4,14 +4,18 @@
 //! parameter's moments, makes its update, and saves it. From stage 2 on it alone keeps the gradient, to which every backward pass of
 //! every rank adds, and in stage 3 it alone keeps the parameter.
 
-use crate::config::ZeroStage;
-use crate::dist::{Collectives, Owned, Pending, World};
-use crate::model::{self, Direction, ModelFolder, Part, Watch, Weights, of_critic};
+use crate::config::{ReduceDtype, ZeroStage};
+use crate::dist::{Collectives, Owned, Pending, Reduction, World};
+use crate::model::{self, Architecture, Direction, ModelFolder, Part, Watch, Weights, of_critic};
 use crate::ops;
+use crate::{Error, Result};
 use candle_core::{Tensor, TensorId};
 use std::cell::{Cell, RefCell};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+
+/// How parameters are gathered outside of passes that learn: nothing is summed.
+const GATHERING: Reduction = Reduction { dtype: ReduceDtype::Float32, beside: true };
 
 /// Number of parts whose gradients may wait to be summed while the next one's are computed.
 const SUMS_AHEAD: usize = 1;
@@ -69,13 +73,19 @@ impl Sharding {
         if trained { self.stage.shards_parameters() } else { self.frozen }
     }
 
-    /// Returns the folder of a model that is then divided under this prefix, such that a rank holds only what it owns from the start.
-    /// Says whether its parameters are `trained`.
-    pub(crate) fn dividing(&mut self, prefix: &'static str, folder: ModelFolder, trained: bool) -> ModelFolder {
+    /// Returns the folder of a model that is then read with these sizes and divided under this prefix, such that a rank holds only what it
+    /// owns from the start. `trained` says whether its parameters are.
+    pub(crate) fn dividing(
+        &mut self,
+        prefix: &'static str,
+        folder: ModelFolder,
+        sizes: &Architecture,
+        trained: bool,
+    ) -> ModelFolder {
         if !self.shares(trained) {
             return folder;
         }
-        let mut all = folder.architecture().parameters();
+        let mut all = sizes.parameters();
         all.sort_by_key(|(_, shape)| Reverse(shape.iter().product::<usize>()));
         let mut kept = HashSet::new();
         for (name, shape) in all {
@@ -105,15 +115,18 @@ impl Sharding {
         gradients: &[(String, &Tensor)],
     ) -> ops::Result<Shards> {
         self.read(prefix, weights);
-        let owners = self.owners_of(weights);
+        let trained: HashSet<&str> = gradients.iter().map(|(name, _)| name.as_str()).collect();
+        let owners = self.owners_of(weights, &trained);
         let owned = |name: &str, t: &Tensor| Owned { tensor: t.clone(), owner: owners.get(name).copied().unwrap_or_default() };
         let mut parts = BTreeMap::<Part, Tensors>::new();
         for (name, t) in weights.named() {
-            let part = parts.entry(weights.part_of(&name)).or_default();
-            if weights.trains(&name) {
+            let (part, is_trained) = (parts.entry(weights.part_of(&name)).or_default(), trained.contains(name.as_str()));
+            if is_trained {
                 part.trained.push(owned(&name, t));
             }
-            if self.shares(weights.trains(&name)) && is_large(weights, &name, t) {
+            // Vectors, and what is trained beside an adapter, are small and stay where they are.
+            let is_large = t.dims().len() > 1 && !of_critic(&name) && !(weights.lora.is_some() && is_trained);
+            if self.shares(is_trained) && is_large {
                 part.sharded.push(owned(&name, t));
             }
         }
@@ -127,10 +140,10 @@ impl Sharding {
     }
 
     /// Chooses the owners of a model's parameters: the largest first, each for the rank that owns least so far.
-    fn owners_of(&mut self, weights: &Weights) -> HashMap<String, usize> {
+    fn owners_of(&mut self, weights: &Weights, trained: &HashSet<&str>) -> HashMap<String, usize> {
         let mut all = weights.named();
         // What is trained first: it takes several times as much.
-        all.sort_by_key(|(name, t)| (!weights.trains(name), Reverse(t.elem_count())));
+        all.sort_by_key(|(name, t)| (!trained.contains(name.as_str()), Reverse(t.elem_count())));
         let mut owners = HashMap::new();
         for (name, t) in all {
             let known = self.owners.get(&t.id()).copied();
@@ -164,12 +177,6 @@ pub(crate) fn shares(sizes: &[usize], ranks: usize) -> Vec<usize> {
 /// Returns the rank that owns least, the first of several.
 fn least(loads: &[usize]) -> usize {
     (0..loads.len()).min_by_key(|rank| loads[*rank]).unwrap_or_default()
-}
-
-/// Returns whether a parameter is worth gathering. Vectors, and what is trained of a model with an adapter, are small and stay where
-/// they are.
-fn is_large(weights: &Weights, name: &str, t: &Tensor) -> bool {
-    t.dims().len() > 1 && !of_critic(name) && !(weights.lora.is_some() && weights.trains(name))
 }
 
 impl Shards {
@@ -236,6 +243,41 @@ impl Shards {
 
     fn free(&self, tensors: &[Owned]) -> ops::Result<()> {
         tensors.iter().filter(|owned| owned.owner != self.rank).try_for_each(|owned| ops::free_values(&owned.tensor))
+    }
+
+    /// Runs a pass that learns nothing for each `part` that this rank has, and returns their results. If passes gather parameters, all
+    /// ranks must call this, and a rank with fewer parts takes part in the passes of the others.
+    ///
+    /// # Errors
+    /// If a pass fails, or a rank has failed.
+    pub(crate) fn passes<P, R>(
+        &self,
+        world: &World,
+        parts: Vec<P>,
+        mut pass: impl FnMut(Option<&dyn Watch>, P) -> Result<R>,
+    ) -> Result<Vec<R>> {
+        if !self.gathers() {
+            return parts.into_iter().map(|part| pass(None, part)).collect();
+        }
+        let count = world.gather("passes", parts.len())?.into_iter().max().unwrap_or_default();
+        let (mut parts, mut results) = (parts.into_iter(), Vec::new());
+        for _ in 0..count {
+            world.barrier("a pass")?;
+            let done = world.communicate("parameters", GATHERING, |by| {
+                let following = self.follow(by, false);
+                let result = parts.next().map(|part| pass(Some(&following), part)).transpose();
+                following.finish(Direction::Forward).map_err(Error::from).and(result)
+            });
+            // What is in no layer has stayed.
+            self.release()?;
+            results.extend(done??);
+        }
+        Ok(results)
+    }
+
+    /// Returns whether a parameter of another model is gathered with those of this one.
+    pub(super) fn gathers_of(&self, other: &Self) -> bool {
+        other.parts.values().flat_map(|part| &part.sharded).any(|sharded| !self.is_everywhere(&sharded.tensor))
     }
 
     /// Follows a pass, which sums its gradients if this `sums`.

@@ -1,34 +1,30 @@
 //! Frozen models that the ranks may share: each keeps a part, and a pass gathers a layer at a time.
 
-use super::dist::{Collectives, Reduction, World};
-use super::model::{self, Direction, Frozen, Watch};
-use super::sharding::{Following, Shards, TensorHere};
-use super::{Error, Result, ops};
-use crate::config::ReduceDtype;
+use super::dist::{Collectives, World};
+use super::model::{self, Frozen, Watch};
+use super::sharding::{Following, Sharding, Shards, TensorHere};
+use super::{Result, ops};
 use candle_core::Tensor;
 
 /// A frozen model, which ranks may share.
 pub(crate) struct SharedModel {
     model: Frozen,
     shards: Option<Shards>,
-    /// Whether its parameters are those of the policy that are not trained.
-    is_of_policy: bool,
 }
 
 impl SharedModel {
-    /// Creates a model that each rank has whole, or that they share.
-    pub(crate) fn new(model: Frozen, shards: Option<Shards>) -> Self {
-        Self { model, shards, is_of_policy: false }
+    /// Creates a model that each rank has whole.
+    pub(crate) fn new(model: Frozen) -> Self {
+        Self { model, shards: None }
     }
 
-    /// Creates a view of the policy without its adapter: its parameters are where the policy's are.
-    pub(crate) fn of_policy(model: Frozen) -> Self {
-        Self { model, shards: None, is_of_policy: true }
-    }
-
-    /// Returns whether its parameters are those of the policy that are not trained.
-    pub(crate) fn is_of_policy(&self) -> bool {
-        self.is_of_policy
+    /// Divides the model under this prefix: ranks keep parts of it from then on.
+    ///
+    /// # Errors
+    /// If a parameter can't be freed.
+    pub(crate) fn divided(self, prefix: &'static str, sharding: &mut Sharding) -> Result<Self> {
+        let shards = sharding.divide(prefix, self.model.weights(), &[])?;
+        Ok(Self { shards: Some(shards), ..self })
     }
 
     /// Returns the model, whose parameters this rank may not have.
@@ -54,34 +50,20 @@ impl SharedModel {
         all.map(|(name, t)| self.shards.as_ref().map_or((name.clone(), Some(t)), |shards| shards.here(name, t))).collect()
     }
 
-    /// Runs a pass of each `part` that this rank has, and returns their results. If ranks share the model, all must call this, and a rank
-    /// with fewer parts takes part in the passes of the others.
+    /// Runs a pass for each `part`; see [`Shards::passes`].
     ///
     /// # Errors
-    /// If a pass fails, or a rank has failed.
+    /// As [`Shards::passes`].
     pub(crate) fn passes<P, R>(
         &self,
         world: &World,
         parts: Vec<P>,
         mut pass: impl FnMut(&Frozen, Option<&dyn Watch>, P) -> Result<R>,
     ) -> Result<Vec<R>> {
-        let Some(shards) = self.shards.as_ref().filter(|shards| shards.gathers()) else {
-            return parts.into_iter().map(|part| pass(&self.model, None, part)).collect();
-        };
-        let count = world.gather("passes of a frozen model", parts.len())?.into_iter().max().unwrap_or_default();
-        let (mut parts, mut results) = (parts.into_iter(), Vec::new());
-        for _ in 0..count {
-            world.barrier("a pass of a frozen model")?;
-            let done = world.communicate("parameters", REDUCTION, |by| {
-                let following = shards.follow(by, false);
-                let result = parts.next().map(|part| pass(&self.model, Some(&following), part)).transpose();
-                following.finish(Direction::Forward).map_err(Error::from).and(result)
-            });
-            // What is in no layer has stayed.
-            self.release()?;
-            results.extend(done??);
+        match &self.shards {
+            Some(shards) => shards.passes(world, parts, |watch, part| pass(&self.model, watch, part)),
+            None => parts.into_iter().map(|part| pass(&self.model, None, part)).collect(),
         }
-        Ok(results)
     }
 
     /// Follows a pass that other models' passes belong to, if ranks share this one.
@@ -99,9 +81,6 @@ impl SharedModel {
     /// # Errors
     /// If the two have different parameters.
     pub(crate) fn mixed(&self, other: &model::Weights, alpha: f64) -> Result<Self> {
-        Ok(Self { model: self.model.mixed(other, alpha)?, shards: None, is_of_policy: false })
+        Ok(Self::new(self.model.mixed(other, alpha)?))
     }
 }
-
-/// Nothing is summed where parameters are gathered.
-const REDUCTION: Reduction = Reduction { dtype: ReduceDtype::Float32, beside: true };

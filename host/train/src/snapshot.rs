@@ -21,7 +21,7 @@ use super::patience::Patience;
 use super::plugins::{Chosen, Predecessor, Predecessors, Replaced, Seen, Swap, What};
 use super::trainer::{State, Trainer};
 use super::{Error, Result};
-use crate::checkpoint::JointSave;
+use crate::checkpoint::{JointSave, PartsTimeout};
 use crate::config::{Config, PluginEntry, files, same};
 use crate::data::Cursor;
 use crate::metrics::Window;
@@ -41,7 +41,6 @@ use std::fs;
 use std::io::{BufReader, Read};
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 use waiting::{Manifest, Tensors, Waiting};
 
 /// Maximum size in bytes; a waiting token takes about a hundred with all its columns.
@@ -380,7 +379,7 @@ impl Counts {
 
 impl Trainer {
     /// Copies the state that a checkpoint holds now.
-    pub(super) fn snapshot(&mut self, joint: Option<JointSave>) -> Result<Snapshot> {
+    pub(super) fn snapshot(&mut self, joint: Option<(JointSave, PartsTimeout)>) -> Result<Snapshot> {
         let resumable = if self.settings.save_only_model { None } else { Some(self.resumable()?) };
         // The names that transformers' own trainer state has.
         let mut summary = json!({
@@ -404,15 +403,14 @@ impl Trainer {
             summary,
             plugins: self.journal.plugins().to_vec(),
             value_model: self.learner.value_model()?,
-            joint: joint.map(|save| self.joint(save)).transpose()?,
+            joint: joint.map(|(save, timeout)| self.joint(save, timeout)).transpose()?,
             resumable,
         })
     }
 
     /// Returns what the first rank does for a checkpoint that all ranks write.
-    fn joint(&self, save: JointSave) -> Result<Joint> {
-        let patience = Duration::try_from_secs_f64(self.settings.dist_timeout_s).unwrap_or(Duration::MAX);
-        Ok(Joint { save, own: self.part()?, run: self.journal.path().to_owned(), patience })
+    fn joint(&self, save: JointSave, timeout: PartsTimeout) -> Result<Joint> {
+        Ok(Joint { save, own: self.part()?, run: self.journal.path().to_owned(), timeout })
     }
 
     /// Copies what this rank owns of the trained models and of their moments.
@@ -475,6 +473,7 @@ impl Trainer {
         let (checkpoint, changed) = (origin.checkpoint.as_path(), beginning.may_change());
         let unfit = |detail: String| Error::unusable(checkpoint, detail);
         let Restored { mut rest, waiting, moments } = state;
+        let moments = moments.map(|moments| self.learner.agreed_moments(moments)).transpose()?;
         let state = |moments| Optimizers { updates: rest.optimizer_updates, critic_updates: rest.critic_updates, moments };
         for fault in moments.map(|moments| self.learner.restore(state(moments))).unwrap_or_default() {
             if !changed {

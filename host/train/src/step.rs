@@ -15,9 +15,10 @@ impl Trainer {
         let mut figures = Figures::begin();
         let at = self.moment();
 
-        let whole = self.collector.will_read_models(self.plan.batching.accumulation).then(|| self.learner.whole()).transpose()?;
         let mut with =
             With { learner: &self.learner, plugins: &mut self.plugins, journal: &mut self.journal, at, phase: Phase::Train };
+        let reads_policy = self.collector.prepare_waiting(self.plan.batching.accumulation, &mut with)?;
+        let whole = reads_policy.then(|| self.learner.whole()).transpose()?;
         let (micro_batches, collected) = self.collector.next(self.plan.batching.accumulation, &mut with)?;
         figures.merge(collected);
         drop(whole);

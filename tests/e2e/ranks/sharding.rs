@@ -5,7 +5,7 @@ use rlhost_tests::ranked::{Case, arguments, possible, process, run, same_figures
 use rlhost_tests::{HOSTILE, Outcome, Place, STORIES, tiny};
 use serde_json::json;
 use std::collections::BTreeMap;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 /// Longest that anything here is waited for.
@@ -32,6 +32,7 @@ fn compare(place: &Place, cases: &[Case<'_>], online: bool, cuts: &[(usize, &str
             run(&name, *ranks, size, stage);
             same_figures(place, &name, &whole);
             same_weights(place, &name, &whole, last);
+            place.run(&["checkpoint", "verify", &name]).succeeded();
         }
     }
 }
@@ -99,6 +100,8 @@ fn every_optimizer_and_an_adapter_make_the_same_step() {
         ("sgd:dpo", &["--optim", "sgd"]),
     ];
     compare(&place, &optimizers, false, &CUTS[1..3], &STEPS);
+    // An optimizer without moments has a state, too.
+    place.run_ranks(2, &["resume", "sgd-2-3", "--max-steps", "4"]).succeeded();
     let lora = [&STEPS[..], &["--lora-r", "4", "--lora-dropout", "0.1"]].concat();
     compare(&place, &[("lora:dpo", &[]), ("whole:dpo", &["--lora-modules-to-save", "lm_head"])], false, &CUTS[1..], &lora);
     let online = [&STEPS[..], &["--lora-r", "4", "--num-generations", "2"]].concat();
@@ -138,7 +141,7 @@ fn models_that_are_not_trained_are_divided_at_any_stage() {
     let dora = ["--lora-r", "4", "--use-dora", "true", "--shard-frozen", "true", "--num-generations", "2"];
     let refused = run(&place, "dora", 2, &arguments("grpo", true, &dora));
     assert_eq!(refused.code, Some(2), "{refused:?}");
-    assert!(refused.error().contains("shard_frozen is true, but a pass with DoRA"), "{}", refused.error());
+    assert!(refused.error().contains("shard_frozen: is true, but a pass with DoRA"), "{}", refused.error());
 }
 
 /// Writes the configuration of a small model and makes the model.
@@ -308,6 +311,12 @@ fn killer(place: &Place) -> Option<String> {
     }
 }
 
+/// Starts ranks of which one waits for so many milliseconds in each call of a function.
+fn delayed(place: &Place, ranks: usize, library: &str, delay: &str, arguments: &[&str]) -> Child {
+    let mut command = place.ranks(ranks, arguments);
+    command.env("LD_PRELOAD", library).env("DELAY_AT", delay).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap()
+}
+
 /// How often rank 1 called each function in the run that wrote this file.
 fn counted(place: &Place, file: &str) -> BTreeMap<String, usize> {
     let text = std::fs::read_to_string(place.path(file)).unwrap();
@@ -322,8 +331,8 @@ fn a_rank_that_dies_in_any_phase_of_a_step_leaves_a_run_that_goes_on_to_the_bit(
     }
     let place = Place::with_answers();
     let Some(library) = killer(&place) else { return };
-    let steps: usize = 6;
-    let own = ["--max-steps", "6", "--save-steps", "1", "--save-total-limit", "3", "--zero-stage", "3", "--model", tiny()];
+    let steps: usize = 12;
+    let own = ["--max-steps", "12", "--save-steps", "1", "--save-total-limit", "3", "--zero-stage", "3", "--model", tiny()];
     let more = ["--per-device-train-batch-size", "4", "--resume-from-checkpoint", "--logging-steps", "1"];
     let all = [&arguments("dpo", false, &own)[..], &more].concat();
     let of = |run: &'static str| [&all[..], &["--output-dir", run]].concat();
@@ -336,28 +345,124 @@ fn a_rank_that_dies_in_any_phase_of_a_step_leaves_a_run_that_goes_on_to_the_bit(
     // Of a step's reductions and gathers.
     let (of_step, third) = (reductions / steps, broadcasts / steps / 3);
     let phases = [
-        ("forward", format!("MPI_Reduce={},MPI_Bcast={third}", 2 * of_step)),
-        ("gather", format!("MPI_Reduce={},MPI_Bcast={}", 2 * of_step, 2 * third)),
-        ("reduce", format!("MPI_Reduce={}", of_step + of_step / 2)),
-        ("update", format!("MPI_Reduce={of_step},MPI_Send=2")),
-        ("save", "rename=1".to_owned()),
-        ("save again", "rename=2".to_owned()),
+        ("forward", 1, format!("MPI_Reduce={},MPI_Bcast={third}", 2 * of_step)),
+        ("gather", 1, format!("MPI_Reduce={},MPI_Bcast={}", 2 * of_step, 2 * third)),
+        ("reduce", 1, format!("MPI_Reduce={}", of_step + of_step / 2)),
+        ("update", 1, format!("MPI_Reduce={of_step},MPI_Send=2")),
+        ("save", 1, "rename=1".to_owned()),
+        ("collect", 0, format!("MPI_Reduce={of_step},rename=2")),
     ];
-    for (phase, at) in phases {
+    for (phase, rank, at) in phases {
         let mut killed = place.ranks(2, &of("killed"));
-        let outcome = killed.env("LD_PRELOAD", &library).env("KILL_AT", format!("1:{at}")).output().unwrap();
+        let outcome = killed.env("LD_PRELOAD", &library).env("KILL_AT", format!("{rank}:{at}")).output().unwrap();
         let outcome = Outcome::new(outcome);
         let within = at.rsplit(',').next().and_then(|last| last.split('=').next()).unwrap();
         assert!(outcome.stderr.contains(&format!("killed in {within}")), "{phase}: {outcome:?}");
-        assert!(outcome.code != Some(0) && outcome.stderr.contains("rank 1"), "{phase}: {outcome:?}");
+        assert!(outcome.code != Some(0) && outcome.stderr.contains(&format!("rank {rank}")), "{phase}: {outcome:?}");
         if !place.checkpoints("killed").is_empty() {
             place.run(&["checkpoint", "verify", "killed"]).succeeded();
         }
     }
     place.run_ranks(2, &of("killed")).succeeded();
     for number in 1..=2 {
-        place.assert_same_end("killed", "whole", 6, &format!("model-{number:05}-of-00002.safetensors"));
+        place.assert_same_end("killed", "whole", 12, &format!("model-{number:05}-of-00002.safetensors"));
     }
+}
+
+#[test]
+fn a_failure_while_a_checkpoint_is_being_written_loses_neither_that_nor_the_last() {
+    if !possible() {
+        return;
+    }
+    let place = Place::new();
+    let Some(library) = killer(&place) else { return };
+    let misdeed = ["--set", "plugin.hostile.config.misdeed=trap_on_rows", "--set", "plugin.hostile.config.from_step=1"];
+    let more = ["--plugin", HOSTILE, "--max-completion-length", "8", "--per-device-train-batch-size", "8", "--max-steps", "9"];
+    let saves = ["--dataset", STORIES, "--zero-stage", "3", "--save-steps", "1", "--dist-timeout-s", "40"];
+    let own = ["--output-dir", "run", "--model", tiny()];
+    // The first rank is still collecting the parts of step 1 when the plugin fails.
+    let child = delayed(&place, 3, &library, "0:rename=2000", &[&more[..], &misdeed, &saves, &own].concat());
+    let outcome = Outcome::new(child.wait_with_output().unwrap());
+    assert_eq!(outcome.code, Some(1), "{outcome:?}");
+    assert!(outcome.stderr.contains("plugin hostile, score in step"), "{outcome:?}");
+    assert!(!outcome.stderr.contains("has not appeared"), "{outcome:?}");
+    assert!(!place.checkpoints("run").is_empty());
+    place.run(&["checkpoint", "verify", "run"]).succeeded();
+}
+
+#[test]
+fn a_state_that_a_plugin_does_not_give_keeps_no_rank_waiting() {
+    if !possible() {
+        return;
+    }
+    let place = Place::new();
+    let misdeed = ["--set", "plugin.hostile.config.misdeed=huge_state", "--set", "plugin.hostile.config.from_step=2"];
+    let more = ["--plugin", HOSTILE, "--max-completion-length", "8", "--per-device-train-batch-size", "8", "--max-steps", "4"];
+    let stage = ["--dataset", STORIES, "--zero-stage", "1", "--dist-timeout-s", "40"];
+    let outcome = run(&place, "run", 2, &[&more[..], &misdeed, &stage].concat());
+    assert_eq!(outcome.code, Some(1), "{outcome:?}");
+    assert!(!outcome.stderr.contains("has not appeared"), "{outcome:?}");
+    assert!(!place.checkpoints("run").is_empty(), "{outcome:?}");
+    place.run(&["checkpoint", "verify", "run"]).succeeded();
+}
+
+#[test]
+fn a_signal_during_the_last_checkpoint_leaves_a_finished_run() {
+    if !possible() {
+        return;
+    }
+    let place = Place::new();
+    let Some(library) = killer(&place) else { return };
+    let own = ["--max-steps", "2", "--num-generations", "2", "--per-device-train-batch-size", "4", "--zero-stage", "3"];
+    let all = [&arguments("grpo", true, &own)[..], &["--output-dir", "run", "--model", tiny(), "--logging-steps", "1"]].concat();
+    let child = delayed(&place, 2, &library, "0:rename=1000", &all);
+    place.wait("run", PATIENCE, || place.steps("run") >= 2);
+    send(&process(&child, 0), "-TERM");
+    let outcome = Outcome::new(child.wait_with_output().unwrap());
+    assert!(matches!(outcome.code, Some(0 | 3)) && !outcome.stderr.contains("bug"), "{outcome:?}");
+    assert_eq!(place.checkpoints("run"), [2]);
+}
+
+#[test]
+fn rehearsals_and_measurements_gather_what_they_read() {
+    if !possible() {
+        return;
+    }
+    let place = Place::new();
+    let own = ["--num-generations", "2", "--per-device-train-batch-size", "4", "--zero-stage", "3", "--model", tiny()];
+    let outcome = place.run_ranks(2, &[&arguments("grpo", true, &own)[..], &["--dry-run"]].concat());
+    outcome.succeeded();
+    assert!(outcome.stdout.contains("tldr_length_reward"), "{outcome:?}");
+    let bench = ["bench", "--steps", "1", "--json", "--per-device-train-batch-size", "4", "--num-generations", "2"];
+    let bytes = |ranks: usize, stage: &str| {
+        let all = [&bench[..], &["--max-completion-length", "8", "--zero-stage", stage]].concat();
+        let outcome = place.run_ranks(ranks, &all);
+        let summary: serde_json::Value = serde_json::from_str(outcome.succeeded().stdout.trim()).unwrap();
+        summary["memory_mb"]["weights"].as_f64().unwrap_or_else(|| panic!("{summary}"))
+    };
+    // Half of the matrices, and all vectors.
+    let [whole, half] = ["0", "3"].map(|stage| bytes(2, stage));
+    assert!(half > 0.3 * whole && half < 0.8 * whole, "{half} of {whole}");
+}
+
+#[test]
+fn an_optimizer_starts_anew_on_all_ranks_or_on_none() {
+    if !possible() {
+        return;
+    }
+    let place = Place::new();
+    let sizes = ["--num-generations", "2", "--per-device-train-batch-size", "4", "--model", tiny()];
+    let begun = [&arguments("grpo", true, &["--max-steps", "2", "--zero-stage", "1"])[..], &sizes, &["--output-dir", "begun"]];
+    place.run_ranks(2, &begun.concat()).succeeded();
+    // The head of the critic has no moments there.
+    for stage in ["0", "1"] {
+        let name = format!("fork-{stage}");
+        let own = ["--max-steps", "4", "--zero-stage", stage, "--value-model", "shared"];
+        let fork = ["--resume-from-checkpoint", "begun", "--output-dir", &name, "--logging-steps", "1"];
+        place.run_ranks(2, &[&arguments("ppo", true, &own)[..], &sizes, &fork].concat()).succeeded();
+    }
+    same_figures(&place, "fork-1", "fork-0");
+    same_weights(&place, "fork-1", "fork-0", 4);
 }
 
 #[test]

@@ -69,8 +69,16 @@ impl Frozen {
     /// # Errors
     /// If an operation fails, or a value is not finite.
     pub fn values(&self, forest: &Forest, rows: &[usize]) -> Result<Option<Vec<f32>>> {
+        self.values_watched(forest, rows, None)
+    }
+
+    /// Computes what [`Frozen::values`] does, in a pass that something may watch.
+    ///
+    /// # Errors
+    /// As [`Frozen::values`], or if the watch fails.
+    pub fn values_watched(&self, forest: &Forest, rows: &[usize], watch: Option<&dyn Watch>) -> Result<Option<Vec<f32>>> {
         let Some(head) = &self.decoder.weights.value_head else { return Ok(None) };
-        let hidden = self.hidden(forest, rows, None)?;
+        let hidden = self.hidden(forest, rows, watch)?;
         finite_values(critic::values(&hidden, head)?).map(Some)
     }
 

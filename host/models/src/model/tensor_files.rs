@@ -121,9 +121,9 @@ fn header(path: &Path) -> Result<(u64, Metadata)> {
     let mut file: File = files::open(path).map_err(io)?;
     let (begin, text) = files::safetensors_header(&mut file).map_err(io)?;
     let header: Metadata = serde_json::from_slice(&text).map_err(|e| damaged(format!("its header is wrong: {e}")))?;
-    let length = file.metadata().map_err(io)?.len();
-    if begin + header.data_len() as u64 != length {
-        return Err(damaged(format!("it has {length} bytes; by its header it must have {}", begin + header.data_len() as u64)));
+    let (length, values) = (file.metadata().map_err(io)?.len(), header.data_len() as u64);
+    if length.saturating_sub(begin) != values {
+        return Err(damaged(format!("it has {length} bytes; by its header it has {values} bytes of values after {begin}")));
     }
     Ok((begin, header))
 }

@@ -110,7 +110,7 @@ fn head(decoder: &Decoder) -> Result<&Linear> {
 
 impl Architecture {
     /// Returns the sizes of the same model without an output matrix of its own.
-    fn trunk(&self) -> Self {
+    pub fn trunk(&self) -> Self {
         Self { tied: true, ..self.clone() }
     }
 }

@@ -11,7 +11,7 @@ mod writer;
 
 pub use folder::{newest, replace, save, set_aside, sweep};
 pub use manifest::{Manifest, verify};
-pub use parts::{JointSave, collect_parts, write_part};
+pub use parts::{JointSave, PartsTimeout, collect_parts, discard_parts, write_part};
 pub use retention::{Retained, retain};
 pub use writer::{Writer, Written};
 

@@ -8,6 +8,7 @@ use std::fs;
 use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Prefix of the names of parts' folders; see [`super::folder::sweep`].
@@ -51,7 +52,6 @@ pub fn write_part(
 ) -> Result<PathBuf, Error> {
     let path = RunFiles(run).checkpoint(save.step);
     let io = |e: io::Error| Error::Write { path: path.clone(), detail: format!("the part of rank {rank}: {e}") };
-    discard_parts(run, rank).map_err(io)?;
     let finished = save.part(run, rank);
     let writing = finished.with_file_name(format!("{}{WRITING}", finished.file_name().unwrap_or_default().to_string_lossy()));
     let inside = writing.join(save.step.to_string());
@@ -64,21 +64,47 @@ pub fn write_part(
     Ok(finished)
 }
 
+/// For how long the rank that collects parts waits for them.
+#[derive(Clone, Debug)]
+pub struct PartsTimeout {
+    /// Longest time for each.
+    pub longest: Duration,
+    /// Why a part will not come, once that is known.
+    pub failure: Arc<Mutex<Option<String>>>,
+}
+
+impl PartsTimeout {
+    /// Waits for each part for so long at most.
+    pub fn new(longest: Duration) -> Self {
+        Self { longest, failure: Arc::default() }
+    }
+
+    fn failure(&self) -> Option<String> {
+        self.failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
 /// Moves the parts of these ranks into the folder `to` of a checkpoint that is being written, as soon as they are finished.
 ///
 /// # Errors
-/// Says whose part could not be written, or has not appeared within this time, or can't be moved.
-pub fn collect_parts(run: &Path, save: JointSave, ranks: Range<usize>, to: &Path, patience: Duration) -> Result<(), String> {
+/// Says whose part could not be written, or has not appeared in time, or can't be moved.
+pub fn collect_parts(run: &Path, save: JointSave, ranks: Range<usize>, to: &Path, timeout: &PartsTimeout) -> Result<(), String> {
     let begun = Instant::now();
     for rank in ranks {
         let part = save.part(run, rank);
         let inside = part.join(save.step.to_string());
         while !inside.is_dir() {
-            if begun.elapsed() > patience {
+            if let Some(reason) = timeout.failure() {
+                return Err(reason);
+            }
+            if !to.is_dir() {
+                return Err(format!("{} is no longer there", to.display()));
+            }
+            if begun.elapsed() > timeout.longest {
                 return Err(format!(
                     "the part of rank {rank} has not appeared in {} within {:.0} s (dist_timeout_s); all ranks must see the same folder",
                     run.display(),
-                    patience.as_secs_f64()
+                    timeout.longest.as_secs_f64()
                 ));
             }
             std::thread::sleep(LOOKS);
@@ -109,8 +135,11 @@ fn move_all(from: &Path, to: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Removes what is left of this rank's earlier parts, which nobody has collected.
-fn discard_parts(run: &Path, rank: usize) -> io::Result<()> {
+/// Removes what is left of this rank's earlier parts. The rank that collects them must not be about to.
+///
+/// # Errors
+/// If the run's folder can't be read, or a part can't be removed.
+pub fn discard_parts(run: &Path, rank: usize) -> io::Result<()> {
     let own = format!("{PART}{rank}-");
     for entry in fs::read_dir(run)? {
         let entry = entry?;
@@ -142,7 +171,7 @@ mod tests {
         let run = tempfile::tempdir().unwrap();
         let to = tempfile::tempdir_in(run.path()).unwrap();
         fill("zero")(to.path()).unwrap();
-        let collect = || collect_parts(run.path(), SAVE, 1..3, to.path(), Duration::from_secs(20));
+        let collect = || collect_parts(run.path(), SAVE, 1..3, to.path(), &PartsTimeout::new(Duration::from_secs(20)));
         std::thread::scope(|scope| {
             let collected = scope.spawn(collect);
             write_part(run.path(), SAVE, 2, fill("two")).unwrap();
@@ -160,15 +189,28 @@ mod tests {
     fn a_part_that_fails_says_so_and_one_that_does_not_come_is_named() {
         let run = tempfile::tempdir().unwrap();
         let to = tempfile::tempdir_in(run.path()).unwrap();
-        let collect = |ranks| collect_parts(run.path(), SAVE, ranks, to.path(), Duration::from_millis(50)).unwrap_err();
+        let collect =
+            |ranks| collect_parts(run.path(), SAVE, ranks, to.path(), &PartsTimeout::new(Duration::from_millis(50))).unwrap_err();
         write_part(run.path(), SAVE, 1, |_| Err("no space".into())).unwrap();
         assert_eq!(collect(1..2), "rank 1 could not write its part: no space");
         assert!(collect(2..3).contains("the part of rank 2 has not appeared"));
-        // Of another save, nothing is taken; a rank removes what it has left itself.
+        // Of another save, nothing is taken.
         let next = JointSave { number: 3, ..SAVE };
-        assert!(collect_parts(run.path(), next, 1..2, to.path(), Duration::ZERO).unwrap_err().contains("not appeared"));
+        let at_once = PartsTimeout::new(Duration::ZERO);
+        assert!(collect_parts(run.path(), next, 1..2, to.path(), &at_once).unwrap_err().contains("not appeared"));
+        // One that will not come is not waited for.
+        let told = PartsTimeout::new(Duration::from_secs(1000));
+        *told.failure.lock().unwrap() = Some("rank 1 has no room".into());
+        assert_eq!(collect_parts(run.path(), next, 1..2, to.path(), &told).unwrap_err(), "rank 1 has no room");
+        let gone = run.path().join("gone");
+        let patient = PartsTimeout::new(Duration::from_secs(1000));
+        assert!(collect_parts(run.path(), next, 1..2, &gone, &patient).unwrap_err().contains("no longer there"));
+        // A newer part leaves the older one, which may be collected at that moment; a rank removes its own when that is over.
         write_part(run.path(), next, 1, fill("one")).unwrap();
+        write_part(run.path(), next, 2, fill("two")).unwrap();
         let left = || fs::read_dir(run.path()).unwrap().count();
+        assert_eq!(left(), 4);
+        discard_parts(run.path(), 1).unwrap();
         assert_eq!(left(), 2);
         sweep(run.path()).unwrap();
         assert_eq!(left(), 1);

@@ -249,7 +249,8 @@ impl Collector {
             return Ok(None);
         }
         let _task = Task::new(Activity::ComputingValues);
-        self.column(experience, |packed| learner.values(packed)).map(Some)
+        let own = learner.values(experience, self.own_parts(experience))?;
+        Ok(Some(self.world.concat("values", own)?))
     }
 
     /// Returns the work of a generation, of which this process handled its `own` prompts.

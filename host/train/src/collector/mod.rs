@@ -52,6 +52,7 @@ use local::{Decoder, Episodes};
 use servers::Servers;
 use source::RolloutSource;
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -155,21 +156,25 @@ impl Collector {
         Ok(decoding.map_or(0, |decoding| decoding.copied_bytes()))
     }
 
-    /// Returns whether collecting experience reads the policy, or what shares storage with it.
-    pub(super) fn reads_models(&self) -> bool {
-        self.batching.groups.is_some() || self.reference().is_some_and(SharedModel::is_of_policy)
+    /// Returns whether collecting experience reads the policy outside of its passes.
+    pub(super) fn reads_policy(&self) -> bool {
+        self.batching.groups.is_some()
     }
 
-    /// Returns whether [`Collector::next`] will do so for `count` micro-batches.
-    pub(super) fn will_read_models(&self, count: usize) -> bool {
-        self.reads_models() && self.pending.len() < count
+    /// Gives waiting experiences what the algorithm now needs of them and what they lack. Returns whether [`Collector::next`] will read
+    /// the policy for `count` micro-batches.
+    ///
+    /// # Errors
+    /// If the algorithm fails.
+    pub(super) fn prepare_waiting(&mut self, count: usize, with: &mut With<'_>) -> Result<bool> {
+        self.sequences.clone().prepare_waiting(self, with)?;
+        Ok(self.reads_policy() && self.pending.len() < count)
     }
 
     /// Returns the next `count` micro-batches of all ranks together, or the rest of the epoch, as in transformers: no update
     /// mixes rows of two epochs. All are collected before any is trained on, since a loss is normalised by the whole step.
     pub(super) fn next(&mut self, count: usize, with: &mut With<'_>) -> Result<(Vec<MicroBatch>, Figures)> {
         let (mut taken, mut figures) = (Vec::with_capacity(count), Figures::begin());
-        self.sequences.clone().prepare_waiting(self, with)?;
         while taken.len() < count {
             match self.pending.pop_front() {
                 Some(micro_batch) => {
@@ -323,19 +328,19 @@ impl Collector {
 
     /// Computes a per-token column over packed completions, each rank for its own prompts.
     fn column(&self, e: &Experience, column: impl Fn(&Packed) -> Result<Vec<f32>>) -> Result<Vec<f32>> {
+        let own = self.own_parts(e).into_iter().map(|rows| column(&Packed::new(e, rows))).collect::<Result<Vec<_>>>()?;
+        Ok(self.world.concat("a column", own.concat())?)
+    }
+
+    /// Returns the rows of this rank's prompts, in parts that go through a model together.
+    fn own_parts(&self, e: &Experience) -> Vec<Range<usize>> {
         let rows = e.rows(self.world.share(e.prompts.len()));
-        let mut own = Vec::with_capacity(e.tokens(&rows).len());
-        for rows in batches_of(e, rows, self.batching.rows, self.batching.max_tokens) {
-            own.extend(column(&Packed::new(e, rows))?);
-        }
-        Ok(self.world.concat("a column", own)?)
+        batches_of(e, rows, self.batching.rows, self.batching.max_tokens)
     }
 
     /// Computes log-probabilities under a frozen model, each rank of its own prompts' completions.
     fn scored_by(&self, model: &SharedModel, e: &Experience) -> Result<Vec<f32>> {
-        let rows = e.rows(self.world.share(e.prompts.len()));
-        let parts = batches_of(e, rows, self.batching.rows, self.batching.max_tokens);
-        let own = model.passes(&self.world, parts, |model, watch, rows| {
+        let own = model.passes(&self.world, self.own_parts(e), |model, watch, rows| {
             let Packed { forest, selected, .. } = &Packed::new(e, rows);
             Ok(model.score_watched(forest, selected, self.temperature(), watch)?.logp)
         })?;

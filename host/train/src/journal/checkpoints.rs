@@ -2,13 +2,26 @@
 
 use super::super::{Error, Result};
 use super::{Journal, RunFolder};
-use crate::checkpoint::{self, JointSave, Retained, Written};
-use crate::config::OnSaveError;
+use crate::checkpoint::{self, JointSave, PartsTimeout, Retained, Written};
+use crate::config::{OnSaveError, printable_path};
 use crate::metrics::Metric;
 use crate::run::{Event, RunFiles};
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
+use std::sync::PoisonError;
 use std::time::Duration;
+
+/// What the first rank knows of the checkpoints that all ranks write parts of.
+#[derive(Deserialize, Serialize)]
+pub(crate) struct JointSaves {
+    /// The run's folder.
+    folder: PathBuf,
+    /// Number of those that were begun.
+    begun: u64,
+    /// Step of the newest checkpoint.
+    newest: Option<u64>,
+}
 
 impl Journal {
     /// Returns whether this step has a checkpoint, finished or being written.
@@ -54,10 +67,21 @@ impl Journal {
         self.saves.writer.begin(step, fill);
     }
 
-    /// Returns the next checkpoint that all ranks write a part of.
-    pub(crate) fn next_joint_save(&mut self, step: u64) -> JointSave {
-        self.saves.joint += 1;
-        JointSave { step, number: self.saves.joint }
+    /// Returns the next checkpoint that all ranks write a part of: the same as long as it is not begun.
+    pub(crate) fn next_joint_save(&self, step: u64) -> JointSave {
+        JointSave { step, number: self.saves.joint + 1 }
+    }
+
+    /// Writes a checkpoint in the background, like [`Journal::write`], which other ranks write parts of; their parts are waited for with
+    /// this timeout.
+    pub(crate) fn write_joint(
+        &mut self,
+        save: JointSave,
+        timeout: PartsTimeout,
+        fill: impl FnOnce(&Path) -> std::result::Result<(), String> + Send + 'static,
+    ) {
+        (self.saves.joint, self.saves.timeout) = (save.number, Some(timeout));
+        self.write(save.step, fill);
     }
 
     /// Writes a rank's part of a checkpoint in the background, once the previous one is written.
@@ -67,16 +91,51 @@ impl Journal {
         rank: usize,
         fill: impl FnOnce(&Path) -> std::result::Result<(), String> + Send + 'static,
     ) {
-        // The rank that collects the parts says what was wrong with it.
-        drop(self.saves.writer.wait());
-        self.saves.newest = Some(save.step);
+        drop(self.finish_part());
+        (self.saves.joint, self.saves.newest) = (save.number, Some(save.step));
         self.saves.writer.begin_part(save, rank, fill);
     }
 
-    /// Writes parts into the run's folder, as another rank has found it.
-    pub(crate) fn go_to(&mut self, folder: PathBuf) {
+    /// Waits until this rank's part is written. Returns why it could not be.
+    pub(crate) fn finish_part(&mut self) -> Option<String> {
+        if !self.folder.is_elsewhere() {
+            return None;
+        }
+        let error = self.saves.writer.wait()?.outcome.err()?;
+        tracing::error!("{error}");
+        Some(error.to_string())
+    }
+
+    /// Waits no longer for parts of a checkpoint, for this reason.
+    pub(crate) fn wait_no_longer(&mut self, reason: String) {
+        if let Some(timeout) = &self.saves.timeout {
+            *timeout.failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(reason);
+        }
+    }
+
+    /// Returns what the first rank knows of the saves of all.
+    pub(crate) fn joint_saves(&self) -> JointSaves {
+        JointSaves { folder: self.path().to_owned(), begun: self.saves.joint, newest: self.saves.newest }
+    }
+
+    /// Goes on with what the first rank knows: writes parts into the run's folder as that rank has found it. What is left there of this
+    /// rank's earlier parts is removed, since nobody will collect it.
+    pub(crate) fn join_saves(&mut self, known: JointSaves, rank: usize) -> Result<()> {
+        let JointSaves { folder, begun, newest } = known;
+        if !folder.is_dir() {
+            let detail = format!(
+                "does not see the run's folder {}; each process writes its part of a checkpoint there, so all must see it",
+                printable_path(&folder)
+            );
+            return Err(Error::SetUpsDiffer { rank, detail });
+        }
+        if let Err(error) = checkpoint::discard_parts(&folder, rank) {
+            tracing::warn!("{}: an earlier part of a checkpoint can't be removed: {error}", printable_path(&folder));
+        }
+        (self.saves.joint, self.saves.newest) = (begun, newest);
         self.saves.go_to(folder.clone());
         self.folder = RunFolder::elsewhere(folder);
+        Ok(())
     }
 
     /// Records how long training waited for a copy.

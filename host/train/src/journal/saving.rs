@@ -1,7 +1,7 @@
 //! Decides when checkpoints are saved, which is the best, and which are removed.
 
 use super::Best;
-use crate::checkpoint::{self, Writer};
+use crate::checkpoint::{self, PartsTimeout, Writer};
 use crate::metrics::Window;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -23,8 +23,10 @@ pub(super) struct Saves {
     pub(super) is_owed: bool,
     /// Why the newest one could not be written.
     pub(super) failure: Option<checkpoint::Error>,
-    /// Number of checkpoints that all ranks have written parts of.
+    /// Number of checkpoints that all ranks have begun to write parts of.
     pub(super) joint: u64,
+    /// How long to wait for the parts of the one that is being written.
+    pub(super) timeout: Option<PartsTimeout>,
     /// Steps of checkpoints that retention leaves alone and that the user was warned about.
     pub(super) left_alone: BTreeSet<u64>,
 }
@@ -42,6 +44,7 @@ impl Saves {
             window: Window::default(),
             failure: None,
             joint: 0,
+            timeout: None,
             left_alone: BTreeSet::new(),
         }
     }

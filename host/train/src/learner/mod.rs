@@ -14,7 +14,7 @@ pub(super) use packing::batches_of;
 pub(super) use trained::Rates;
 
 use super::columns::Columns;
-use super::experience::{MicroBatch, scale};
+use super::experience::{Experience, MicroBatch, scale};
 use super::figures::{Figures, Work};
 use super::moment::Moment;
 use super::packed::Packed;
@@ -40,6 +40,7 @@ use candle_core::{DType, Tensor};
 use columns::LossInputs;
 use forward::{Forward, TokenPass};
 use std::collections::{HashMap, HashSet};
+use std::ops::Range;
 use std::rc::Rc;
 use trained::{Trained, Updated};
 use watching::Watching;
@@ -91,7 +92,8 @@ pub(super) struct Shard {
     pub model: Vec<(String, Tensor)>,
     /// Of a value model's.
     pub value_model: Vec<(String, Tensor)>,
-    pub moments: HashMap<String, Tensor>,
+    /// None if only models are saved.
+    pub moments: Option<HashMap<String, Tensor>>,
 }
 
 /// Returns the coefficient of the auxiliary loss of a model's experts; 0 without experts.
@@ -200,8 +202,6 @@ impl Learner {
 
     /// Returns what the loss of each micro-batch gets besides its own pass.
     fn inputs(&self, micro_batches: &[MicroBatch], plugins: &Plugins, at: Moment) -> Result<Vec<LossInputs>> {
-        let is_scored = micro_batches.iter().any(|micro_batch| micro_batch.experience.mismatched.is_some());
-        let _whole = is_scored.then(|| self.whole()).transpose()?;
         let needs = Rc::new(plugins.needs().clone());
         let scale = scale(micro_batches, self.plan.max_completion_length, needs.has(PROMPT_LOGP));
         let differs = self.plan.differs_from_sampling || self.policy.computes_in() == DType::BF16;
@@ -223,14 +223,13 @@ impl Learner {
     fn mismatched(&self, micro_batch: &MicroBatch, at: Moment) -> Result<Vec<Column>> {
         let Some(e) = micro_batch.experience.mismatched.as_deref() else { return Ok(Vec::new()) };
         let (rows, frozen) = (micro_batch.items.clone(), self.policy.frozen());
-        let mut own = Vec::new();
         let (size, most) = (self.batching.rows, self.batching.max_tokens);
-        for part in batches_of(e, micro_batch.own(&self.world).items, size, most) {
-            let packed = Packed::new(e, part.clone());
-            let logp = frozen.score(&packed.forest, &packed.selected, self.plan.temperature)?.logp;
-            own.extend(e.sums(&logp, part));
-        }
-        let logp = self.world.concat("mismatched completions", own)?;
+        let parts = batches_of(e, micro_batch.own(&self.world).items, size, most);
+        let own = self.trained.shards().passes(&self.world, parts, |watch, part| {
+            let Packed { forest, selected, .. } = &Packed::new(e, part.clone());
+            Ok(e.sums(&frozen.score_watched(forest, selected, self.plan.temperature, watch)?.logp, part))
+        })?;
+        let logp = self.world.concat("mismatched completions", own.concat())?;
         let of_reference = |column: &[f32]| e.sums(&column[e.tokens(&rows)], rows.clone());
         // As long as both are one model, they differ by rounding alone.
         let ref_logp = if at.is_reference { Some(logp.clone()) } else { e.columns.values(REF_LOGP).map(of_reference) };
@@ -444,10 +443,21 @@ impl Learner {
         self.critic.is_some() || self.policy.weights().value_head.is_some()
     }
 
-    /// Computes the critic's values of the states in which the tokens were chosen; none without a critic.
-    pub(super) fn values(&self, packed: &Packed) -> Result<Vec<f32>> {
-        let model = self.critic.as_ref().map_or(&self.policy, Critic::model);
-        Ok(model.frozen().values(&packed.forest, &packed.selected.rows)?.unwrap_or_default())
+    /// Computes the critic's values of the states in which the tokens of these `parts` of an experience were chosen; none without a critic.
+    /// The policy must be [`Learner::whole`], and all ranks must call this.
+    pub(super) fn values(&self, e: &Experience, parts: Vec<Range<usize>>) -> Result<Vec<f32>> {
+        let model = self.critic.as_ref().map_or(&self.policy, Critic::model).frozen();
+        let pass = |watch: Option<&dyn Watch>, rows: Range<usize>| {
+            let packed = Packed::new(e, rows);
+            Ok(model.values_watched(&packed.forest, &packed.selected.rows, watch)?.unwrap_or_default())
+        };
+        // A critic over the policy's model is gathered with it.
+        let own = self.critic.as_ref().map(Critic::shards).filter(|shards| !self.trained.shards().gathers_of(shards));
+        let values = match own {
+            Some(shards) => shards.passes(&self.world, parts, pass)?,
+            None => parts.into_iter().map(|rows| pass(None, rows)).collect::<Result<_>>()?,
+        };
+        Ok(values.concat())
     }
 
     /// Returns the trained models.
@@ -470,6 +480,11 @@ impl Learner {
     pub(super) fn trained(&self) -> Vec<(String, &Tensor)> {
         let critic = self.critic.iter().flat_map(|critic| critic.model().weights().trained());
         self.policy.weights().trained().into_iter().chain(critic).collect()
+    }
+
+    /// Returns whether this rank has the values of a parameter now.
+    pub(super) fn has(&self, t: &Tensor) -> bool {
+        self.is_everywhere(t) || ops::has_values(t)
     }
 
     fn is_everywhere(&self, t: &Tensor) -> bool {
@@ -541,7 +556,7 @@ impl Learner {
             let owns = |name: &str| shards.owns(name);
             Ok::<_, Error>(model.weights_copied_where(owns)?.shard(owns)?)
         };
-        let moments = if with_moments { self.optimizers()?.moments } else { HashMap::new() };
+        let moments = with_moments.then(|| self.optimizers()).transpose()?.map(|state| state.moments);
         Ok(Shard {
             model: shard(&self.policy, self.trained.shards())?,
             value_model: self.critic.as_ref().map_or(Ok(Vec::new()), |critic| shard(critic.model(), critic.shards()))?,
@@ -566,6 +581,33 @@ impl Learner {
         let (critic_updates, more) = self.critic.as_ref().map(Critic::moments).transpose()?.unzip();
         moments.extend(more.into_iter().flatten());
         Ok(Optimizers { updates, critic_updates, moments })
+    }
+
+    /// Returns the moments of a checkpoint without those of a model of which any rank lacks some: an optimizer starts anew on all ranks or
+    /// on none.
+    ///
+    /// # Errors
+    /// If a rank has failed.
+    pub(super) fn agreed_moments(&self, mut moments: HashMap<String, Tensor>) -> Result<HashMap<String, Tensor>> {
+        if !self.is_divided() {
+            return Ok(moments);
+        }
+        let of_critic: HashSet<String> = self.critic.iter().flat_map(Critic::names_of_moments).collect();
+        let lacks = |critic: bool| {
+            let mut own = self.moments().into_iter().filter(|name| of_critic.contains(name) == critic);
+            own.any(|name| !moments.contains_key(&name))
+        };
+        let all = self.world.gather("moments", [lacks(false), lacks(true)])?;
+        let [policy, critic] = [0, 1].map(|model| all.iter().any(|lacks| lacks[model]));
+        moments.retain(|name, _| if of_critic.contains(name) { !critic } else { !policy });
+        Ok(moments)
+    }
+
+    /// Returns the gradients that this rank has.
+    pub(super) fn gradients_here(&self) -> impl Iterator<Item = &Tensor> {
+        let critic = self.critic.iter().map(Critic::gradients);
+        let all = std::iter::once(self.trained.gradients()).chain(critic);
+        all.flat_map(|gradients| gradients.named()).map(|(_, t)| t).filter(|t| !t.device().is_cpu() || ops::has_values(t))
     }
 
     /// Restores the optimizers' state. Returns what does not fit; an optimizer that it belongs to is as it was.

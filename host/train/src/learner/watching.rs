@@ -21,7 +21,7 @@ impl Watching<'_> {
     }
 }
 
-/// All parameters on all ranks, until it is dropped.
+/// All parameters of the policy on all ranks, until it is dropped.
 #[must_use]
 pub(crate) struct Whole<'a>(&'a Learner);
 
@@ -78,31 +78,26 @@ impl Learner {
 
     /// Copies what each rank has updated to all.
     pub(super) fn publish(&self) -> Result<()> {
-        self.exchange("updated weights", Shards::is_divided, Shards::publish)
+        if !self.is_divided() {
+            return Ok(());
+        }
+        self.world.barrier("updated weights")?;
+        let all = self.models_with_shards().map(|(_, shards)| shards).collect::<Vec<_>>();
+        let publish = |by: &Collectives<'_>| all.into_iter().for_each(|shards| shards.publish(by));
+        Ok(self.world.communicate("updated weights", self.reduction(), publish)?)
     }
 
-    /// Gathers all parameters on all ranks, if they are divided. All ranks must ask for that.
+    /// Gathers all parameters of the policy on all ranks, if they are divided. All ranks must ask for that.
     ///
     /// # Errors
     /// If a rank has failed.
     pub(crate) fn whole(&self) -> Result<Whole<'_>> {
-        self.exchange("parameters", Shards::gathers, Shards::gather)?;
-        Ok(Whole(self))
-    }
-
-    /// Has the ranks exchange tensors of all models, if those of the policy are divided so.
-    fn exchange(
-        &self,
-        what: &'static str,
-        is_divided: impl Fn(&Shards) -> bool,
-        exchange: impl Fn(&Shards, &Collectives<'_>),
-    ) -> Result<()> {
-        if !is_divided(self.trained.shards()) {
-            return Ok(());
+        let shards = self.trained.shards();
+        if shards.gathers() {
+            self.world.barrier("parameters")?;
+            self.world.communicate("parameters", self.reduction(), |by| shards.gather(by))?;
         }
-        self.world.barrier(what)?;
-        let all = self.models_with_shards().map(|(_, shards)| shards).collect::<Vec<_>>();
-        Ok(self.world.communicate(what, self.reduction(), |by| all.into_iter().for_each(|shards| exchange(shards, by)))?)
+        Ok(Whole(self))
     }
 
     /// Frees the parameters that only other ranks keep.

@@ -372,7 +372,11 @@ fn models(
     sharding.read(OF_POLICY, policy.weights());
     let named =
         opened.reference.as_ref().map(|folder| reference::open(folder, config, beginning, backend, &policy, &mut sharding));
-    let reference = named.transpose()?.or(reference);
+    let mut reference = named.transpose()?.or(reference);
+    // Where the policy generates, what is collected is scored while the model under the adapter is gathered.
+    if own && opened.lora.is_some() && plan.batching.groups.is_none() {
+        reference = reference.map(|reference| reference.divided(reference::REFERENCE, &mut sharding)).transpose()?;
+    }
     let teacher = opened.teacher.as_ref().map(|folder| teacher::open(folder, backend, &mut sharding)).transpose()?.map(Rc::new);
     let policy = policy.with_dropout(dropout).with_noise(noise(config, backend)?);
     backend.suggest_bf16(config.bf16, policy.weights().parameters());
@@ -605,7 +609,7 @@ impl Trainer {
         compare_weights(&self.world, &weights, self.state.global_step)?;
         let evaluated = self.evaluation.as_ref().filter(|_| self.settings.precompute_ref_log_probs).map(Evaluation::prompts);
         let evaluated = evaluated.map(Prompts::all).transpose()?.unwrap_or_default();
-        let _whole = self.collector.reads_models().then(|| self.learner.whole()).transpose()?;
+        let _whole = self.collector.reads_policy().then(|| self.learner.whole()).transpose()?;
         self.collector.precompute_reference(evaluated, self.moment(), self.plugins.needs_mismatched())
     }
 }

@@ -333,7 +333,12 @@ pub(super) fn policy_and_reference(
     let head = NewHead::Drawn(config.seed);
     let mut whole = |folder: &ModelFolder| {
         let is_whole = reads_all(lora, source);
-        let folder = if is_whole { folder.clone() } else { sharding.dividing(OF_POLICY, folder.clone(), lora.is_none()) };
+        let sizes = folder.architecture();
+        let sizes = if matches!(values, Values::Trained) { &sizes.trunk() } else { sizes };
+        let folder = match is_whole {
+            true => folder.clone(),
+            false => sharding.dividing(OF_POLICY, folder.clone(), sizes, lora.is_none()),
+        };
         match values {
             Values::Trained => folder.value_model_over(folder.trunk()?, head),
             _ => folder.decoder(),
@@ -361,7 +366,7 @@ pub(super) fn policy_and_reference(
         if let Some(lora) = lora.filter(|_| source.lora().is_none()) {
             let began = began.at(backend)?;
             let adapted = began.clone().with_new_adapter(lora, &targets(config, source)?, config.seed)?;
-            return Ok((policy(source, adapted)?, with_reference.then(|| SharedModel::of_policy(Frozen::new(began)))));
+            return Ok((policy(source, adapted)?, with_reference.then(|| SharedModel::new(Frozen::new(began)))));
         }
         if with_reference && (sharding.shares(true) || sharding.shares(false)) {
             // Each is read by itself, so that no rank ever has one whole.
@@ -375,7 +380,7 @@ pub(super) fn policy_and_reference(
             Some(stored) => Some(Frozen::new(stored.unshared()?.at(backend)?)),
             None => with_reference.then(|| policy.frozen_copy()).transpose()?,
         };
-        return Ok((policy, reference.map(|model| SharedModel::new(model, None))));
+        return Ok((policy, reference.map(SharedModel::new)));
     };
 
     let kept = match (beginning, lora) {
@@ -387,7 +392,7 @@ pub(super) fn policy_and_reference(
     if lora.is_some() {
         let began = whole(source)?.at(backend)?;
         let policy = policy(&kept, over(&kept, began.clone())?)?;
-        return Ok((policy, with_reference.then(|| SharedModel::of_policy(Frozen::new(began)))));
+        return Ok((policy, with_reference.then(|| SharedModel::new(Frozen::new(began)))));
     }
     let policy = policy(&kept, whole(&kept)?)?;
     let reference = with_reference.then(|| reference::initial(source, config, beginning, backend, sharding)).transpose()?;

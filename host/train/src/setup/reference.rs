@@ -21,7 +21,7 @@ use std::collections::BTreeMap;
 const KEY: &str = "ref_model";
 
 /// Prefix of its parameters among those that ranks share.
-const REFERENCE: &str = "reference_";
+pub(super) const REFERENCE: &str = "reference_";
 
 /// A model that a key names, to be compared with the policy.
 pub(super) struct NamedModel {
@@ -159,12 +159,10 @@ pub(super) fn initial(
             Some(file) => folder.decoder_in(&file)?,
             None => folder.decoder()?,
         };
-        return Ok(SharedModel::new(Frozen::new(decoder.at(backend)?), None));
+        return Ok(SharedModel::new(Frozen::new(decoder.at(backend)?)));
     }
-    let decoder = sharding.dividing(REFERENCE, folder.clone(), false).decoder()?;
-    let model = Frozen::new(decoder.at(backend)?);
-    let shards = sharding.divide(REFERENCE, model.weights(), &[])?;
-    Ok(SharedModel::new(model, Some(shards)))
+    let decoder = sharding.dividing(REFERENCE, folder.clone(), folder.architecture(), false).decoder()?;
+    SharedModel::new(Frozen::new(decoder.at(backend)?)).divided(REFERENCE, sharding)
 }
 
 /// Returns the shape of each parameter.

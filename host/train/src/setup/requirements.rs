@@ -2,7 +2,7 @@
 
 use super::room::{bytes_held, bytes_of_moments};
 use crate::Result;
-use crate::config::{Config, ModelDtype, ZeroStage};
+use crate::config::{Config, ModelDtype, ZeroStage, files};
 use crate::flow::Flow;
 use crate::model::{Architecture, Dtype, Held, ModelFolder};
 use crate::ops::quantized::Scheme;
@@ -11,9 +11,13 @@ use crate::plugin::{Algorithm, Engine, Source};
 use crate::setup::values::SHARED;
 use crate::sharding::shares;
 use serde::Serialize;
+use serde_json::Value;
 
 /// What the program, compiled plugins and MPI's buffers take, as measured with a model of next to nothing.
 const PROGRAM: f64 = 130e6;
+
+/// Maximum size of a model's configuration, in bytes.
+const LARGEST_CONFIG: u64 = 1 << 20;
 
 /// Bytes of a value in f32.
 const F32: f64 = 4.0;
@@ -112,14 +116,27 @@ fn adapter(config: &Config, a: &Architecture) -> f64 {
     a.parameters().iter().filter(|(name, _)| is_target(name)).map(|(_, shape)| of_matrix(shape)).sum()
 }
 
-/// Returns how the weights under an adapter are held; without a setting, in 16 bits as most models are stored.
-fn held(config: &Config) -> Held {
+/// Returns the precision in which a model's configuration says that its weights are stored.
+fn stored(folder: &ModelFolder) -> Option<Dtype> {
+    let text = files::read(&folder.base().join("config.json"), LARGEST_CONFIG).ok()?;
+    let config: Value = serde_json::from_slice(&text).ok()?;
+    let named = ["dtype", "torch_dtype"].into_iter().find_map(|key| config.get(key)?.as_str());
+    (named? == "float32").then_some(Dtype::F32)
+}
+
+/// Returns how the weights under an adapter are held; without a setting as they are stored, mostly in 16 bits.
+fn held(config: &Config, stored: Option<Dtype>) -> Held {
     let scheme = match (config.load_in_4bit, config.load_in_8bit) {
         (true, _) => Some(Scheme::Nf4),
         (_, true) => Some(Scheme::Int8),
         _ => None,
     };
-    Held { dtype: (config.dtype == ModelDtype::Float32).then_some(Dtype::F32), scheme }
+    let dtype = match config.dtype {
+        ModelDtype::Float32 => Some(Dtype::F32),
+        ModelDtype::Auto => stored,
+        ModelDtype::Bfloat16 | ModelDtype::Float16 => None,
+    };
+    Held { dtype, scheme }
 }
 
 /// Computes what a run of so many processes with this configuration takes of a model. Texts have `tokens` each, prompts included.
@@ -134,9 +151,10 @@ pub fn requirements(config: &Config, model: &ModelFolder, ranks: usize, bf16: bo
     let (a, stage) = (model.architecture(), ZeroStage::new(if ranks > 1 { config.zero_stage } else { 0 }));
     let sizes = Sizes::of(a, ranks);
     let of_moment = config.rule().map_or(0.0, bytes_of_moments);
-    let is_adapter = config.use_peft || config.lora_r.is_some();
+    let is_adapter = config.use_peft || config.lora_r.is_some() || model.lora().is_some();
+    let stored = stored(model);
     let trained = if is_adapter { adapter(config, a) } else { sizes.all };
-    let held = if is_adapter { bytes_held(held(config)) } else { F32 };
+    let held = if is_adapter { bytes_held(held(config, stored)) } else { F32 };
     let frozen = ranks > 1 && config.shards_frozen();
     let gathers = if is_adapter { frozen } else { stage.shards_parameters() };
 
@@ -152,7 +170,7 @@ pub fn requirements(config: &Config, model: &ModelFolder, ranks: usize, bf16: bo
         r.critic = r.gradients + r.moments + if is_adapter { F32 * trained } else { r.weights };
     }
     if needs.has(REF_LOGP) && (!is_adapter || config.ref_model.is_some()) {
-        r.reference = 2.0 * sizes.weights(frozen);
+        r.reference = bytes_held(Held { dtype: stored, scheme: None }) * sizes.weights(frozen);
     }
     let rows = config.per_device_train_batch_size * if flow.rows_are_pairs() { 2 } else { 1 };
     // A prompt is there once for all of its completions.

@@ -76,8 +76,6 @@ pub(super) fn find(
 pub(super) fn open(folder: &ModelFolder, backend: &Backend, sharding: &mut Sharding) -> Result<SharedModel> {
     // A matrix is quantized as a whole.
     let is_whole = folder.held().scheme.is_some();
-    let read = if is_whole { folder.clone() } else { sharding.dividing(TEACHER, folder.clone(), false) };
-    let model = Frozen::new(read.decoder()?.at(backend)?);
-    let shards = sharding.divide(TEACHER, model.weights(), &[])?;
-    Ok(SharedModel::new(model, Some(shards)))
+    let read = if is_whole { folder.clone() } else { sharding.dividing(TEACHER, folder.clone(), folder.architecture(), false) };
+    SharedModel::new(Frozen::new(read.decoder()?.at(backend)?)).divided(TEACHER, sharding)
 }

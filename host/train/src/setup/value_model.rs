@@ -133,7 +133,9 @@ pub(super) fn open(
     let base = opened.lora.filter(|lora| is_plain(lora) && same_place(folder.base(), opened.source.base()));
     let trunk = match base {
         Some(_) => policy.shared_trunk(),
-        None if opened.lora.is_none() => sharding.dividing(OF_CRITIC, folder.clone(), true).trunk()?,
+        None if opened.lora.is_none() => {
+            sharding.dividing(OF_CRITIC, folder.clone(), &folder.architecture().trunk(), true).trunk()?
+        }
         None => folder.trunk()?,
     };
     let mut decoder = folder.value_model_over(trunk, NewHead::Zero)?;

@@ -1,13 +1,12 @@
 //! What one rank writes of a checkpoint that all ranks write.
 
-use crate::checkpoint::{JointSave, collect_parts};
+use crate::checkpoint::{JointSave, PartsTimeout, collect_parts};
 use crate::learner::Shard;
 use crate::model::{self, ModelFolder, Weights};
 use crate::run::CheckpointFiles;
 use candle_core::Tensor;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 /// A rank's part.
 pub(crate) struct Part {
@@ -24,7 +23,7 @@ pub(super) struct Joint {
     /// The run's folder, where the other ranks leave their parts.
     pub run: PathBuf,
     /// How long to wait for them.
-    pub patience: Duration,
+    pub timeout: PartsTimeout,
 }
 
 impl Part {
@@ -42,7 +41,8 @@ impl Part {
         if !value_model.is_empty() {
             shard(value_model, &files.value_model())?;
         }
-        if !moments.is_empty() {
+        // One file at least, by which a checkpoint is known to have them: some optimizers have none.
+        if let Some(moments) = moments.filter(|moments| rank == 0 || !moments.is_empty()) {
             fs::create_dir_all(files.folder()).map_err(text)?;
             let file = files.folder().join(name("optimizer.safetensors"));
             model::write_tensors(moments.into_iter().collect(), None, &file).map_err(|e| e.to_string())?;
@@ -54,10 +54,10 @@ impl Part {
 impl Joint {
     /// Writes the first rank's own part, and joins it with the others' as soon as they are there.
     pub(super) fn write(self, to: &Path) -> Result<(), String> {
-        let Self { save, own, run, patience } = self;
+        let Self { save, own, run, timeout } = self;
         let ranks = own.ranks;
         own.write(to)?;
-        collect_parts(&run, save, 1..ranks, to, patience)?;
+        collect_parts(&run, save, 1..ranks, to, &timeout)?;
         let folders = [to.to_owned(), CheckpointFiles::new(to).value_model()];
         for folder in folders.iter().filter(|folder| folder.is_dir()) {
             // An adapter is in a file of another name.

@@ -25,7 +25,7 @@ use crate::config::{files, printable, printable_path};
 use cache::Cache;
 use card::{CARD, Card, SETTINGS};
 use listing::Listing;
-use model_files::{BESIDE_TEMPLATES, BESIDE_WEIGHTS, INDEX, Index, SMALL, TEMPLATES, WEIGHTS};
+use model_files::{BESIDE_TEMPLATES, BESIDE_WEIGHTS, CONFIG, INDEX, Index, SMALL, TEMPLATES, WEIGHTS};
 use name::{Kind, Repo};
 use splits::Choice;
 use std::collections::BTreeSet;
@@ -50,6 +50,14 @@ pub struct Snapshot {
 /// See [`Hub::model`].
 pub fn model(name: &str) -> Result<Snapshot> {
     Hub::new(Settings::from_env()).model(name)
+}
+
+/// A model's configuration alone, by its name on the hub.
+///
+/// # Errors
+/// See [`Hub::model_config`].
+pub fn model_config(name: &str) -> Result<Snapshot> {
+    Hub::new(Settings::from_env()).model_config(name)
 }
 
 /// The files with a model's chat template, by its name on the hub.
@@ -280,6 +288,21 @@ impl Hub {
             return Err(unfit(format!("has no {WEIGHTS}, the only supported weight format; it has {}", listing.names())));
         }
         self.snapshot(&repo, &cache, &listing, &wanted)
+    }
+
+    /// Fetches a model's configuration, and nothing else of what the repository holds.
+    ///
+    /// # Errors
+    /// If there is no such model, none that may be read, or none with a configuration.
+    pub fn model_config(&self, name: &str) -> Result<Snapshot> {
+        let repo = Repo::parse(Kind::Model, name)?;
+        let cache = Cache::new(&self.settings, &repo);
+        let listing = self.listing(&repo, &cache, |listing| listing.has(CONFIG))?;
+        if !listing.has(CONFIG) {
+            let detail = format!("has no {CONFIG}; it has {}", listing.names());
+            return Err(Error::Unfit { name: repo.id, detail: printable(&detail, LONGEST_SAID) });
+        }
+        self.snapshot(&repo, &cache, &listing, &[CONFIG.to_owned()])
     }
 
     /// Fetches what may hold a model's chat template.

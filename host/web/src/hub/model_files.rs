@@ -3,9 +3,12 @@
 use serde::Deserialize;
 use std::collections::BTreeMap;
 
+/// A model's configuration.
+pub(super) const CONFIG: &str = "config.json";
+
 /// What a model folder may have beside its weights, and which of it it must.
 pub(super) const BESIDE_WEIGHTS: [(&str, bool); 8] = [
-    ("config.json", true),
+    (CONFIG, true),
     ("tokenizer.json", true),
     ("generation_config.json", false),
     ("tokenizer_config.json", false),

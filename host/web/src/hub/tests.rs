@@ -124,6 +124,20 @@ fn of_a_chat_template_only_its_files_come_and_the_model_later() {
 }
 
 #[test]
+fn of_a_configuration_nothing_else_comes() {
+    let place = Place::new();
+    let config = place.plain().model_config("Qwen/Tiny").unwrap();
+    assert_eq!(std::fs::read(config.folder.join("config.json")).unwrap(), b"{}");
+    let asked: Vec<String> = place.server.asked().into_iter().map(|a| a.path).filter(|path| !path.starts_with("/api/")).collect();
+    assert!(!asked.is_empty() && asked.iter().all(|path| path.ends_with("/config.json")), "{asked:?}");
+    assert_eq!(place.offline().model_config("Qwen/Tiny").unwrap(), config);
+    assert!(matches!(place.offline().model("Qwen/Tiny"), Err(Error::Unreachable { .. })));
+    place.server.hold("models/only/weights@main", &[("model.safetensors", b"x")]);
+    let said = place.plain().model_config("only/weights").unwrap_err().to_string();
+    assert!(said.contains("has no config.json; it has model.safetensors"), "{said}");
+}
+
+#[test]
 fn special_tokens_and_the_template_for_tools_come_too() {
     let place = Place::new();
     let tool_use = "additional_chat_templates/tool_use.jinja";
