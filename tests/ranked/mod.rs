@@ -168,3 +168,18 @@ pub fn process(mpirun: &Child, rank: usize) -> String {
 pub fn send(process: &str, signal: &str) {
     assert!(Command::new("kill").args([signal, process]).status().expect("there is a kill").success());
 }
+
+/// Compiles the library that kills or delays a rank within a call, if there is a C compiler; says why not.
+#[must_use]
+pub fn interceptor(place: &Place) -> Option<String> {
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/ranked/kill_at.c");
+    let library = place.path("kill_at.so").display().to_string();
+    let compiled = Command::new("cc").args(["-shared", "-fPIC", "-o", &library, source, "-ldl"]).status();
+    match compiled {
+        Ok(status) if status.success() => Some(library),
+        failed => {
+            println!("skipped: cc can't compile {source}: {failed:?}");
+            None
+        }
+    }
+}

@@ -1,11 +1,11 @@
 //! Ranks that divide what training holds of a model: the run of one process, whatever is divided, and checkpoints that any number of
 //! ranks goes on from.
 
-use rlhost_tests::ranked::{Case, arguments, possible, process, run, same_figures, same_weights, send};
+use rlhost_tests::ranked::{Case, arguments, interceptor, possible, process, run, same_figures, same_weights, send};
 use rlhost_tests::{HOSTILE, Outcome, Place, STORIES, tiny};
 use serde_json::json;
 use std::collections::BTreeMap;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::time::Duration;
 
 /// Longest that anything here is waited for.
@@ -297,20 +297,6 @@ fn a_divided_run_whose_ranks_are_killed_goes_on_to_the_bit() {
     assert!(left.is_empty(), "{left:?}");
 }
 
-/// Compiles the library that kills a rank within a call, if there is a C compiler.
-fn killer(place: &Place) -> Option<String> {
-    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/ranked/kill_at.c");
-    let library = place.path("kill_at.so").display().to_string();
-    let compiled = Command::new("cc").args(["-shared", "-fPIC", "-o", &library, source, "-ldl"]).status();
-    match compiled {
-        Ok(status) if status.success() => Some(library),
-        failed => {
-            println!("skipped: cc can't compile {source}: {failed:?}");
-            None
-        }
-    }
-}
-
 /// Starts ranks of which one waits for so many milliseconds in each call of a function.
 fn delayed(place: &Place, ranks: usize, library: &str, delay: &str, arguments: &[&str]) -> Child {
     let mut command = place.ranks(ranks, arguments);
@@ -330,7 +316,7 @@ fn a_rank_that_dies_in_any_phase_of_a_step_leaves_a_run_that_goes_on_to_the_bit(
         return;
     }
     let place = Place::with_answers();
-    let Some(library) = killer(&place) else { return };
+    let Some(library) = interceptor(&place) else { return };
     let steps: usize = 12;
     let own = ["--max-steps", "12", "--save-steps", "1", "--save-total-limit", "3", "--zero-stage", "3", "--model", tiny()];
     let more = ["--per-device-train-batch-size", "4", "--resume-from-checkpoint", "--logging-steps", "1"];
@@ -375,7 +361,7 @@ fn a_failure_while_a_checkpoint_is_being_written_loses_neither_that_nor_the_last
         return;
     }
     let place = Place::new();
-    let Some(library) = killer(&place) else { return };
+    let Some(library) = interceptor(&place) else { return };
     let misdeed = ["--set", "plugin.hostile.config.misdeed=trap_on_rows", "--set", "plugin.hostile.config.from_step=1"];
     let more = ["--plugin", HOSTILE, "--max-completion-length", "8", "--per-device-train-batch-size", "8", "--max-steps", "9"];
     let saves = ["--dataset", STORIES, "--zero-stage", "3", "--save-steps", "1", "--dist-timeout-s", "40"];
@@ -412,7 +398,7 @@ fn a_signal_during_the_last_checkpoint_leaves_a_finished_run() {
         return;
     }
     let place = Place::new();
-    let Some(library) = killer(&place) else { return };
+    let Some(library) = interceptor(&place) else { return };
     let own = ["--max-steps", "2", "--num-generations", "2", "--per-device-train-batch-size", "4", "--zero-stage", "3"];
     let all = [&arguments("grpo", true, &own)[..], &["--output-dir", "run", "--model", tiny(), "--logging-steps", "1"]].concat();
     let child = delayed(&place, 2, &library, "0:rename=1000", &all);

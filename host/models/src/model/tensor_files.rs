@@ -170,7 +170,7 @@ mod tests {
         join_files(&files, &whole).unwrap();
         let all = read_tensors(&files, |_| true).unwrap();
         assert_eq!(std::fs::read(&whole).unwrap(), safetensors::serialize(all, of_torch()).unwrap());
-        let twice = [files[0].clone(), whole.clone()];
+        let twice = [files[0].clone(), whole];
         assert!(join_files(&twice, &at(7)).unwrap_err().to_string().contains("there are two tensors a"));
         let bytes = std::fs::read(&files[1]).unwrap();
         std::fs::write(&files[1], &bytes[..bytes.len() - 1]).unwrap();

@@ -316,6 +316,21 @@ fn reads_all(lora: Option<Lora>, source: &ModelFolder) -> bool {
     lora.is_some_and(|lora| lora.use_dora || !lora.whole.is_empty() || source.held().scheme.is_some())
 }
 
+/// Returns the folder of the policy's model, such that a rank holds only what it owns from the start where ranks share the model.
+fn dividing(
+    folder: &ModelFolder,
+    (lora, source): (Option<Lora>, &ModelFolder),
+    values: &Values,
+    sharding: &mut Sharding,
+) -> ModelFolder {
+    if reads_all(lora, source) {
+        return folder.clone();
+    }
+    let sizes = folder.architecture();
+    let sizes = if matches!(values, Values::Trained) { &sizes.trunk() } else { sizes };
+    sharding.dividing(OF_POLICY, folder.clone(), sizes, lora.is_none())
+}
+
 /// Returns the policy, initial or from the checkpoint, with a critic's head if it has one, and the reference model if the
 /// algorithm asks for it. With an adapter, both share the storage of everything that is not trained.
 ///
@@ -332,13 +347,7 @@ pub(super) fn policy_and_reference(
 ) -> Result<(Policy, Option<SharedModel>)> {
     let head = NewHead::Drawn(config.seed);
     let mut whole = |folder: &ModelFolder| {
-        let is_whole = reads_all(lora, source);
-        let sizes = folder.architecture();
-        let sizes = if matches!(values, Values::Trained) { &sizes.trunk() } else { sizes };
-        let folder = match is_whole {
-            true => folder.clone(),
-            false => sharding.dividing(OF_POLICY, folder.clone(), sizes, lora.is_none()),
-        };
+        let folder = dividing(folder, (lora, source), values, sharding);
         match values {
             Values::Trained => folder.value_model_over(folder.trunk()?, head),
             _ => folder.decoder(),
