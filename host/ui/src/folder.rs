@@ -2,6 +2,7 @@
 
 use crate::config::printable;
 use crate::run::{RunFiles, is_checkpoint};
+use rlhost_followed::own_name;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,7 +15,7 @@ const MOST_RUNS: usize = 2000;
 /// Most folders that are looked at.
 const MOST_FOLDERS: usize = 20_000;
 
-/// Longest name of a run, in bytes.
+/// Longest name of a folder, in bytes.
 const LONGEST_NAME: usize = 500;
 
 /// A run's folder, and the name by which the page knows it: its path below the folder that was given.
@@ -69,12 +70,6 @@ impl Listing {
     pub fn find(&self, name: &str) -> Option<PathBuf> {
         self.runs().iter().find(|found| found.name == name).map(|found| found.path.clone())
     }
-}
-
-/// Returns the name of a folder alone.
-pub(crate) fn own_name(root: &Path) -> String {
-    let path = fs::canonicalize(root).unwrap_or_else(|_| root.to_owned());
-    path.file_name().map_or_else(|| "run".to_owned(), |name| printable(&name.to_string_lossy(), LONGEST_NAME))
 }
 
 fn look(folder: &Path, prefix: &str, depth: usize, left: &mut usize, found: &mut Vec<Found>) {

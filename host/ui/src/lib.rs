@@ -1,6 +1,6 @@
 //! `rlhost ui`: a page in the browser that shows runs while they train, and steers them if it may.
 //!
-//! `api/` answers in JSON what the page asks. It reads runs only through `records`, and only what is new of a file (`followed/`).
+//! `api/` answers in JSON what the page asks. It reads runs only through `records`, and only what is new of a file (`followed`).
 //! The page itself is plain ES modules in `page/`, part of the binary. What changes a run, or needs plugins, is a [`Backend`], which
 //! the command line implements with what `rlhost swap` and `rlhost replay` do.
 
@@ -9,8 +9,8 @@ mod api;
 mod assets;
 mod backend;
 mod folder;
-mod followed;
 mod server;
+mod store;
 #[cfg(test)]
 mod tests;
 

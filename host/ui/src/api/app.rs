@@ -3,11 +3,10 @@
 use super::query::Query;
 use super::refused::{Refused, Result};
 use crate::backend::Backend;
-use crate::config::{Config, Overrides, read};
 use crate::folder::Listing;
-use crate::followed::{Followed, Store};
-use crate::run::ConfigInForce;
-use std::path::{Path, PathBuf};
+use crate::store::Store;
+use rlhost_followed::Followed;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
 /// What all routes share.
@@ -40,9 +39,4 @@ impl Api {
     pub fn followed(&self, query: &Query) -> Result<Arc<Mutex<Followed>>> {
         Ok(self.store.run(&self.path_of(query)?))
     }
-}
-
-/// Returns the configuration of a run, as far as it can be read.
-pub(super) fn config_of(run: &Path) -> Option<Config> {
-    read([ConfigInForce::path(run).as_path()], &Overrides::default()).ok()
 }

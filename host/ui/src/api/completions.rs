@@ -1,11 +1,12 @@
 //! Completions: in pages, sorted and selected; one with all that is known of it; a group side by side.
 
-use super::app::{Api, config_of};
+use super::app::Api;
 use super::query::Query;
 use super::refused::{Refused, Result};
-use crate::config::{PluginEntry, printable};
-use crate::followed::{Entry, Followed, PATIENCE, line_at, locked, rounded};
+use crate::config::printable;
 use crate::run::PluginVersion;
+use crate::store::{PATIENCE, locked};
+use rlhost_followed::{Entry, Followed, line_at, rounded};
 use serde_json::{Map, Value, json};
 use std::io;
 use std::sync::MutexGuard;
@@ -88,16 +89,6 @@ impl<'a> Selection<'a> {
     }
 }
 
-/// Reads what is new of the completions. Returns whether all of it was read in time.
-pub(super) fn advance(run: &mut Followed, until: Instant) -> Result<bool> {
-    if run.completions.weights.is_empty() {
-        let entries = config_of(&run.path).map(|config| config.plugin).unwrap_or_default();
-        let weight = |entry: &PluginEntry| (entry.name().to_owned(), entry.weight);
-        run.completions.weights = entries.iter().map(weight).collect();
-    }
-    Ok(run.completions.advance(until)?)
-}
-
 impl Api {
     /// Answers a page: `offset` and `limit` count among what is selected, in its order.
     pub(super) fn completions(&self, query: &Query) -> Result<Value> {
@@ -106,7 +97,7 @@ impl Api {
         let run = self.followed(query)?;
         let mut run = locked(&run);
         let until = Instant::now() + PATIENCE;
-        let complete = advance(&mut run, until)?;
+        let complete = run.advance_completions(until)?;
         let order = selection.order(&run.completions.entries);
         let (mut items, mut next) = (Vec::new(), offset);
         // A run that just began has no file.
@@ -174,7 +165,7 @@ impl Api {
     /// Returns the number of the completion that a query names.
     fn number(run: &mut MutexGuard<'_, Followed>, query: &Query) -> Result<usize> {
         let number = query.count("id", usize::MAX, usize::MAX)?;
-        advance(run, Instant::now() + PATIENCE)?;
+        run.advance_completions(Instant::now() + PATIENCE)?;
         if number < run.completions.entries.len() {
             return Ok(number);
         }

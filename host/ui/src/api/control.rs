@@ -2,15 +2,16 @@
 //! of an editor: the page can do nothing that they can't.
 
 use super::app::Api;
-use super::completions::{advance, shown};
+use super::completions::shown;
 use super::plugins::{current, kept};
 use super::query::Query;
 use super::refused::{Refused, Result};
 use crate::backend::{Question, Rescored};
 use crate::config::{self, PluginEntry, files, printable};
-use crate::followed::{PATIENCE, locked, rounded};
 use crate::metrics::Comparison;
 use crate::run::{RunAction, RunFiles, is_running};
+use crate::store::{PATIENCE, locked};
+use rlhost_followed::rounded;
 use serde_json::{Map, Value, json};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -57,7 +58,7 @@ impl Api {
         let (run, dropped, current, from) = {
             let mut run = locked(&followed);
             run.advance(Instant::now() + PATIENCE)?;
-            if !advance(&mut run, Instant::now() + PATIENT)? {
+            if !run.advance_completions(Instant::now() + PATIENT)? {
                 return Err(Refused::new(503, "the list of completions is still being read; try again"));
             }
             let dropped = if query.get("hash").is_some() {

@@ -1,11 +1,11 @@
 //! What is new of a run, as server-sent events.
 
 use super::app::Api;
-use super::completions::advance;
 use super::query::Query;
 use super::refused::{Refused, Result};
 use super::run::status;
-use crate::followed::{Followed, PATIENCE, locked};
+use crate::store::{PATIENCE, locked};
+use rlhost_followed::Followed;
 use rlhost_serve::Source;
 use serde_json::{Value, json};
 use std::sync::Mutex;
@@ -110,7 +110,7 @@ fn news(run: &mut Followed, told: &mut Told) -> Option<Value> {
     let until = Instant::now() + PATIENCE;
     // What can't be read now may be readable later.
     let _ = run.advance(until);
-    let _ = advance(run, until);
+    let _ = run.advance_completions(until);
     let mut message = serde_json::Map::new();
     let (rows, generation) = (run.metrics.steps.len(), run.metrics.generation);
     if generation != told.metrics || rows < told.rows || rows - told.rows > MOST_ROWS {

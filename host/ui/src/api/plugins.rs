@@ -1,12 +1,13 @@
 //! The plugins of a run: their versions, settings and history, and the source of a version.
 
-use super::app::{Api, config_of};
+use super::app::Api;
 use super::completions::shown;
 use super::query::Query;
 use super::refused::{Refused, Result};
 use crate::config::{PluginEntry, files, printable};
-use crate::followed::{Change, Followed, PATIENCE, locked};
-use crate::run::{EventKind, RunFiles, short_hash};
+use crate::run::{RunFiles, short_hash};
+use crate::store::{PATIENCE, locked};
+use rlhost_followed::{Change, Followed, Loaded, config_of};
 use serde_json::{Map, Value, json};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -31,18 +32,10 @@ impl Api {
         let config = config_of(&run.path);
         let entries: Vec<PluginEntry> =
             config.map(|config| config.plugin.into_iter().chain(config.environment).collect()).unwrap_or_default();
-        let mut names: Vec<(String, String)> = Vec::new();
-        for change in run.events.changes.iter().filter(|change| !change.role.is_empty()) {
-            if !names.iter().any(|(name, _)| *name == change.plugin) {
-                names.push((change.plugin.clone(), change.role.clone()));
-            }
-        }
-        // Rewards first: they are what is changed most.
-        names.sort_by_key(|(_, role)| !role.starts_with("reward"));
-        let plugin = |(name, role): &(String, String)| {
+        let plugin = |Loaded { name, role }: Loaded| {
             let entry = entries.iter().find(|entry| entry.name() == name);
-            let changes: Vec<&Change> = run.events.changes.iter().filter(|change| change.plugin == *name).collect();
-            let now = changes.iter().rev().find(|change| change.kind != EventKind::PluginRefused && !change.undone);
+            let changes: Vec<&Change> = run.events.changes.iter().filter(|change| change.plugin == name).collect();
+            let now = run.events.current(&name);
             json!({
                 "name": name,
                 "role": role,
@@ -56,7 +49,9 @@ impl Api {
                 "history": changes.iter().rev().take(MOST_VERSIONS).map(|change| version(&run.path, change)).collect::<Vec<_>>(),
             })
         };
-        Ok(json!({ "plugins": names.iter().map(plugin).collect::<Vec<_>>(), "time_reward": run.metrics.last("time/reward") }))
+        Ok(
+            json!({ "plugins": run.events.loaded().into_iter().map(plugin).collect::<Vec<_>>(), "time_reward": run.metrics.last("time/reward") }),
+        )
     }
 
     /// Answers with the source of a version, if it is a script's.
@@ -83,8 +78,7 @@ pub(super) fn kept(run: &Followed, query: &Query) -> Result<(PathBuf, Vec<u8>)> 
 
 /// Returns where the run keeps the version of a plugin that it has now, if it does.
 pub(super) fn current(run: &Followed, name: &str) -> Option<PathBuf> {
-    let is_own = |change: &&Change| change.plugin == name && change.kind != EventKind::PluginRefused && !change.undone;
-    path_of(&run.path, run.events.changes.iter().rev().find(is_own)?)
+    path_of(&run.path, run.events.current(name)?)
 }
 
 /// Returns where the run keeps a version's bytes, if it does.

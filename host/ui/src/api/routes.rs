@@ -3,8 +3,8 @@
 use super::app::Api;
 use super::query::Query;
 use super::refused::{Refused, Result};
-use crate::folder;
 use crate::run::RunFiles;
+use rlhost_followed::own_name;
 use serde_json::{Value, json};
 
 /// A route.
@@ -100,7 +100,7 @@ impl Api {
     fn about(&self) -> Value {
         json!({
             "control": self.control,
-            "folder": folder::own_name(self.listing.root()),
+            "folder": own_name(self.listing.root()),
             "single": RunFiles(self.listing.root()).are_there(),
             "version": env!("CARGO_PKG_VERSION"),
         })

@@ -1,14 +1,15 @@
 //! One run: its state, its events and its signs.
 
-use super::app::{Api, config_of};
+use super::app::Api;
 use super::query::Query;
 use super::refused::Result;
 use crate::config::shell_word;
 use crate::diagnosis;
-use crate::followed::{Followed, PATIENCE, Signs, locked};
-use crate::run::{ConfigInForce, EventKind, RunFiles, is_running};
+use crate::run::{ConfigInForce, RunFiles};
+use crate::store::{PATIENCE, Signs, locked};
+use rlhost_followed::{Followed, config_of};
 use serde_json::{Value, json};
-use std::sync::{Arc, PoisonError};
+use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
 /// Most events that are sent at once: the newest.
@@ -18,36 +19,18 @@ const MOST_EVENTS: usize = 2000;
 const FRESH: Duration = Duration::from_secs(3);
 const REST: u32 = 20;
 
-/// Returns how a run is doing, in a word.
-pub(super) fn state(run: &Followed) -> &'static str {
-    match (is_running(&run.path), run.events.last) {
-        (Some(true), _) if run.events.paused => "paused",
-        (Some(true), _) => "running",
-        (_, Some(EventKind::Finished)) => "finished",
-        (_, Some(EventKind::Stopped)) => "stopped",
-        (_, Some(EventKind::Failed)) => "failed",
-        (_, Some(_)) => "interrupted",
-        (_, None) => "empty",
-    }
-}
-
 /// Returns a run's state as the table and the run's own view show it.
 pub(super) fn status(run: &Followed) -> Value {
-    let (state, step) = (state(run), run.metrics.steps.last().copied());
-    let rate = run.metrics.rate();
-    let left = match (state, run.events.max_steps, step, rate) {
-        ("running", Some(most), Some(step), Some(rate)) => Some(most.saturating_sub(step) as f64 / rate),
-        _ => None,
-    };
+    let state = run.state();
     json!({
-        "state": state,
-        "step": step,
+        "state": state.name(),
+        "step": run.metrics.steps.last(),
         "max_steps": run.events.max_steps,
         "started": run.events.started,
         "ended": run.events.all.last().and_then(|event| event.time),
         "seconds": run.metrics.seconds(),
-        "rate": rate,
-        "left": left,
+        "rate": run.metrics.rate(),
+        "left": run.left(state),
         "reward": run.metrics.last("reward"),
         "eval_reward": run.metrics.last("eval_reward"),
         "loss": run.metrics.last("loss"),
@@ -98,8 +81,7 @@ impl Api {
 
     pub(super) fn diagnosis(&self, query: &Query) -> Result<Value> {
         let path = self.path_of(query)?;
-        let followed = self.store.run(&path);
-        let signs = Arc::clone(&locked(&followed).signs);
+        let signs = self.store.signs(&path);
         // It reads all metrics: one at a time, and not again at once.
         let mut signs = signs.lock().unwrap_or_else(PoisonError::into_inner);
         let is_fresh = signs.as_ref().is_some_and(|signs| signs.until > Instant::now());

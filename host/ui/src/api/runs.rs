@@ -4,7 +4,7 @@ use super::app::Api;
 use super::query::Query;
 use super::refused::{Refused, Result};
 use super::run::status;
-use crate::followed::{PATIENCE, locked};
+use crate::store::{PATIENCE, locked};
 use serde_json::{Map, Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -3,7 +3,8 @@
 use super::app::Api;
 use super::query::Query;
 use super::refused::{Refused, Result};
-use crate::followed::{Axis, PATIENCE, locked};
+use crate::store::{PATIENCE, locked};
+use rlhost_followed::Axis;
 use serde_json::{Map, Value, json};
 use std::time::Instant;
 

@@ -39,6 +39,11 @@ impl Tail {
         if length == 0 { 1.0 } else { (self.place as f64 / length as f64).min(1.0) }
     }
 
+    /// Returns how many bytes were read.
+    pub fn place(&self) -> u64 {
+        self.place
+    }
+
     /// Returns the file.
     pub fn path(&self) -> &PathBuf {
         &self.path

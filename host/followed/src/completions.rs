@@ -16,15 +16,18 @@ const MOST_ENTRIES: usize = 4 << 20;
 
 /// A completion in the file.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Entry {
+pub struct Entry {
     /// Where its line begins.
     pub place: u64,
+    /// The step that learns from it first.
     pub step: u64,
     /// The row of the dataset.
     pub row: u64,
     /// The sum of its scores, each times its reward's weight; none is not a number.
     pub reward: f32,
+    /// Its advantage, or that of its first token; none is not a number.
     pub advantage: f32,
+    /// How many tokens were sampled.
     pub tokens: u32,
     /// Whether a limit cut it off.
     pub cut_off: bool,
@@ -47,25 +50,37 @@ struct Head {
 }
 
 /// The completions of a run.
-pub(crate) struct Completions {
+pub struct Completions {
     tail: Tail,
+    /// Increases whenever completions that were there are no longer.
     pub generation: u64,
+    /// They, in the order of the file.
     pub entries: Vec<Entry>,
     /// Weights of rewards that are not 1.
     pub weights: BTreeMap<String, f64>,
 }
 
 impl Completions {
-    pub fn new(path: PathBuf) -> Self {
+    pub(crate) fn new(path: PathBuf) -> Self {
         Self { tail: Tail::new(path, LONGEST_COMPLETION), generation: 0, entries: Vec::new(), weights: BTreeMap::new() }
     }
 
-    /// Returns how much of the file was read.
+    /// Returns how much of the file was read, from 0 to 1.
+    #[must_use]
     pub fn share(&self) -> f64 {
         self.tail.share()
     }
 
-    /// Reads what is new.
+    /// Returns how many bytes of the file were read.
+    #[must_use]
+    pub fn place(&self) -> u64 {
+        self.tail.place()
+    }
+
+    /// Reads what is new. Returns whether all of it was read in time.
+    ///
+    /// # Errors
+    /// If the file can't be read.
     pub fn advance(&mut self, until: Instant) -> io::Result<bool> {
         let Self { tail, generation, entries, weights } = self;
         tail.advance(until, |piece| match piece {
@@ -119,7 +134,10 @@ impl Head {
 }
 
 /// Returns the line that begins at a place; none if it is no longer there.
-pub(crate) fn line_at(reader: &mut Reader, place: u64) -> io::Result<Option<&[u8]>> {
+///
+/// # Errors
+/// If the file can't be read.
+pub fn line_at(reader: &mut Reader, place: u64) -> io::Result<Option<&[u8]>> {
     reader.go_to(place)?;
     let is_whole = matches!(reader.line()?, Some(Line::Whole(_)));
     Ok(is_whole.then(|| reader.text()))

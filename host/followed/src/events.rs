@@ -21,14 +21,18 @@ const MOST_SET: usize = 500;
 /// Most events that are kept.
 const MOST_EVENTS: usize = 20_000;
 
-/// An event, as the page shows it.
+/// An event, as it is shown.
 #[derive(Clone, Debug, Serialize)]
-pub(crate) struct Happened {
+pub struct Happened {
     /// Seconds since 1970.
     pub time: Option<f64>,
+    /// The name of its kind.
     pub kind: String,
+    /// The number of steps done, if it says so.
     pub step: Option<u64>,
+    /// The plugin that it is about; empty if there is none.
     pub plugin: String,
+    /// What it says, in one line or several.
     pub text: String,
     /// The name of the request that it answers.
     pub request: String,
@@ -38,43 +42,67 @@ pub(crate) struct Happened {
 
 /// A version of a plugin that the run has had or refused.
 #[derive(Clone, Debug)]
-pub(crate) struct Change {
+pub struct Change {
+    /// Seconds since 1970.
     pub time: Option<f64>,
+    /// Whether it was loaded, swapped in, returned to or refused.
     pub kind: EventKind,
+    /// The number of steps done.
     pub step: u64,
+    /// The plugin's role, if it was loaded.
     pub role: String,
+    /// The plugin's name.
     pub plugin: String,
+    /// The version.
     pub version: PluginVersion,
     /// The version that the plugin states.
     pub stated: String,
+    /// Its settings.
     pub config: Map<String, Value>,
+    /// How its scores of the newest batch differ from its predecessor's, if it was swapped in.
     pub shadow: Value,
+    /// How long training waited for a swap.
     pub pause_ms: Option<f64>,
+    /// Why it was refused or rolled back.
     pub reason: String,
+    /// Whether a later resume took the run back to before it.
     pub undone: bool,
 }
 
+/// A plugin that the run has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Loaded {
+    /// Its name.
+    pub name: String,
+    /// Its role, as in `reward`.
+    pub role: String,
+}
+
 /// The events of a run.
-pub(crate) struct Events {
+pub struct Events {
     tail: Tail,
     /// Increases whenever events that were there are no longer, or changed.
     pub generation: u64,
+    /// The events, oldest first.
     pub all: Vec<Happened>,
+    /// Versions of plugins, oldest first.
     pub changes: Vec<Change>,
     /// Whether the run waits until somebody requests that it goes on.
     pub paused: bool,
     /// Whether the last process on the run began or how it ended.
     pub last: Option<EventKind>,
+    /// The number of steps that the run takes.
     pub max_steps: Option<u64>,
     /// Seconds since 1970.
     pub started: Option<f64>,
     /// Keys of the configuration that the user set.
     pub set: Vec<String>,
+    /// Events that were left out for want of room.
     pub left_out: u64,
 }
 
 impl Events {
-    pub fn new(path: PathBuf) -> Self {
+    pub(crate) fn new(path: PathBuf) -> Self {
         Self {
             tail: Tail::new(path, LONGEST_LINE),
             generation: 0,
@@ -89,7 +117,16 @@ impl Events {
         }
     }
 
-    /// Reads what is new.
+    /// Returns how many bytes of the file were read.
+    #[must_use]
+    pub fn place(&self) -> u64 {
+        self.tail.place()
+    }
+
+    /// Reads what is new. Returns whether all of it was read in time.
+    ///
+    /// # Errors
+    /// If the file can't be read.
     pub fn advance(&mut self, until: Instant) -> io::Result<bool> {
         // Taken out, so that events can be added while it reads.
         let mut tail = std::mem::replace(&mut self.tail, Tail::new(PathBuf::new(), 0));
@@ -150,7 +187,28 @@ impl Events {
         });
     }
 
+    /// Returns the plugins that were loaded, rewards first: they are what is changed most.
+    #[must_use]
+    pub fn loaded(&self) -> Vec<Loaded> {
+        let mut all: Vec<Loaded> = Vec::new();
+        for change in self.changes.iter().filter(|change| !change.role.is_empty()) {
+            if !all.iter().any(|loaded| loaded.name == change.plugin) {
+                all.push(Loaded { name: change.plugin.clone(), role: change.role.clone() });
+            }
+        }
+        all.sort_by_key(|loaded| !loaded.role.starts_with("reward"));
+        all
+    }
+
+    /// Returns the version of a plugin that the run has now.
+    #[must_use]
+    pub fn current(&self, plugin: &str) -> Option<&Change> {
+        let is_own = |change: &&Change| change.plugin == plugin && change.kind != EventKind::PluginRefused && !change.undone;
+        self.changes.iter().rev().find(is_own)
+    }
+
     /// Returns the names of the algorithm and the rewards that were loaded, the algorithm first.
+    #[must_use]
     pub fn plugins(&self) -> Vec<&str> {
         let mut names: Vec<&str> = Vec::new();
         let is_algorithm = |change: &&Change| change.role == "algorithm";

@@ -25,7 +25,8 @@ const TOKENS: &str = "num_tokens";
 
 /// The horizontal axis of a curve.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Axis {
+pub enum Axis {
+    /// Steps.
     Step,
     /// Seconds since the run's start.
     Time,
@@ -34,10 +35,11 @@ pub(crate) enum Axis {
 }
 
 /// The metrics of a run. A step's training row and its evaluation's row are one.
-pub(crate) struct Metrics {
+pub struct Metrics {
     tail: Tail,
     /// Increases whenever rows that were there are no longer.
     pub generation: u64,
+    /// The step of each row.
     pub steps: Vec<u64>,
     times: Vec<f64>,
     columns: BTreeMap<String, Vec<f32>>,
@@ -47,24 +49,30 @@ pub(crate) struct Metrics {
 
 /// A curve: its points, and the least and greatest of the rows behind each.
 #[derive(Debug, Default, PartialEq, Serialize)]
-pub(crate) struct Sampled {
+pub struct Sampled {
+    /// Where the points are on the axis.
     pub x: Vec<f64>,
+    /// Values, by the metrics' names.
     pub series: BTreeMap<String, Series>,
     /// Rows behind a point.
     pub per_point: usize,
 }
 
+/// The values of a metric at the points of a curve.
 #[derive(Debug, Default, PartialEq, Serialize)]
-pub(crate) struct Series {
+pub struct Series {
+    /// Means of the rows behind each point.
     pub y: Vec<Option<f64>>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
+    /// The least of the rows behind each point, if there are several.
     pub lo: Vec<Option<f64>>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
+    /// The greatest of the rows behind each point, if there are several.
     pub hi: Vec<Option<f64>>,
 }
 
 impl Metrics {
-    pub fn new(path: PathBuf) -> Self {
+    pub(crate) fn new(path: PathBuf) -> Self {
         Self {
             tail: Tail::new(path, LONGEST_LINE),
             generation: 0,
@@ -80,12 +88,22 @@ impl Metrics {
         self.columns.keys()
     }
 
-    /// Returns how much of the file was read.
+    /// Returns how much of the file was read, from 0 to 1.
+    #[must_use]
     pub fn share(&self) -> f64 {
         self.tail.share()
     }
 
-    /// Reads what is new.
+    /// Returns how many bytes of the file were read.
+    #[must_use]
+    pub fn place(&self) -> u64 {
+        self.tail.place()
+    }
+
+    /// Reads what is new. Returns whether all of it was read in time.
+    ///
+    /// # Errors
+    /// If the file can't be read.
     pub fn advance(&mut self, until: Instant) -> io::Result<bool> {
         // Taken out, so that rows can be added while it reads.
         let mut tail = std::mem::replace(&mut self.tail, Tail::new(PathBuf::new(), 0));
@@ -141,17 +159,20 @@ impl Metrics {
     }
 
     /// Returns a metric's last value.
+    #[must_use]
     pub fn last(&self, name: &str) -> Option<f64> {
         let column = self.columns.get(name)?;
         column.iter().rev().find(|value| value.is_finite()).map(|value| rounded(*value))
     }
 
     /// Returns the seconds since the start at the last row.
+    #[must_use]
     pub fn seconds(&self) -> Option<f64> {
         self.times.iter().rev().copied().find(|time| time.is_finite())
     }
 
     /// Returns the steps per second over the newest rows.
+    #[must_use]
     pub fn rate(&self) -> Option<f64> {
         const ROWS: usize = 12;
         let from = self.steps.len().saturating_sub(ROWS);
@@ -177,6 +198,7 @@ impl Metrics {
     }
 
     /// Returns up to `points` points of metrics between two ends of the axis. Each is the mean of as many rows.
+    #[must_use]
     pub fn sample(&self, wanted: &dyn Fn(&str) -> bool, axis: Axis, ends: (f64, f64), points: usize) -> Sampled {
         let within = |row: &usize| {
             let x = self.axis(axis, *row);
@@ -193,6 +215,7 @@ impl Metrics {
     }
 
     /// Returns the rows from one on as they are, for a page that has those before.
+    #[must_use]
     pub fn appended(&self, from: usize) -> Value {
         let mut values = Map::new();
         for (name, column) in &self.columns {
@@ -227,7 +250,8 @@ impl Series {
 }
 
 /// Returns a value with the digits that it has in single precision.
-pub(crate) fn rounded(value: f32) -> f64 {
+#[must_use]
+pub fn rounded(value: f32) -> f64 {
     significant(f64::from(value))
 }
 

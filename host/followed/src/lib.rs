@@ -1,0 +1,164 @@
+//! The files of a run as they grow: what was read stays in memory, within limits, and each look reads only what is new.
+//!
+//! For everything that shows a run while it goes on: the page of `rlhost ui`, and `rlhost watch`.
+
+mod completions;
+mod events;
+mod metrics;
+mod tail;
+
+pub use completions::{Completions, Entry, line_at};
+pub use events::{Change, Events, Happened, Loaded};
+pub use metrics::{Axis, Metrics, Sampled, Series, rounded};
+
+use rlhost_config as config;
+use rlhost_records::{report, run};
+
+use config::{Config, Overrides, PluginEntry, printable};
+use run::{ConfigInForce, EventKind, RunFiles, is_running};
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Instant, SystemTime};
+
+/// Longest name of a run, in bytes.
+const LONGEST_NAME: usize = 500;
+
+/// A run.
+pub struct Followed {
+    /// Its folder.
+    pub path: PathBuf,
+    /// Its metrics.
+    pub metrics: Metrics,
+    /// Its events.
+    pub events: Events,
+    /// Its completions.
+    pub completions: Completions,
+    settings: Settings,
+}
+
+/// How a run is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// A process works on it.
+    Running,
+    /// A process works on it, and waits until somebody requests that it goes on.
+    Paused,
+    /// It took its last step.
+    Finished,
+    /// It was stopped, after a checkpoint.
+    Stopped,
+    /// It ended with an error.
+    Failed,
+    /// Its process is gone without having said why.
+    Interrupted,
+    /// Nothing has happened.
+    Empty,
+}
+
+/// The settings of a run, and the file that they were read from as it was then.
+#[derive(Default)]
+struct Settings {
+    read: Option<(PathBuf, SystemTime, u64)>,
+    values: Arc<BTreeMap<String, String>>,
+}
+
+impl Followed {
+    /// Begins to follow the run in this folder. Nothing is read yet.
+    #[must_use]
+    pub fn new(path: &Path) -> Self {
+        let files = RunFiles(path);
+        Self {
+            path: path.to_owned(),
+            metrics: Metrics::new(files.metrics()),
+            events: Events::new(files.events()),
+            completions: Completions::new(files.completions()),
+            settings: Settings::default(),
+        }
+    }
+
+    /// Returns the run's settings by their dotted keys; none if they can't be read.
+    pub fn settings(&mut self) -> Arc<BTreeMap<String, String>> {
+        let path = ConfigInForce::path(&self.path);
+        let stamp = path.metadata().and_then(|found| Ok((found.modified()?, found.len()))).ok();
+        let stamp = stamp.map(|(modified, length)| (path, modified, length));
+        if stamp.is_none() || stamp != self.settings.read {
+            self.settings.values = Arc::new(report::settings_of(&self.path).unwrap_or_default());
+            self.settings.read = stamp;
+        }
+        Arc::clone(&self.settings.values)
+    }
+
+    /// Reads what is new of metrics and events. Returns whether all of it was read in time.
+    ///
+    /// # Errors
+    /// If a file can't be read.
+    pub fn advance(&mut self, until: Instant) -> io::Result<bool> {
+        Ok(self.events.advance(until)? & self.metrics.advance(until)?)
+    }
+
+    /// Reads what is new of the completions. Returns whether all of it was read in time.
+    ///
+    /// # Errors
+    /// If the file can't be read.
+    pub fn advance_completions(&mut self, until: Instant) -> io::Result<bool> {
+        if self.completions.weights.is_empty() && self.completions.share() < 1.0 {
+            let entries = config_of(&self.path).map(|config| config.plugin).unwrap_or_default();
+            let weight = |entry: &PluginEntry| (entry.name().to_owned(), entry.weight);
+            self.completions.weights = entries.iter().map(weight).collect();
+        }
+        self.completions.advance(until)
+    }
+
+    /// Returns how the run is doing.
+    #[must_use]
+    pub fn state(&self) -> State {
+        match (is_running(&self.path), self.events.last) {
+            (Some(true), _) if self.events.paused => State::Paused,
+            (Some(true), _) => State::Running,
+            (_, Some(EventKind::Finished)) => State::Finished,
+            (_, Some(EventKind::Stopped)) => State::Stopped,
+            (_, Some(EventKind::Failed)) => State::Failed,
+            (_, Some(_)) => State::Interrupted,
+            (_, None) => State::Empty,
+        }
+    }
+
+    /// Returns the seconds that a running run has left, as far as its newest steps tell.
+    #[must_use]
+    pub fn left(&self, state: State) -> Option<f64> {
+        let step = *self.metrics.steps.last().filter(|_| state == State::Running)?;
+        Some(self.events.max_steps?.saturating_sub(step) as f64 / self.metrics.rate()?)
+    }
+}
+
+impl State {
+    /// Returns its name.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Running => "running",
+            Self::Paused => "paused",
+            Self::Finished => "finished",
+            Self::Stopped => "stopped",
+            Self::Failed => "failed",
+            Self::Interrupted => "interrupted",
+            Self::Empty => "empty",
+        }
+    }
+}
+
+/// Returns the configuration of a run, as far as it can be read.
+#[must_use]
+pub fn config_of(run: &Path) -> Option<Config> {
+    config::read([ConfigInForce::path(run).as_path()], &Overrides::default()).ok()
+}
+
+/// Returns the name of a run's folder alone, printable.
+#[must_use]
+pub fn own_name(run: &Path) -> String {
+    let path = fs::canonicalize(run).unwrap_or_else(|_| run.to_owned());
+    path.file_name().map_or_else(|| "run".to_owned(), |name| printable(&name.to_string_lossy(), LONGEST_NAME))
+}
