@@ -1,5 +1,7 @@
 //! Numbers and counted things as people read them, on the terminal, in the log, in findings and on pages.
 
+use std::time::Duration;
+
 /// Formats a number with four significant digits, and separated thousands.
 pub fn number(v: f64) -> String {
     let size = v.abs();
@@ -38,6 +40,17 @@ pub fn count(n: u64) -> String {
 /// Formats a number of things: `1 step`, `2 steps`.
 pub fn counted(n: u64, what: &str) -> String {
     format!("{} {what}{}", count(n), if n == 1 { "" } else { "s" })
+}
+
+/// Returns a duration as a clock shows it: `0:07`, `12:30`, `1:02:03`, `2d 03:00`.
+pub fn clock(time: Duration) -> String {
+    let seconds = time.as_secs();
+    let (minutes, hours) = (seconds / 60 % 60, seconds / 3600);
+    match hours {
+        0 => format!("{minutes}:{:02}", seconds % 60),
+        1..24 => format!("{hours}:{minutes:02}:{:02}", seconds % 60),
+        _ => format!("{}d {:02}:{minutes:02}", hours / 24, hours % 24),
+    }
 }
 
 /// Removes trailing zeros.
@@ -93,5 +106,11 @@ mod tests {
     fn things_are_counted() {
         assert_eq!([0, 1, 2, 1000].map(|n| counted(n, "step")), ["0 steps", "1 step", "2 steps", "1,000 steps"]);
         assert_eq!(count(u64::MAX), "18,446,744,073,709,551,615");
+    }
+
+    #[test]
+    fn a_clock_shows_what_matters_of_a_duration() {
+        let all = [7, 750, 3723, 190_000].map(|seconds| clock(Duration::from_secs(seconds)));
+        assert_eq!(all, ["0:07", "12:30", "1:02:03", "2d 04:46"]);
     }
 }

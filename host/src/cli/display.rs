@@ -1,6 +1,7 @@
 //! Shows what goes on: on a terminal as a line at its bottom, elsewhere as a line now and then if nothing else is printed.
 
 use crate::activity::{self, Activity, Spent, Status, Unit};
+use crate::config::words::clock;
 use crate::train::Calendar;
 use console::Term;
 use indicatif::{HumanBytes, HumanCount};
@@ -279,17 +280,6 @@ fn ticking(status: &Status, now: Instant) -> String {
     }
 }
 
-/// Returns a duration as a clock shows it: `0:07`, `12:30`, `1:02:03`, `2d 03:00`.
-fn clock(time: Duration) -> String {
-    let seconds = time.as_secs();
-    let (minutes, hours) = (seconds / 60 % 60, seconds / 3600);
-    match hours {
-        0 => format!("{minutes}:{:02}", seconds % 60),
-        1..24 => format!("{hours}:{minutes:02}:{:02}", seconds % 60),
-        _ => format!("{}d {:02}:{minutes:02}", hours / 24, hours % 24),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -337,6 +327,5 @@ mod tests {
         assert_eq!(shown(std::slice::from_ref(&task), None, task.began + SHORT / 2, 80), None);
         let after = task.began + Duration::from_secs(65);
         assert_eq!(shown(&[task], None, after, 80).unwrap(), "loading the model  1:05");
-        assert_eq!([clock(Duration::from_secs(3723)), clock(Duration::from_secs(190_000))], ["1:02:03", "2d 04:46"]);
     }
 }
