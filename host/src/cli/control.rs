@@ -1,7 +1,7 @@
 //! `rlhost control`: has a running run pause, go on, save, evaluate or stop, and reports its answer.
 
 use super::failure::Failure;
-use super::swap::wait;
+use super::swap::{log_wait, wait};
 use crate::run::{RunAction, RunFiles, RunRequest, is_running, send_request};
 use crate::train;
 use anyhow::anyhow;
@@ -26,14 +26,13 @@ fn parse(name: &str) -> Result<RunAction, String> {
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
-    let events = RunFiles(&args.run).events();
-    let end = events.metadata().map_or(0, |m| m.len());
+    let end = RunFiles(&args.run).events().metadata().map_or(0, |m| m.len());
     let name = request(&args.run, args.action, &user()).map_err(Failure::of)?;
     if args.no_wait {
         say!("sent");
         return Ok(());
     }
-    let answer = wait(&args.run, &events, end, &name).map_err(Failure::of)?;
+    let answer = wait(&args.run, end, &name, log_wait).map_err(Failure::of)?;
     let step = answer.step.unwrap_or_default();
     match answer.text("refused") {
         "" => {

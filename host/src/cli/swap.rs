@@ -30,32 +30,60 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         .swap
         .split_once('=')
         .ok_or_else(|| Failure::mistake(anyhow!("{:?}: expected NAME=FILE, as in tldr_length_reward=better.wasm", args.swap)))?;
-    let (bytes, kind) = match check(&args.run, name).map_err(Failure::of)? {
-        Replaced::Plugin => (Source::open(file).map_err(Failure::of)?.bytes().to_vec(), "wasm"),
-        // The run, which continues meanwhile, reads its contents.
-        Replaced::Model => (folder(file).map_err(Failure::of)?.into_bytes(), "model"),
-    };
-    let events = RunFiles(&args.run).events();
-    let end = events.metadata().map_or(0, |m| m.len());
-    let request = send(&args.run, name, &bytes, kind).map_err(|source| {
-        let path = RunFiles(&args.run).inbox();
-        Failure::of(train::Error::Write { path, source })
-    })?;
+    let sent = Sent::send(&args.run, name, file).map_err(Failure::of)?;
     if args.no_wait {
         say!("sent");
         return Ok(());
     }
-    let answer = wait(&args.run, &events, end, &request).map_err(Failure::of)?;
-    if answer.kind == Some(EventKind::PluginRefused) {
-        return Err(Failure::failed(anyhow!("{name} was not swapped: {}", answer.text("reason"))));
-    }
-    let short = |key: &str| answer.text(key).chars().take(12).collect::<String>();
-    say!("{name} was swapped at step {}: {} -> {}", answer.step.unwrap_or_default(), short("from"), short("to"));
-    let shadow = answer.fields.get("shadow").filter(|shadow| shadow.is_object());
-    if let Some(Ok(compared)) = shadow.map(|shadow| serde_json::from_value::<Comparison>(shadow.clone())) {
-        say!("{compared}");
+    match sent.wait(log_wait).map_err(Failure::of)? {
+        Answer::Swapped(said) => say!("{name} was swapped {said}"),
+        Answer::Refused(reason) => return Err(Failure::failed(anyhow!("{name} was not swapped: {reason}"))),
     }
     Ok(())
+}
+
+/// What a run made of a request.
+pub(super) enum Answer {
+    /// It swapped the plugin in; says at which step, and how the scores compare.
+    Swapped(String),
+    /// It refused the plugin; says why.
+    Refused(String),
+}
+
+/// A request that was sent to a run.
+pub(super) struct Sent {
+    run: PathBuf,
+    name: String,
+    /// How long the run's events were before it.
+    from: u64,
+}
+
+impl Sent {
+    /// Sends a file, built-in plugin or folder of a reward model to a running run, to replace the plugin or reward model of this name.
+    pub(super) fn send(run: &Path, name: &str, file: &str) -> anyhow::Result<Self> {
+        let (bytes, kind) = match check(run, name)? {
+            Replaced::Plugin => (Source::open(file)?.bytes().to_vec(), "wasm"),
+            // The run, which continues meanwhile, reads its contents.
+            Replaced::Model => (folder(file)?.into_bytes(), "model"),
+        };
+        let from = RunFiles(run).events().metadata().map_or(0, |m| m.len());
+        let failed = |source| train::Error::Write { path: RunFiles(run).inbox(), source };
+        let name = send(run, name, &bytes, kind).map_err(failed)?;
+        Ok(Self { run: run.to_owned(), name, from })
+    }
+
+    /// Waits for the run's answer. Calls `late` once if it does not come at once.
+    pub(super) fn wait(&self, late: impl Fn()) -> anyhow::Result<Answer> {
+        let answer = wait(&self.run, self.from, &self.name, late)?;
+        if answer.kind == Some(EventKind::PluginRefused) {
+            return Ok(Answer::Refused(answer.text("reason").to_owned()));
+        }
+        let short = |key: &str| answer.text(key).chars().take(12).collect::<String>();
+        let swapped = format!("at step {}: {} -> {}", answer.step.unwrap_or_default(), short("from"), short("to"));
+        let shadow = answer.fields.get("shadow").filter(|shadow| shadow.is_object());
+        let compared = shadow.and_then(|shadow| serde_json::from_value::<Comparison>(shadow.clone()).ok());
+        Ok(Answer::Swapped(compared.map_or_else(|| swapped.clone(), |compared| format!("{swapped}\n{compared}"))))
+    }
 }
 
 /// Sends a plugin's bytes to a running run, without waiting for the outcome. Returns the request's name.
@@ -126,13 +154,18 @@ fn is_later(one: &str, other: &str) -> bool {
     parts(one).zip(parts(other)).is_some_and(|(one, other)| one.0 == other.0 && one.1 > other.1)
 }
 
-/// Reads the run's events until the one that answers the request.
-pub(super) fn wait(run: &Path, events: &Path, from: u64, request: &str) -> anyhow::Result<EventLine> {
-    let begun = Instant::now();
+/// Logs that an answer takes until the current step ends.
+pub(super) fn log_wait() {
+    tracing::info!("waiting for the current step to end");
+}
+
+/// Reads the run's events from a place on until the one that answers the request. Calls `late` once if it does not come at once.
+pub(super) fn wait(run: &Path, from: u64, request: &str, late: impl Fn()) -> anyhow::Result<EventLine> {
+    let (begun, events) = (Instant::now(), RunFiles(run).events());
     let mut told = false;
     loop {
         let mut text = String::new();
-        let mut file = files::open(events).with_context(|| events.display().to_string())?;
+        let mut file = files::open(&events).with_context(|| events.display().to_string())?;
         file.seek(SeekFrom::Start(from))?;
         file.read_to_string(&mut text)?;
         let mut lines: Vec<EventLine> =
@@ -148,7 +181,7 @@ pub(super) fn wait(run: &Path, events: &Path, from: u64, request: &str) -> anyho
             return Err(anyhow!("{}: the run ended before it answered", run.display()));
         }
         if !told && begun.elapsed() > Duration::from_secs(2) {
-            tracing::info!("waiting for the current step to end");
+            late();
             told = true;
         }
         std::thread::sleep(Duration::from_millis(5));
