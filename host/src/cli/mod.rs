@@ -64,6 +64,7 @@ mod train;
 mod trainings;
 mod ui;
 mod unknown;
+mod watch;
 
 #[cfg(any(test, fuzzing))]
 pub(crate) use replay::read_recorded;
@@ -111,6 +112,8 @@ enum Other {
     Score(score::Args),
     /// Show runs in the browser while they train, and swap their rewards there
     Ui(ui::Args),
+    /// Show a run in the terminal while it trains, and swap its plugins there
+    Watch(watch::Args),
     /// Write an HTML report of a run: metrics, completions, plugins and events
     Report(report::Args),
     /// Compare runs: settings that differ, values, and curves on one page
@@ -284,6 +287,7 @@ fn carry_out(matches: &ArgMatches, known: &Known) -> Result<(), Failure> {
         Other::Replay(args) => replay::run(&args),
         Other::Score(args) => score::run(&args),
         Other::Ui(args) => ui::run(&args),
+        Other::Watch(args) => watch::run(&args),
         Other::Report(args) => report::run(&args),
         Other::Compare(args) => compare::run(&args),
         Other::Rollouts(args) => rollouts::run(&args),
@@ -313,11 +317,6 @@ fn ended(outcome: Result<(), Failure>) -> ExitCode {
     }
 }
 
-/// Returns whether NO_COLOR asks for plain text. By its standard, an empty one does not.
-fn is_plain() -> bool {
-    std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty())
-}
-
 /// Sends log messages to standard error. RUST_LOG overrides the flags, except that --quiet stays quiet.
 fn start_log(quiet: bool, verbose: u8) {
     let level = match (quiet, verbose) {
@@ -331,8 +330,8 @@ fn start_log(quiet: bool, verbose: u8) {
     let asked = if quiet { None } else { EnvFilter::try_from_default_env().ok() };
     let filter = asked.unwrap_or_else(|| EnvFilter::new(level));
     let terminal = std::io::stderr().is_terminal();
-    let colored = terminal && !is_plain();
-    if std::env::var_os("NO_COLOR").is_some() && !is_plain() {
+    let colored = terminal && !output::is_plain();
+    if std::env::var_os("NO_COLOR").is_some() && !output::is_plain() {
         // The library takes an empty one for a set one.
         console::set_colors_enabled(
             std::io::stdout().is_terminal() && std::env::var_os("TERM").is_none_or(|term| term != "dumb"),

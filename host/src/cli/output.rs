@@ -8,8 +8,8 @@ use std::ffi::OsString;
 use std::fmt;
 use std::io::{self, Write};
 use std::str::Utf8Chunk;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// Why writing to standard output failed, if it did.
 static FAILED: OnceLock<String> = OnceLock::new();
@@ -43,6 +43,11 @@ pub(super) fn unreadable(arguments: &[OsString]) -> String {
         flag.map_or_else(|| shown(argument), |flag| format!("{flag} {}", shown(argument)))
     });
     format!("{}: is not UTF-8 text", odd.collect::<Vec<_>>().join(", "))
+}
+
+/// Returns whether NO_COLOR asks for plain text. By its standard, an empty one does not.
+pub(super) fn is_plain() -> bool {
+    std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty())
 }
 
 /// Records whether writing to standard output succeeded.
@@ -162,6 +167,32 @@ pub(super) struct Log<W> {
     pub term: Option<Term>,
 }
 
+/// Lines of the log that wait; none if it is not held back.
+static HELD: Mutex<Option<Vec<u8>>> = Mutex::new(None);
+
+/// Length beyond which further lines are dropped, in bytes.
+const MOST_HELD: usize = 64 << 10;
+
+/// Holds the log back while something else has the screen. It is written when this is dropped.
+pub(super) struct HeldLog(());
+
+/// Begins to hold the log back.
+pub(super) fn hold_log() -> HeldLog {
+    *held() = Some(Vec::new());
+    HeldLog(())
+}
+
+fn held() -> MutexGuard<'static, Option<Vec<u8>>> {
+    HELD.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Drop for HeldLog {
+    fn drop(&mut self) {
+        // Where nobody reads it, nothing is lost.
+        let _ = io::stderr().write_all(&held().take().unwrap_or_default());
+    }
+}
+
 impl<W: Write> Write for Log<W> {
     fn write(&mut self, text: &[u8]) -> io::Result<usize> {
         let line = text.strip_suffix(b"\n").unwrap_or(text);
@@ -176,6 +207,12 @@ impl<W: Write> Write for Log<W> {
         }
         shown = set_off(&shown, LOG_INDENT, self.term.as_ref());
         shown.push('\n');
+        if let Some(held) = held().as_mut() {
+            if held.len() < MOST_HELD {
+                held.extend_from_slice(shown.as_bytes());
+            }
+            return Ok(text.len());
+        }
         super::display::above(|| self.to.write_all(shown.as_bytes()))?;
         Ok(text.len())
     }
@@ -211,5 +248,12 @@ mod tests {
         log.write_all(b" INFO b\n").unwrap();
         assert_eq!(String::from_utf8(log.to).unwrap(), " WARN a\n      | ERROR forged \\u{1b}[2J\\u{d}\n INFO b\n");
         assert_eq!(visible("a\x1b[1m\nb\u{202e}"), "a\\u{1b}[1m\nb\\u{202e}");
+        let mut log = Log { to: Vec::new(), colored: false, term: None };
+        let holding = hold_log();
+        log.write_all(b" INFO waits\x1b\n").unwrap();
+        assert_eq!((held().as_deref(), log.to.len()), (Some(&b" INFO waits\\u{1b}\n"[..]), 0));
+        drop(holding);
+        log.write_all(b" INFO after\n").unwrap();
+        assert_eq!((held().as_deref(), log.to.as_slice()), (None, &b" INFO after\n"[..]));
     }
 }

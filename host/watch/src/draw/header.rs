@@ -1,0 +1,94 @@
+//! What the run is and how far it is, and which keys there are.
+
+use crate::config::words::{clock, count, number};
+use crate::text;
+use crate::view::{Dialog, View};
+use crate::watched::Watched;
+use ratatui_core::layout::Rect;
+use ratatui_core::terminal::Frame;
+use ratatui_core::text::{Line, Span};
+use rlhost_followed::State;
+use std::time::Duration;
+
+/// Longest time that is shown as one, in seconds: beyond, the newest steps say nothing of it.
+const LONGEST: f64 = 1e8;
+
+/// Draws the header: on two lines if there are two, or what matters most of it on one.
+pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, view: &View) {
+    let (watched, look) = (&view.watched, view.look);
+    let state = state(watched);
+    let style = match watched.state {
+        _ if watched.is_gone => look.bad(),
+        State::Running | State::Finished => look.good(),
+        State::Failed | State::Interrupted => look.bad(),
+        State::Paused | State::Stopped | State::Empty => look.strong(),
+    };
+    let name = Span::styled(watched.name.as_str(), look.title());
+    if area.height < 2 {
+        let spans = [steps(watched, true), "  ".into(), state, "  ".into()].map(|text| Span::styled(text, style));
+        let rest = format!("  {}", figures(watched).join("  "));
+        return frame.render_widget(Line::from_iter(spans.into_iter().chain([name, Span::raw(rest)])), area);
+    }
+    let origin = watched.origin.as_ref().map(|origin| format!("  {} of {}", origin.algorithm, origin.model));
+    let facts = [vec![steps(watched, false)], figures(watched)].concat().join("  ");
+    let lines = [
+        Line::from(vec![name, Span::raw(origin.unwrap_or_default())]),
+        Line::from(vec![Span::styled(state, style), Span::raw("  "), Span::raw(facts)]),
+    ];
+    for (line, row) in lines.into_iter().zip(area.rows()) {
+        frame.render_widget(line, row);
+    }
+}
+
+/// Says how the run is doing.
+fn state(watched: &Watched) -> String {
+    match watched.state {
+        _ if watched.is_gone => "its folder is gone".to_owned(),
+        State::Running if watched.step().is_none() => "running, no step yet".to_owned(),
+        State::Empty => "not begun".to_owned(),
+        State::Finished | State::Stopped | State::Failed => format!("ended: {}", watched.state.name()),
+        State::Interrupted => "ended: interrupted".to_owned(),
+        State::Running | State::Paused => watched.state.name().to_owned(),
+    }
+}
+
+/// Says how many steps were taken, in short on a narrow screen.
+fn steps(watched: &Watched, is_short: bool) -> String {
+    let (step, most) = (watched.step().unwrap_or(0), watched.followed.events.max_steps);
+    match most {
+        Some(most) if is_short => format!("{}/{}", count(step), count(most)),
+        Some(most) if most > 0 => {
+            let share = (step.min(most) as f64 / most as f64 * 100.0).floor();
+            format!("step {} of {} ({share}%)", count(step), count(most))
+        }
+        _ => format!("step {}", count(step)),
+    }
+}
+
+/// Returns the time left, speed and epoch, as far as they are known.
+fn figures(watched: &Watched) -> Vec<String> {
+    let metrics = &watched.followed.metrics;
+    let epoch = metrics.last("epoch").map(|epoch| format!("epoch {}", number(epoch)));
+    let rate = metrics.rate().map(|rate| match rate >= 1.0 {
+        true => format!("{} steps/s", number(rate)),
+        false => format!("{} s a step", number(1.0 / rate)),
+    });
+    let left = watched.followed.left(watched.state).filter(|left| *left < LONGEST);
+    let left = left.map(|left| format!("{} left", clock(Duration::from_secs_f64(left))));
+    let ended = !watched.is_at_work() && watched.step().is_some();
+    let took = metrics.seconds().filter(|took| ended && (0.0..LONGEST).contains(took));
+    let took = took.map(|took| format!("took {}", clock(Duration::from_secs_f64(took))));
+    [left, took, rate, epoch].into_iter().flatten().collect()
+}
+
+/// Draws the line of keys, or what the user should know instead.
+pub(super) fn draw_keys(frame: &mut Frame<'_>, area: Rect, view: &View) {
+    let keys = match &view.dialog {
+        Dialog::Opened(_) => "Esc back  up/down scroll  left/right newer/older  q quit",
+        _ => "? help  q quit  s swap  arrows: metric, completion  Enter open  1-4 one panel",
+    };
+    let note = view.watched.note().map(|note| format!("{note}  ")).unwrap_or_default();
+    let width = usize::from(area.width);
+    let line = Line::from(vec![Span::styled(text::cut(&note, width), view.look.mark()), Span::styled(keys, view.look.dim())]);
+    frame.render_widget(line, area);
+}

@@ -1,0 +1,93 @@
+//! Draws the view. On any terminal, whatever its size, the step and the state come first, then curves, and what else has room.
+
+mod charts;
+mod completions;
+mod dialogs;
+mod events;
+mod header;
+mod plugins;
+mod title;
+
+use crate::view::{Dialog, Panel, View};
+use ratatui_core::layout::{Constraint, Layout, Rect};
+use ratatui_core::terminal::Frame;
+
+/// Least width at which the plugins are beside the completions.
+const WIDE: u16 = 72;
+
+/// Least height with two lines of header.
+const TALL: u16 = 14;
+
+/// Least height with a line of keys.
+const WITH_KEYS: u16 = 7;
+
+/// Where the panels are; those without a height are not shown.
+#[derive(Default)]
+struct Places {
+    curves: Rect,
+    completions: Rect,
+    plugins: Rect,
+    events: Rect,
+}
+
+/// Draws the view.
+pub(crate) fn draw(frame: &mut Frame<'_>, view: &mut View) {
+    let area = frame.area();
+    let (header, footer) = (if area.height >= TALL { 2 } else { 1 }, u16::from(area.height >= WITH_KEYS));
+    let [header, body, footer] =
+        Layout::vertical([Constraint::Length(header), Constraint::Min(0), Constraint::Length(footer)]).areas(area);
+    header::draw(frame, header, view);
+    header::draw_keys(frame, footer, view);
+    if let Dialog::Opened(opened) = &mut view.dialog {
+        let all = view.watched.followed.completions.entries.len();
+        return completions::draw_opened(frame, body, opened, all, view.look);
+    }
+    let places = match view.only {
+        Some(panel) => alone(panel, body),
+        None => together(body, view),
+    };
+    charts::draw(frame, places.curves, view);
+    completions::draw(frame, places.completions, view);
+    plugins::draw(frame, places.plugins, view);
+    events::draw(frame, places.events, view);
+    dialogs::draw(frame, body, view);
+}
+
+fn alone(panel: Panel, body: Rect) -> Places {
+    match panel {
+        Panel::Curves => Places { curves: body, ..Places::default() },
+        Panel::Completions => Places { completions: body, ..Places::default() },
+        Panel::Plugins => Places { plugins: body, ..Places::default() },
+        Panel::Events => Places { events: body, ..Places::default() },
+    }
+}
+
+/// Divides the body among the panels, each of which has a row with its title.
+fn together(body: Rect, view: &View) -> Places {
+    let rows = body.height;
+    let events = match rows {
+        0..4 => 0,
+        4..8 => 2,
+        _ => (rows / 5).clamp(3, 12),
+    };
+    let is_wide = body.width >= WIDE;
+    let own = if is_wide || rows < 16 { 0 } else { (view.watched.plugins().len() as u16 + 1).clamp(2, rows / 5) };
+    let rest = rows - events - own;
+    // As many completions as have about half of the rest.
+    let cards = (rest / 2).saturating_sub(1) / completions::ROWS;
+    let cards = if cards == 0 && rest >= 8 { 1 } else { cards };
+    let completions = if cards == 0 { 0 } else { 1 + cards * completions::ROWS };
+    let [curves, middle, below, events] = Layout::vertical([
+        Constraint::Length(rest - completions),
+        Constraint::Length(completions),
+        Constraint::Length(own),
+        Constraint::Length(events),
+    ])
+    .areas(body);
+    if !is_wide {
+        return Places { curves, completions: middle, plugins: below, events };
+    }
+    let beside = Constraint::Length((body.width * 2 / 5).clamp(36, 64));
+    let [completions, _, plugins] = Layout::horizontal([Constraint::Min(0), Constraint::Length(1), beside]).areas(middle);
+    Places { curves, completions, plugins, events }
+}
