@@ -17,6 +17,7 @@ mod cli {
     mod terminal;
     mod trackers;
     mod trl_commands;
+    mod watch;
 }
 
 mod data {
