@@ -5,7 +5,7 @@
     venv/bin/python tests/check_ui.py target/debug/rlhost
 
 A Chrome or Chromium that is there already is used instead of Playwright's; --chromium names another. --screenshots takes a folder. Three short
-runs are compared; another is followed while it trains: a what-if, a swap, a roll-back, other settings, a rejected version. A run with
+runs are compared; another is followed while it trains: a what-if, a swap, a roll-back, other settings, a rejected version, a pause. A run with
 hostile names and texts, 100,000 completions and 50,000 steps, an empty folder, a failed run and a phone's width follow. Nothing may be
 logged on the browser's console, but for the requests that are refused on purpose.
 
@@ -201,11 +201,34 @@ def live(check, browser, binary, place, screenshots):
             page.get_by_role("tab", name="Overview").click()
             page.wait_for_timeout(4000)
             view.picture("live")
+            steer = page.get_by_role("group", name="Steer the run")
+            steer.get_by_role("button", name="Pause").click()
+            expect(page.locator(".state.paused")).to_be_visible()
+            waits = step.inner_text()
+            page.wait_for_timeout(2500)
+            check("a paused run takes no step", step.inner_text() == waits)
+            steer.get_by_role("button", name="Save").click()
+            expect(page.locator(".events .tag", has_text="checkpoint").first).to_be_visible()
+            check("it saves meanwhile", list((runs / "run").glob("checkpoint-*")) != [])
+            steer.get_by_role("button", name="Evaluate").click()
+            expect(page.locator(".toast.error")).to_contain_text("the run has no evaluation dataset")
+            check("what can't be done is said", True)
+            view.picture("paused")
+            steer.get_by_role("button", name="Continue").click()
+            expect(page.locator(".state.running")).to_be_visible()
+            page.wait_for_function("waits => document.querySelector('.tile dd').innerText !== waits", arg=waits)
+            check("it goes on", True)
             refused = [text for text in view.logged if "422" in text]
             check("nothing else is logged", len(view.logged) == len(refused) == 1, " ".join(view.logged))
             events = [json.loads(line) for line in (runs / "run/events.jsonl").read_text().splitlines()]
             swaps = [event for event in events if event["event"] == "plugin_swapped"]
+            requested = [event["action"] for event in events if event["event"] == "requested"]
+            check("the run recorded what was requested", requested == ["pause", "save", "evaluate", "continue"], requested)
             check("the run recorded three swaps", len(swaps) == 3, [event["step"] for event in swaps])
+            steer.get_by_role("button", name="Stop").click()
+            steer.get_by_role("button", name="Really stop?").click()
+            expect(page.locator(".state.stopped")).to_be_visible()
+            check("it stops when that is requested twice", process.wait(60) == 3)
         finally:
             process.terminate()
             process.wait()

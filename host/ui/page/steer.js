@@ -47,8 +47,7 @@ export class Steering {
     button.disabled = true;
     try {
       const { request } = await act("steer", { run: this.run.name, action });
-      this.requests.set(request, action);
-      toast("Sent. The run answers after its current step.");
+      this.requests.set(request, toast("Sent. The run answers after its current step."));
     } catch (error) {
       toast(error.message, "error");
     }
@@ -58,7 +57,10 @@ export class Steering {
   /** Says how the run answered what this page sent. */
   answered(events) {
     for (const event of events) {
-      if (event.kind !== "requested" || !this.requests.delete(event.request)) continue;
+      const sent = event.kind === "requested" ? this.requests.get(event.request) : undefined;
+      if (sent === undefined) continue;
+      this.requests.delete(event.request);
+      sent.remove();
       const refused = event.text.includes("; refused: ");
       toast(`Step ${event.step}: ${event.text}`, refused ? "error" : "good");
     }
