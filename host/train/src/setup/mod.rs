@@ -10,6 +10,7 @@ mod held;
 mod kept;
 mod model;
 mod models;
+mod named_model;
 mod opened;
 mod overview;
 mod plugins;
@@ -466,7 +467,7 @@ impl Run<'_> {
         restored: Option<&Restored>,
     ) -> Result<InputHashes> {
         let settings = &self.settings;
-        let keeps_reference = models::keeps_reference(settings, self.beginning)?;
+        let keeps_reference = reference::keeps_reference(settings, self.beginning)?;
         // Without a name of its own it is the model under the adapter.
         let is_base = learner.policy().weights().lora.is_some() && settings.ref_model.is_none();
         let reference = reference.filter(|_| !keeps_reference && !is_base);

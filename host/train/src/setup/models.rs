@@ -15,7 +15,6 @@ use crate::sharding::Sharding;
 use crate::shared_model::SharedModel;
 use crate::{Error, Result};
 use std::path::Path;
-use std::path::PathBuf;
 
 /// Returns the adapter that a run trains, if any: the one in the model's folder, or a new one. Completes its settings.
 ///
@@ -408,11 +407,6 @@ pub(super) fn policy_and_reference(
     Ok((policy, reference))
 }
 
-/// Returns whether checkpoints keep the reference model, as it follows the policy or has followed it.
-pub(super) fn keeps_reference(config: &Config, beginning: &Beginning) -> Result<bool> {
-    Ok(config.sync_ref_model || moved(beginning, config)?.is_some())
-}
-
 /// Refuses a checkpoint's model that is not what the run trains of its model.
 fn check_kept(kept: &ModelFolder, lora: Option<Lora>, source: &ModelFolder, checkpoint: &Path) -> Result<()> {
     if !same_settings(kept.lora(), lora) || lora.is_some() && !same_place(kept.base(), source.base()) {
@@ -435,18 +429,4 @@ pub(super) fn same_settings(a: Option<Lora>, b: Option<Lora>) -> bool {
 
 pub(super) fn same_place(a: &Path, b: &Path) -> bool {
     a == b || matches!((a.canonicalize(), b.canonicalize()), (Ok(a), Ok(b)) if a == b)
-}
-
-/// Returns the checkpoint's file of a reference model that has followed the policy, if the run continues with that.
-///
-/// # Errors
-/// If the checkpoint's configuration can't be read.
-pub(super) fn moved(beginning: &Beginning, config: &Config) -> Result<Option<PathBuf>> {
-    let Some(origin) = beginning.origin() else { return Ok(None) };
-    let file = CheckpointFiles::find(&origin.checkpoint).reference();
-    if !file.exists() {
-        return Ok(None);
-    }
-    let written = origin.written()?;
-    Ok((written.ref_model == config.ref_model).then_some(file))
 }

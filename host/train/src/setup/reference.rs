@@ -1,9 +1,8 @@
 //! Opens a reference model other than the run's initial model.
 
-use super::models::{keeps_reference, moved};
+use super::named_model::{check_sizes, open_named};
 use super::opened::Opened;
 use super::plugins::Loaded;
-use super::value_model::{check_sizes, open_named};
 use crate::config::{Config, LearnFrom};
 use crate::data::Tokenizer;
 use crate::dist::World;
@@ -13,10 +12,12 @@ use crate::origin::Beginning;
 use crate::plan::Batching;
 use crate::plugin::columns::REF_LOGP;
 use crate::ranks::after_the_first;
+use crate::run::CheckpointFiles;
 use crate::sharding::Sharding;
 use crate::shared_model::SharedModel;
 use crate::{Error, Result, named};
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 
 const KEY: &str = "ref_model";
 
@@ -163,6 +164,25 @@ pub(super) fn initial(
     }
     let decoder = sharding.dividing(REFERENCE, folder.clone(), folder.architecture(), false).decoder()?;
     SharedModel::new(Frozen::new(decoder.at(backend)?)).divided(REFERENCE, sharding)
+}
+
+/// Returns whether checkpoints keep the reference model, as it follows the policy or has followed it.
+pub(super) fn keeps_reference(config: &Config, beginning: &Beginning) -> Result<bool> {
+    Ok(config.sync_ref_model || moved(beginning, config)?.is_some())
+}
+
+/// Returns the checkpoint's file of a reference model that has followed the policy, if the run continues with that.
+///
+/// # Errors
+/// If the checkpoint's configuration can't be read.
+fn moved(beginning: &Beginning, config: &Config) -> Result<Option<PathBuf>> {
+    let Some(origin) = beginning.origin() else { return Ok(None) };
+    let file = CheckpointFiles::find(&origin.checkpoint).reference();
+    if !file.exists() {
+        return Ok(None);
+    }
+    let written = origin.written()?;
+    Ok((written.ref_model == config.ref_model).then_some(file))
 }
 
 /// Returns the shape of each parameter.

@@ -2,6 +2,7 @@
 //! opened here.
 
 use super::models::{check_trainable, same_place, same_settings, targets};
+use super::named_model::{check_sizes, open_named};
 use super::opened::Opened;
 use super::values::{COPY, SHARED, Values};
 use crate::config::{self, Config, PluginEntry};
@@ -9,7 +10,6 @@ use crate::data::Tokenizer;
 use crate::dist::World;
 use crate::learner::{Begun, OF_CRITIC};
 use crate::model::{Backend, Biases, Lora, ModelFolder, NewHead, Policy};
-use crate::named::model_of;
 use crate::ops::Capability;
 use crate::origin::{Beginning, Origin};
 use crate::plugin::Needs;
@@ -94,12 +94,6 @@ fn invalid(key: &str, detail: String) -> Error {
     config::Error::Invalid { place: key.to_owned(), detail }.into()
 }
 
-/// Opens a folder, and returns it with a name that stays valid; or what is wrong.
-pub(super) fn open_named(given: &str) -> std::result::Result<(ModelFolder, String), String> {
-    let (folder, name) = model_of(given).map_err(|e| e.to_string())?;
-    Ok((ModelFolder::open(folder).map_err(|e| e.to_string())?, name))
-}
-
 /// Opens the value model in this folder, or a copy of the policy's initial model: the checkpoint's if it has one. With an
 /// adapter, it has an adapter with the same settings, and shares the storage of frozen weights with a policy of the same base.
 ///
@@ -159,21 +153,6 @@ fn check(folder: &ModelFolder, opened: &Opened) -> Result<()> {
     if folder.lora().is_some() && !same_settings(folder.lora().map(Lora::of_value_model), opened.lora.map(Lora::of_value_model)) {
         let detail = "holds an adapter of other settings than the policy's; `rlhost merge` creates a full model to start from";
         return Err(Error::setting("value_model", format!("{} {detail}", folder.path().display())));
-    }
-    Ok(())
-}
-
-/// Refuses a model, given by this key, that reads fewer than this number of tokens, or shorter texts than the policy.
-pub(super) fn check_sizes(key: &'static str, folder: &ModelFolder, opened: &Opened, tokens: usize) -> Result<()> {
-    let unfit = |detail: String| Err(Error::setting(key, format!("{} {detail}", folder.path().display())));
-    let (own, policy) = (folder.architecture(), opened.source.architecture());
-    if own.vocab_size < tokens {
-        let own = own.vocab_size;
-        return unfit(format!("reads {own} tokens and the policy writes {tokens}; it must have the same tokenizer"));
-    }
-    if own.max_positions < policy.max_positions {
-        let (own, policy) = (own.max_positions, policy.max_positions);
-        return unfit(format!("has a context of {own} tokens and the policy one of {policy}; it must not be shorter"));
     }
     Ok(())
 }

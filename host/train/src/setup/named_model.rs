@@ -1,0 +1,27 @@
+//! Opens a model that a key names beside the run's own, and compares it with the policy.
+
+use super::opened::Opened;
+use crate::model::ModelFolder;
+use crate::named::model_of;
+use crate::{Error, Result};
+
+/// Opens a folder, and returns it with a name that stays valid; or what is wrong.
+pub(super) fn open_named(given: &str) -> std::result::Result<(ModelFolder, String), String> {
+    let (folder, name) = model_of(given).map_err(|e| e.to_string())?;
+    Ok((ModelFolder::open(folder).map_err(|e| e.to_string())?, name))
+}
+
+/// Refuses a model, given by this key, that reads fewer than this number of tokens, or shorter texts than the policy.
+pub(super) fn check_sizes(key: &'static str, folder: &ModelFolder, opened: &Opened, tokens: usize) -> Result<()> {
+    let unfit = |detail: String| Err(Error::setting(key, format!("{} {detail}", folder.path().display())));
+    let (own, policy) = (folder.architecture(), opened.source.architecture());
+    if own.vocab_size < tokens {
+        let own = own.vocab_size;
+        return unfit(format!("reads {own} tokens and the policy writes {tokens}; it must have the same tokenizer"));
+    }
+    if own.max_positions < policy.max_positions {
+        let (own, policy) = (own.max_positions, policy.max_positions);
+        return unfit(format!("has a context of {own} tokens and the policy one of {policy}; it must not be shorter"));
+    }
+    Ok(())
+}
