@@ -2,6 +2,7 @@
 
 mod columns;
 mod critic;
+mod followed;
 mod forward;
 mod packing;
 mod trained;
@@ -38,12 +39,12 @@ use crate::plugin::columns::{
 use crate::plugin::{Column, Gradient, Needs, Unit};
 use candle_core::{DType, Tensor};
 use columns::LossInputs;
+use followed::Watching;
 use forward::{Forward, TokenPass};
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::rc::Rc;
 use trained::{Trained, Updated};
-use watching::Watching;
 
 /// Distinguishes the seeds of losses from those of dropout.
 const LOSS_SEEDS: u64 = 0x6c6f_7373;
