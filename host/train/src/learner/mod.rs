@@ -584,26 +584,6 @@ impl Learner {
         Ok(Optimizers { updates, critic_updates, moments })
     }
 
-    /// Returns the moments of a checkpoint without those of a model of which any rank lacks some: an optimizer starts anew on all ranks or
-    /// on none.
-    ///
-    /// # Errors
-    /// If a rank has failed.
-    pub(super) fn agreed_moments(&self, mut moments: HashMap<String, Tensor>) -> Result<HashMap<String, Tensor>> {
-        if !self.is_divided() {
-            return Ok(moments);
-        }
-        let of_critic: HashSet<String> = self.critic.iter().flat_map(Critic::names_of_moments).collect();
-        let lacks = |critic: bool| {
-            let mut own = self.moments().into_iter().filter(|name| of_critic.contains(name) == critic);
-            own.any(|name| !moments.contains_key(&name))
-        };
-        let all = self.world.gather("moments", [lacks(false), lacks(true)])?;
-        let [policy, critic] = [0, 1].map(|model| all.iter().any(|lacks| lacks[model]));
-        moments.retain(|name, _| if of_critic.contains(name) { !critic } else { !policy });
-        Ok(moments)
-    }
-
     /// Returns the gradients that this rank has.
     pub(super) fn gradients_here(&self) -> impl Iterator<Item = &Tensor> {
         let critic = self.critic.iter().map(Critic::gradients);

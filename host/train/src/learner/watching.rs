@@ -1,11 +1,13 @@
 //! Collectives of a step: those of passes, and those around them.
 
 use super::followed::Watching;
-use super::{Learn, Learner};
+use super::{Critic, Learn, Learner};
 use crate::dist::{Collectives, Reduction};
 use crate::model::Policy;
 use crate::sharding::Shards;
 use crate::{Error, Result};
+use candle_core::Tensor;
+use std::collections::{HashMap, HashSet};
 
 /// All parameters of the policy on all ranks, until it is dropped.
 #[must_use]
@@ -55,6 +57,26 @@ impl Learner {
     fn gathers(&self) -> bool {
         let teacher = self.teacher.as_ref().is_some_and(|teacher| teacher.is_divided());
         teacher || self.models_with_shards().any(|(_, shards)| shards.gathers())
+    }
+
+    /// Returns the moments of a checkpoint without those of a model of which any rank lacks some: an optimizer starts anew on all ranks or
+    /// on none.
+    ///
+    /// # Errors
+    /// If a rank has failed.
+    pub(crate) fn agreed_moments(&self, mut moments: HashMap<String, Tensor>) -> Result<HashMap<String, Tensor>> {
+        if !self.is_divided() {
+            return Ok(moments);
+        }
+        let of_critic: HashSet<String> = self.critic.iter().flat_map(Critic::names_of_moments).collect();
+        let lacks = |critic: bool| {
+            let mut own = self.moments().into_iter().filter(|name| of_critic.contains(name) == critic);
+            own.any(|name| !moments.contains_key(&name))
+        };
+        let all = self.world.gather("moments", [lacks(false), lacks(true)])?;
+        let [policy, critic] = [0, 1].map(|model| all.iter().any(|lacks| lacks[model]));
+        moments.retain(|name, _| if of_critic.contains(name) { !critic } else { !policy });
+        Ok(moments)
     }
 
     /// Returns how ranks exchange gradients.
