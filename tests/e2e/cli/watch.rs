@@ -6,11 +6,15 @@ use std::io::{Read, Write};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
-use std::thread;
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 /// Longest that anything here is waited for.
 const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Numbers of rows and columns of the terminal.
+const ROWS: usize = 30;
+const COLUMNS: usize = 100;
 
 /// What leaves the screen of a program and shows the cursor.
 const LEFT: &str = "\u{1b}[?1049l";
@@ -25,6 +29,8 @@ fn script(target: usize) -> String {
 struct Watching {
     script: KilledOnDrop,
     drawn: Arc<Mutex<Vec<u8>>>,
+    /// Reads what is drawn until the end.
+    reader: Option<JoinHandle<()>>,
     /// A file with the number of its process.
     process: PathBuf,
 }
@@ -35,7 +41,7 @@ impl Watching {
         let process = place.path("process");
         // The number stays the same when the shell becomes the program.
         let own = format!("echo $$ > {}; exec {} watch {run}", process.display(), binary().display());
-        let command = format!("stty cols 100 rows 30; sh -c '{own}'; echo ended with $?; stty -a");
+        let command = format!("stty cols {COLUMNS} rows {ROWS}; sh -c '{own}'; echo ended with $?; stty -a");
         let started = Command::new("script")
             .args(["-qec", &command, "/dev/null"])
             .current_dir(place.path(""))
@@ -55,24 +61,25 @@ impl Watching {
         };
         let drawn = Arc::<Mutex<Vec<u8>>>::default();
         let (mut from, to) = (script.stdout.take().unwrap(), Arc::clone(&drawn));
-        thread::spawn(move || {
+        let reader = thread::spawn(move || {
             let mut bytes = [0; 4096];
             while let Ok(length @ 1..) = from.read(&mut bytes) {
                 to.lock().unwrap().extend_from_slice(&bytes[..length]);
             }
         });
-        Some(Self { script, drawn, process })
+        Some(Self { script, drawn, reader: Some(reader), process })
     }
 
     fn drawn(&self) -> String {
         String::from_utf8_lossy(&self.drawn.lock().unwrap()).into_owned()
     }
 
-    /// Waits until a word has been drawn.
-    fn wait(&self, word: &str) {
+    /// Waits until a text is on the screen.
+    #[track_caller]
+    fn wait(&self, text: &str) {
         let begun = Instant::now();
-        while !self.drawn().contains(word) {
-            assert!(begun.elapsed() < PATIENCE, "no {word:?} in {:?}", self.drawn());
+        while !screen(&self.drawn()).contains(text) {
+            assert!(begun.elapsed() < PATIENCE, "no {text:?} on\n{}", screen(&self.drawn()));
             thread::sleep(Duration::from_millis(5));
         }
     }
@@ -86,8 +93,8 @@ impl Watching {
     /// Waits for its end, and checks that the terminal is as it was. Returns all that was drawn.
     #[track_caller]
     fn ended(&mut self, code: i32) -> String {
-        self.wait("icanon");
         self.script.wait().unwrap();
+        self.reader.take().unwrap().join().unwrap();
         let drawn = self.drawn();
         assert!(drawn.contains(&format!("ended with {code}")), "{drawn}");
         for raw in ["-icanon", "-isig", "-echo "] {
@@ -95,6 +102,40 @@ impl Watching {
         }
         drawn
     }
+}
+
+/// Returns what a terminal shows after all that was drawn on it. Only what differs is drawn, wherever the cursor is put.
+fn screen(drawn: &str) -> String {
+    let mut cells = vec![vec![' '; COLUMNS]; ROWS];
+    let (mut row, mut column) = (0, 0);
+    let mut rest = drawn.chars().peekable();
+    while let Some(c) = rest.next() {
+        match c {
+            '\u{1b}' if rest.next_if_eq(&'[').is_some() => {
+                let mut numbers = String::new();
+                while let Some(c) = rest.next_if(|c| c.is_ascii_digit() || ";?".contains(*c)) {
+                    numbers.push(c);
+                }
+                match (rest.next(), numbers.as_str()) {
+                    (Some('H'), numbers) => {
+                        let (down, right) = numbers.split_once(';').unwrap_or(("1", "1"));
+                        (row, column) = (down.parse().unwrap_or(1) - 1, right.parse().unwrap_or(1) - 1);
+                    }
+                    (Some('J'), _) | (Some('h'), "?1049") => cells.iter_mut().for_each(|row| row.fill(' ')),
+                    _ => {}
+                }
+            }
+            '\r' => column = 0,
+            '\n' => row += 1,
+            c => {
+                if let Some(cell) = cells.get_mut(row).and_then(|row| row.get_mut(column)) {
+                    *cell = c;
+                }
+                column += 1;
+            }
+        }
+    }
+    cells.into_iter().map(|row| row.into_iter().collect::<String>() + "\n").collect()
 }
 
 /// Whether the last that was done to the screen is to give it back.
@@ -109,7 +150,7 @@ fn a_run_is_watched_and_the_terminal_is_restored_however_it_ends() {
     place.train("run", &["--max-steps", "2"]).succeeded();
     for end in ["q", "\u{3}", "TERM"] {
         let Some(mut watching) = Watching::start(&place, "run", "xterm-256color") else { return };
-        for word in ["finished", "reward", "completions", "prompt:", "plugins", "events"] {
+        for word in ["ended: finished", "reward  ", "completions  ", "prompt: ", "plugins  ", "events  "] {
             watching.wait(word);
         }
         match end {
@@ -138,13 +179,13 @@ fn a_plugin_is_swapped_from_the_terminal_while_the_run_goes_on() {
     watching.wait("running");
     // Which plugin: the first, which is the reward.
     watching.press("s");
-    watching.wait("replaced?");
+    watching.wait("Which plugin is to be replaced?");
     watching.press("\r");
-    watching.wait("script:");
+    watching.wait("The file that replaces my_reward");
     watching.press("nowhere.py\r");
-    watching.wait("swapped.");
+    watching.wait("my_reward was not swapped.");
     watching.press("\rs\rnext/my_reward.py\r");
-    watching.wait("swapped in.");
+    watching.wait("my_reward was swapped in.");
     let swapped = place.events("run", "plugin_swapped");
     assert_eq!((swapped.len(), swapped[0]["plugin"].as_str()), (1, Some("my_reward")), "{swapped:?}");
     watching.press("\rq");
