@@ -415,12 +415,26 @@ impl Place {
         }
     }
 
-    /// Events of one kind in a run.
+    /// Events of one kind in a run, which may still be writing its last line.
+    ///
+    /// # Panics
+    /// If the file is not there or holds anything else.
     #[must_use]
     pub fn events(&self, run: &str, kind: &str) -> Vec<Value> {
-        let mut events = self.lines(&format!("{run}/events.jsonl"));
+        let mut events = self.finished_lines(&format!("{run}/events.jsonl"));
         events.retain(|e| e["event"] == kind);
         events
+    }
+
+    /// The lines of a file of JSON lines that grows, without one at its end that is still being written.
+    ///
+    /// # Panics
+    /// If it is not there or holds anything else.
+    #[must_use]
+    pub fn finished_lines(&self, name: &str) -> Vec<Value> {
+        let text = std::fs::read_to_string(self.path(name)).expect("the file is there");
+        let finished = text.rfind('\n').map_or("", |end| &text[..end]);
+        finished.lines().map(|l| serde_json::from_str(l).expect("a line of JSON")).collect()
     }
 
     /// The lines of a file of JSON lines.

@@ -38,7 +38,8 @@ fn a_run_that_was_paused_saved_and_evaluated_ends_like_an_undisturbed_one() {
     control(&place, "asked", "save").succeeded();
     place.wait("asked", PATIENCE, || !place.checkpoints("asked").is_empty());
     control(&place, "asked", "evaluate").succeeded();
-    place.wait("asked", PATIENCE, || place.lines("asked/metrics.jsonl").iter().any(|row| row["eval_reward"].is_number()));
+    let is_evaluated = || place.finished_lines("asked/metrics.jsonl").iter().any(|row| row["eval_reward"].is_number());
+    place.wait("asked", PATIENCE, is_evaluated);
     assert!(control(&place, "asked", "continue").succeeded().stdout.contains("goes on after step"));
     assert_eq!(exit_code(child), Some(0));
 
