@@ -320,15 +320,51 @@ impl Tokenizer {
         self.decoded(ids, false)
     }
 
+    /// Returns the text that each token adds, special tokens included. A token that ends within a character adds nothing; one that
+    /// completes it adds the whole character, or the last one what is left of it.
+    ///
+    /// # Errors
+    /// If they can't be decoded.
+    pub fn texts_of(&self, ids: &[u32]) -> Result<Vec<String>> {
+        let owned = ids.to_vec();
+        let texts = self.decode_with(2 * ids.len(), move |inner| {
+            let decode = || -> tokenizers::Result<Vec<String>> {
+                let mut stream = inner.decode_stream(false);
+                let text = |id: &u32| stream.step(*id).map(Option::unwrap_or_default);
+                let mut texts = owned.iter().map(text).collect::<tokenizers::Result<Vec<String>>>()?;
+                let whole = inner.decode(&owned, false)?;
+                if let (Some(rest), Some(last)) = (whole.strip_prefix(&texts.concat()), texts.last_mut()) {
+                    last.push_str(rest);
+                }
+                Ok(texts)
+            };
+            decode().map_err(|e| e.to_string())
+        });
+        texts.map_err(|e| self.undecodable(ids, &e))
+    }
+
     fn decoded(&self, ids: &[u32], plain: bool) -> Result<String> {
-        let decoded = if self.decodes_freely {
-            let (inner, owned) = (Arc::clone(&self.inner), ids.to_vec());
-            let decode = move || inner.decode(&owned, plain).map_err(|e| e.to_string());
-            self.pace.run(ids.len(), decode).map_err(|e| e.to_string()).flatten()
+        let owned = ids.to_vec();
+        let text = self.decode_with(ids.len(), move |inner| inner.decode(&owned, plain).map_err(|e| e.to_string()));
+        text.map_err(|e| self.undecodable(ids, &e))
+    }
+
+    /// Decodes so many tokens, with bounded effort if the tokenizer's decoder needs it.
+    fn decode_with<T: Send + 'static>(
+        &self,
+        tokens: usize,
+        decode: impl FnOnce(&tokenizers::Tokenizer) -> std::result::Result<T, String> + Send + 'static,
+    ) -> std::result::Result<T, String> {
+        if self.decodes_freely {
+            let inner = Arc::clone(&self.inner);
+            self.pace.run(tokens, move || decode(&inner)).map_err(|e| e.to_string()).flatten()
         } else {
-            quietly(|| self.inner.decode(ids, plain).map_err(|e| e.to_string())).flatten()
-        };
-        decoded.map_err(|e| self.wrong(&format!("{} tokens can't be decoded: {e}", ids.len())))
+            quietly(|| decode(&self.inner)).flatten()
+        }
+    }
+
+    fn undecodable(&self, ids: &[u32], detail: &str) -> Error {
+        self.wrong(&format!("{} tokens can't be decoded: {detail}", ids.len()))
     }
 
     fn wrong(&self, detail: &str) -> Error {

@@ -116,6 +116,7 @@ impl Run {
                 advantage: Some(-1.5),
                 plugins: &plugins,
                 error: None,
+                per_token: None,
                 episode: None,
             };
             writeln!(file, "{}", serde_json::to_string(&line).unwrap()).unwrap();

@@ -41,9 +41,28 @@ pub struct CompletionLine<'a> {
     /// Why a reward failed on it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<&'a str>,
+    /// What is known of each of its tokens.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub per_token: Option<TokenValues>,
     /// What it has besides if it is an episode.
     #[serde(flatten)]
     pub episode: Option<EpisodeLine<'a>>,
+}
+
+/// What is known of each token of a completion, for readers who look at single tokens.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct TokenValues {
+    /// The text that it adds; empty if it ends within a character.
+    pub text: Vec<String>,
+    /// Its log-probability when it was sampled; 0 in replies.
+    pub logp: Vec<f64>,
+    /// Its advantage, if a completion's tokens have different ones.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub advantage: Vec<f64>,
+    /// Its probability under the policy that is trained, as computed before training, divided by that with which it was sampled.
+    /// Empty if the two were not compared.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub ratio: Vec<f64>,
 }
 
 /// An episode, as a run writes it.
@@ -57,6 +76,10 @@ pub struct EpisodeLine<'a> {
     pub turn_advantages: Vec<Option<f32>>,
     /// Ranges of the tokens that are replies.
     pub replies: &'a [(usize, usize)],
+    /// Where its tokens continue an earlier place, as pairs: the index of their first token, and that place among the tokens of prompt and
+    /// completion.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub branches: Vec<(usize, usize)>,
     /// Its turns, without their texts.
     pub turns: &'a [TurnRow],
     /// Its random seed.
@@ -260,6 +283,7 @@ mod tests {
             turn_rewards: &[Some(0.5)],
             turn_advantages: vec![Some(-1.0)],
             replies: &[(2, 3)],
+            branches: Vec::new(),
             turns: &turns,
             seed: u64::MAX,
             tools: Value::Null,
@@ -281,9 +305,11 @@ mod tests {
             advantage: Some(0.25),
             plugins: &plugins,
             error: None,
+            per_token: Some(TokenValues { text: vec!["4".into()], logp: vec![-0.5], ..TokenValues::default() }),
             episode: Some(episode),
         };
         let line = serde_json::to_string(&row).unwrap();
+        assert!(line.contains("\"per_token\":{\"text\":[\"4\"],\"logp\":[-0.5]}"), "{line}");
         let recorded: Recorded = serde_json::from_str(&line).unwrap();
         assert_eq!((recorded.step, recorded.row, recorded.completion_ids.as_slice()), (3, 7, &[5, 6, 7][..]));
         assert_eq!((recorded.rewards["r"], recorded.finished), (Some(0.1), false));

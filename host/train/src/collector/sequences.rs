@@ -35,7 +35,7 @@ impl Sequences for FromPolicy {
 
     fn record(&self, collector: &mut Collector, experience: &Experience, with: &mut With<'_>) -> Result<Figures> {
         let mut figures = Figures::begin();
-        with.journal.completions(experience, with.at.step)?;
+        with.journal.completions(experience, with.at.step, collector.turns.tokenizer())?;
         figures.lap("log");
         collector.counters.generation += 1;
         Ok(figures)

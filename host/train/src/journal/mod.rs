@@ -22,6 +22,7 @@ use super::experience::Experience;
 use super::reward_failure::RewardFailure;
 use super::{Error, Result};
 use crate::config::{self, Config, PluginEntry};
+use crate::data::Tokenizer;
 use crate::metrics::{self, Metric, Prometheus, Reduction, Window};
 use crate::plugin::{DerivedMetric, Source};
 use crate::run::Event;
@@ -128,8 +129,8 @@ impl Journal {
     }
 
     /// Logs a generation's completions, if enabled.
-    pub(super) fn completions(&mut self, experience: &Experience, step: u64) -> Result<()> {
-        self.folder.log_completions(self.settings.log_completions, experience, step, &self.versions)
+    pub(super) fn completions(&mut self, experience: &Experience, step: u64, tokenizer: &Tokenizer) -> Result<()> {
+        self.folder.log_completions(self.settings.log_completions, experience, step, &self.versions, tokenizer)
     }
 
     /// Keeps completions that a reward failed on in failed.jsonl: these rows, or all if none are known.

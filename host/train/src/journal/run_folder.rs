@@ -1,17 +1,19 @@
 //! The folder of a run and its log files.
 
 use super::Versions;
-use super::completion_lines::line_of;
+use super::completion_lines::{line_of, token_values};
 use crate::checkpoint;
 use crate::config::json_lines::{self, Reader};
 use crate::config::{
     self, Config, Grant, Grants, LogCompletions, OnSaveError, ReportTo, files, local_now, printable_path, shell_word,
 };
+use crate::data::Tokenizer;
 use crate::experience::Experience;
 use crate::metrics::{Line, Lines, TensorBoard, code_block};
 use crate::plugin::{Plugin, Source};
 use crate::run::{
-    self, CheckpointFiles, Event, PluginVersion, RunFiles, RunLock, Whereabouts, is_completion_undone, is_undone, lock,
+    self, CheckpointFiles, CompletionLine, Event, PluginVersion, RunFiles, RunLock, Whereabouts, is_completion_undone, is_undone,
+    lock,
 };
 use crate::{Error, Result};
 use serde::Deserialize;
@@ -514,14 +516,22 @@ impl RunFolder {
         self.event(&Event::PluginLoaded { role, plugin: name, version, hash, settings: own.settings(), config, granted })
     }
 
-    /// Appends the completions of this step's generation.
-    pub(super) fn log_completions(&mut self, which: LogCompletions, e: &Experience, step: u64, plugins: &Versions) -> Result<()> {
+    /// Appends the completions of this step's generation, with the texts of their tokens.
+    pub(super) fn log_completions(
+        &mut self,
+        which: LogCompletions,
+        e: &Experience,
+        step: u64,
+        plugins: &Versions,
+        tokenizer: &Tokenizer,
+    ) -> Result<()> {
         let Some(lines) = self.files.as_mut().and_then(|files| files.completions.as_mut()) else { return Ok(()) };
         for (row, rollout) in e.rollouts.iter().enumerate() {
             if which == LogCompletions::Sample && rollout.prompt > 0 {
                 break;
             }
-            if let Value::Object(line) = json!(line_of(e, row, step, plugins, None)) {
+            let per_token = Some(token_values(e, row, tokenizer)?);
+            if let Value::Object(line) = json!(CompletionLine { per_token, ..line_of(e, row, step, plugins) }) {
                 Self::line(lines, self.lenient, line)?;
             }
         }
@@ -545,7 +555,7 @@ impl RunFolder {
         let all: Vec<usize> = if rows.is_empty() { (0..e.rollouts.len()).collect() } else { rows.to_vec() };
         let mut lines = Lines::append(file.clone()).map_err(write_error(&file))?;
         for row in all.iter().take(room) {
-            if let Value::Object(line) = json!(line_of(e, *row, step, plugins, Some(error))) {
+            if let Value::Object(line) = json!(CompletionLine { error: Some(error), ..line_of(e, *row, step, plugins) }) {
                 Self::line(&mut lines, self.lenient, line)?;
                 self.failed += 1;
             }
