@@ -54,7 +54,7 @@ pub fn hints_of(engine: &Engine, source: &Source, limits: &Limits) -> Result<Hin
 }
 
 /// Returns what a plugin says of itself without a configuration; a script that estimates advantages, together with its base.
-fn info_of(engine: &Engine, source: &Source, limits: &Limits) -> Result<Info> {
+pub(super) fn info_of(engine: &Engine, source: &Source, limits: &Limits) -> Result<Info> {
     let role = Outline::of(engine, source, limits)?.role(source)?;
     if role == Role::Algorithm && source.script().is_some() {
         return Ok(Algorithm::load(engine, source, &Map::new(), limits, 0)?.info().clone());
@@ -124,10 +124,10 @@ fn words(text: &str) -> String {
 }
 
 /// Number of references and choices that are followed into each other.
-const DEEPEST: usize = 8;
+pub(super) const DEEPEST: usize = 8;
 
 /// Returns whether values of this JSON type are allowed, directly or by a choice.
-fn has_type(property: &Value, kind: &str, schema: &Value, depth: usize) -> bool {
+pub(super) fn has_type(property: &Value, kind: &str, schema: &Value, depth: usize) -> bool {
     let own = match &property["type"] {
         Value::String(one) => one == kind,
         Value::Array(several) => several.iter().any(|one| one == kind),

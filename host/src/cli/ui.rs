@@ -2,11 +2,13 @@
 
 use super::failure::Failure;
 use super::{control, output, replay, swap};
-use crate::plugin::Source;
+use crate::config::Limits;
+use crate::plugin::{self, Engine, Source};
 use crate::report;
 use crate::run::RunAction;
 use anyhow::anyhow;
 use rlhost_ui::{Backend, Page, Question, Rescored, Settings};
+use serde_json::Value;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
@@ -97,6 +99,15 @@ impl Backend for Plugins {
     fn source(&self, bytes: &[u8]) -> Option<String> {
         let source = Source::new(String::new(), Cow::Owned(bytes.to_vec()));
         source.script().map(|script| script.source.clone())
+    }
+
+    fn form(&self, plugin: &Path) -> Result<Value, String> {
+        let fields = || {
+            let source = Source::open(&plugin.display().to_string())?;
+            let fields = plugin::fields_of(&Engine::new()?, &source, &Limits::default())?;
+            Ok::<_, anyhow::Error>(serde_json::to_value(fields)?)
+        };
+        fields().map_err(|error| message(&error))
     }
 
     fn swap(&self, run: &Path, name: &str, bytes: &[u8]) -> Result<String, String> {
