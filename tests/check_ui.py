@@ -31,6 +31,16 @@ REWARD = """def my_reward(completions, target: int = {target}, **columns):
 BROKEN = "def my_reward(completions, **columns):\n    return [1 / 0 for completion in completions]\n"
 HOSTILE = "<img src=x onerror=\"window.pwned=1\"><script>window.pwned=1</script>\u202e'\"&"
 PATIENCE = 60_000
+# Three calls, the third of which goes back to the prompt: its tokens continue the second of the prompt's three.
+WORDS = ["plan", " a", "tool:", " 4", "so", " 4", "again:", " check", " 4"]
+TREE = {
+    "prompt_ids": [1, 2, 3],
+    "completion_ids": list(range(9)),
+    "messages": [{"role": "user", "content": "2+2?"}, {"role": "assistant", "content": "plan a"}],
+    "replies": [[2, 4], [6, 7]],
+    "branches": [[6, 2]],
+    "per_token": {"text": WORDS, "logp": [-0.1 * i for i in range(9)], "ratio": [0.8 + 0.05 * i for i in range(9)]},
+}
 
 
 class Check:
@@ -69,7 +79,7 @@ class Ui:
 
 
 def train(binary, folder, reward, steps, *arguments):
-    common = ["--max-steps", str(steps), "--logging-steps", "1", "--save-strategy", "no", "--output-dir", str(folder)]
+    common = ["--max-steps", str(steps), "--logging-steps", "1", "--output-dir", str(folder)]
     return [binary, "-q", "grpo", "--plugin", str(reward), *common, *arguments]
 
 
@@ -150,7 +160,7 @@ def live(check, browser, binary, place, screenshots):
         page = view.go()
         expect(page.locator("table.runs")).to_contain_text("No run in this folder yet")
         check("an empty folder says how to begin", True)
-        command = train(binary, runs / "run", reward, 100_000, "--plugin", "repetition_reward.wasm", "--log-completions", "all")
+        command = train(binary, runs / "run", reward, 100_000, "--plugin", "repetition_reward.wasm", "--log-completions", "all", "--save-strategy", "no")
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:
             expect(page.locator("table.runs tbody tr a")).to_have_text("run")
@@ -189,12 +199,19 @@ def live(check, browser, binary, place, screenshots):
             check("it can't be swapped in", card.get_by_role("button", name="Swap it in").is_disabled())
             card.locator("summary", has_text="Settings").click()
             card.get_by_label("target").fill("11")
+            card.get_by_role("button", name="What if").last.click()
+            expect(card.locator(".changed tbody tr").first).to_be_visible()
+            check("other settings are tried", "target" in card.locator(".whatif h3").inner_text())
+            card.locator(".whatif").get_by_label("Close").click()
             card.get_by_role("button", name="Apply to the run").click()
             expect(card.locator(".versions tr").filter(has_text="swapped")).to_have_count(3)
             check("other settings are a version of their own", True)
             other = page.locator(".plugin[aria-label=repetition_reward]")
             other.locator("summary", has_text="Settings").click()
-            other.locator("input[type=range]").fill("0.5")
+            expect(other.get_by_label("weight")).to_be_visible()
+            check("a form has what the schema says", other.locator(".field small").count() > 1)
+            view.picture("form")
+            other.get_by_label("weight").fill("0.5")
             other.get_by_role("button", name="Apply to the run").click()
             expect(page.locator(".toast.good").filter(has_text="Changed at step")).to_be_visible()
             check("a slider sets a reward's weight", True)
@@ -246,6 +263,24 @@ def browsed(check, browser, ui, screenshots):
     expect(page.locator(".card")).to_have_count(8)
     check("a group is side by side", page.locator(".card.own").count() == 1)
     view.picture("completions")
+    colour = page.get_by_label("Colour tokens by")
+    for name in ("logp", "advantage", "trained"):
+        colour.select_option(name)
+        expect(page.locator(".legend .token").first).to_be_visible()
+    colour.select_option("logp")
+    card = page.locator(".card").first
+    card.locator(".token").nth(1).hover()
+    expect(card.locator(".readout")).to_contain_text("token 2 of")
+    check("a token says how likely it was", "log-probability" in card.locator(".readout").inner_text())
+    card.locator(".tokens").focus()
+    page.keyboard.press("ArrowRight")
+    expect(card.locator(".readout")).to_contain_text("token 3 of")
+    check("arrow keys go from token to token", True)
+    shades = {page.evaluate("e => getComputedStyle(e).backgroundColor", token) for token in card.locator(".token").element_handles()}
+    check("tokens have different colours", len(shades) > 1, len(shades))
+    view.picture("tokens")
+    colour.select_option("")
+    expect(page.locator(".token")).to_have_count(0)
     page.get_by_label("Sort").select_option("best")
     page.wait_for_timeout(800)
     rewards = [float(text.replace("\u2212", "-")) for text in page.locator(".item .chip").all_inner_texts()]
@@ -266,6 +301,18 @@ def browsed(check, browser, ui, screenshots):
     page.wait_for_timeout(1000)
     rows = {text.split("prompt ")[1].split(" ")[0] for text in page.locator(".item .facts").all_inner_texts()}
     check("a prompt is followed through the run", len(rows) == 1, len(rows))
+    page.get_by_role("tab", name="Settings").click()
+    page.locator("summary", has_text="Fork from a checkpoint").click()
+    command = page.locator(".command")
+    expect(command).to_contain_text("--resume-from-checkpoint")
+    page.get_by_role("button", name="Change a setting").click()
+    page.get_by_label("Setting", exact=True).fill("learning_rat")
+    page.get_by_label("Value").fill("1e-5")
+    expect(page.locator(".fork .bad")).to_contain_text('did you mean "learning_rate"')
+    page.get_by_label("Setting", exact=True).fill("learning_rate")
+    expect(command).to_contain_text("--set learning_rate=1e-5")
+    check("a fork is one command, whose settings are judged", page.locator(".fork .bad").inner_text() == "")
+    view.picture("fork")
     check("nothing is logged", view.logged == [], " ".join(view.logged))
     view.context.close()
 
@@ -292,6 +339,11 @@ def hostile(check, browser, binary, place, source, screenshots):
         line["plugins"] = {HOSTILE: HOSTILE}
         line["messages"] = [{"role": HOSTILE, "content": HOSTILE, "tool_calls": [HOSTILE]}]
     (folder / "completions.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines) + "{\"step\": 9, garbage\n")
+    tree = runs / "tree"
+    tree.mkdir()
+    for name_of_file in ("config.toml", "events.jsonl", "metrics.jsonl"):
+        (tree / name_of_file).write_text((source / name_of_file).read_text())
+    (tree / "completions.jsonl").write_text(json.dumps(lines[0] | TREE) + "\n")
     huge = runs / "huge"
     huge.mkdir()
     (huge / "config.toml").write_text((source / "config.toml").read_text())
@@ -306,7 +358,18 @@ def hostile(check, browser, binary, place, source, screenshots):
     with Ui(binary, runs, "--control") as ui:
         view = Page(browser, ui.url, screenshots=screenshots)
         page = view.go()
-        expect(page.locator("table.runs tbody tr")).to_have_count(2)
+        expect(page.locator("table.runs tbody tr")).to_have_count(3)
+        page.goto(ui.url + "#/run/tree/completions")
+        page.locator(".item").first.click()
+        branches = page.locator(".card .tree li")
+        expect(branches).to_have_count(2)
+        check("an agent's calls are a tree", "2 calls" in branches.first.inner_text() and "1 call" in branches.last.inner_text() and "again: check 4" in branches.last.inner_text())
+        page.get_by_label("Colour tokens by").select_option("ratio")
+        page.locator(".card .token").last.hover()
+        expect(page.locator(".card .readout")).to_contain_text("ratio 1.2")
+        check("ratios are shown", page.locator(".card .reply").count() == 2)
+        view.picture("tree")
+        page.goto(ui.url)
         page.get_by_role("link", name=name).click()
         for tab in ("Overview", "Charts", "Completions", "Rewards", "Events", "Settings"):
             page.get_by_role("tab", name=tab).click()

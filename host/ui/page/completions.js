@@ -4,6 +4,7 @@ import { h, fill, later } from "./dom.js";
 import { ask } from "./ask.js";
 import { count, number } from "./format.js";
 import { Chart } from "./chart.js";
+import { COLOURINGS, TokenText, colourings, greatestAdvantage, isTree, legend } from "./tokens.js";
 import { address } from "./place.js";
 
 const PAGE = 40;
@@ -11,7 +12,7 @@ const SORTS = [["newest", "newest"], ["oldest", "oldest"], ["best", "highest rew
 
 export class CompletionsView {
   constructor(run, panel, parameters) {
-    Object.assign(this, { run, panel, next: 0, loaded: 0, low: null, high: null });
+    Object.assign(this, { run, panel, next: 0, loaded: 0, low: null, high: null, colouring: "" });
     this.chosen = parameters.get("id");
     this.filters = {};
     for (const name of ["sort", "text", "row", "step_from", "step_to", "reward_from", "reward_to", "tokens_from", "tokens_to", "cut_off"]) this.filters[name] = parameters.get(name) ?? "";
@@ -177,13 +178,25 @@ export class CompletionsView {
     const sorted = [...items].sort((a, b) => (b.reward ?? -Infinity) - (a.reward ?? -Infinity));
     const first = items[0];
     const versions = Object.entries(first?.plugins ?? {});
+    const known = colourings(items);
+    if (!known.includes(this.colouring)) this.colouring = "";
+    const cards = h("div", { class: "group" });
+    const key = h("div", {});
+    const show = () => {
+      const greatest = greatestAdvantage(items);
+      fill(cards, sorted.map((item) => card(item, String(item.id) === id, { low, high, colouring: this.colouring, greatest })));
+      fill(key, this.colouring === "" ? null : legend(this.colouring));
+    };
+    const colour = h("select", { "aria-label": "Colour tokens by", onchange: (event) => ((this.colouring = event.target.value), show()) }, h("option", { value: "" }, "plain text"), known.map((name) => h("option", { value: name, selected: name === this.colouring }, `tokens by ${COLOURINGS[name].title}`)));
+    show();
     const follow = h("button", { onclick: () => this.follow(row) }, "Follow this prompt");
     this.history?.destroy();
     this.history = history.length > 1 ? new Chart({ title: "This prompt through the run", note: "mean reward", sync: null }) : null;
     fill(this.detail,
-      h("div", { class: "bar" }, h("button", { class: "back", onclick: () => this.element.classList.remove("open") }, "\u2190 List"), h("h2", {}, `Step ${number(step)}, prompt ${row}`), h("span", { class: "muted" }, size > items.length ? `the first ${items.length} of ${count(size, "completion")}` : count(size, "completion")), follow),
+      h("div", { class: "bar" }, h("button", { class: "back", onclick: () => this.element.classList.remove("open") }, "\u2190 List"), h("h2", {}, `Step ${number(step)}, prompt ${row}`), h("span", { class: "muted" }, size > items.length ? `the first ${items.length} of ${count(size, "completion")}` : count(size, "completion")), known.length > 0 ? colour : null, follow),
       h("div", { class: "prompt" }, h("h3", {}, "Prompt"), h("div", { class: "text outside pre" }, first?.prompt ?? "")),
-      h("div", { class: "group" }, sorted.map((item) => card(item, String(item.id) === id, low, high))),
+      key,
+      cards,
       versions.length > 0 ? h("p", { class: "caption" }, "Made and scored with ", versions.map(([name, version], i) => [i > 0 ? ", " : "", h("span", { class: "outside" }, name), " ", h("code", {}, version)])) : null,
       this.history?.element);
     this.history?.update([{ label: "", colour: 0, x: history.map(([x]) => x), y: history.map(([, y]) => y) }], this.run.marks());
@@ -196,19 +209,26 @@ export class CompletionsView {
 }
 
 /** A completion with what each reward said. */
-function card(item, own, low, high) {
+function card(item, own, { low, high, colouring, greatest }) {
   const place = item.reward === null || high === low ? 0.5 : (item.reward - low) / (high - low);
   const scores = Object.entries(item.rewards);
   const extra = Object.entries(item.extra);
   const fact = (title, value) => [h("dt", { class: "outside" }, title), h("dd", { class: "outside" }, value)];
   return h("article", { class: own ? "card own" : "card", "aria-label": `Completion with reward ${number(item.reward)}` },
     h("header", {}, h("span", { class: "chip", vars: { "--place": place } }, number(item.reward)), h("span", { class: "muted" }, `advantage ${number(item.advantage)} \u00b7 ${count(item.tokens, "token")}`), item.cut_off ? h("span", { class: "tag refused" }, "cut off") : null),
-    item.messages.length > 0 ? turns(item) : h("div", { class: "text outside pre" }, item.completion === "" ? h("em", { class: "muted" }, "empty") : item.completion),
+    body(item, colouring, greatest),
     scores.length > 1 || extra.length > 0 ? h("dl", { class: "scores" }, scores.map(([name, score]) => fact(name, number(score))), extra.map(([name, value]) => fact(name, value))) : null,
     item.policy_version === null ? null : h("p", { class: "caption" }, `written by policy version ${item.policy_version}`),
     item.error !== "" ? h("p", { class: "bad outside pre" }, item.error) : null,
     item.failed !== "" ? h("p", { class: "bad outside pre" }, item.failed) : null,
     item.output !== "" ? h("details", {}, h("summary", {}, "What its program wrote"), h("div", { class: "text outside pre" }, item.output)) : null);
+}
+
+/** What was written: coloured tokens, a tree of calls, turns, or plain text. */
+function body(item, colouring, greatest) {
+  if (item.per_token !== null && (colouring !== "" || isTree(item))) return new TokenText(item, colouring, greatest).element;
+  if (item.messages.length > 0) return turns(item);
+  return h("div", { class: "text outside pre" }, item.completion === "" ? h("em", { class: "muted" }, "empty") : item.completion);
 }
 
 /** An episode turn by turn. */

@@ -3,6 +3,7 @@
 import { h, fill, toast } from "./dom.js";
 import { act, ask } from "./ask.js";
 import { bytes, clock, count, eventName, eventTone, number } from "./format.js";
+import { SettingsForm } from "./form.js";
 import { dropZone, whatIf } from "./whatif.js";
 
 export class RewardsView {
@@ -63,51 +64,11 @@ export class RewardsView {
     return h("section", { class: "plugin", "aria-label": name },
       h("div", { class: "bar" }, h("h2", { class: "outside" }, name), h("span", { class: "pill" }, plugin.role)),
       h("dl", { class: "scores" }, facts.map(([title, value]) => [h("dt", {}, title), h("dd", {}, value)])),
-      this.settings(plugin, control),
+      new SettingsForm(this.run, plugin, isReward ? place : null).element,
       now?.kept ? this.source(name, now.hash) : null,
       isReward && this.run.about.control ? dropZone(name, (file) => this.tryFile(place, plugin, file)) : null,
       place,
       this.history(plugin, place, control, isReward));
-  }
-
-  settings(plugin, control) {
-    const config = Object.entries(plugin.now?.config ?? {});
-    const weight = plugin.weight !== null;
-    if (config.length === 0 && !(control && weight)) return null;
-    if (!control) return h("details", { data: { key: `settings ${plugin.name}` }, open: config.length <= 6 }, h("summary", {}, "Settings"), h("dl", { class: "scores" }, config.map(([key, value]) => [h("dt", { class: "outside" }, key), h("dd", { class: "outside" }, typeof value === "string" ? value : JSON.stringify(value))])));
-    const inputs = new Map();
-    const input = (key, value) => {
-      const kind = typeof value;
-      const own = kind === "boolean" ? h("input", { type: "checkbox", checked: value, name: key }) : h("input", { type: kind === "number" ? "number" : "text", step: "any", name: key, value: kind === "string" || kind === "number" ? value : JSON.stringify(value) });
-      inputs.set(key, { own, kind, value });
-      return h("label", { class: "field" }, h("span", { class: "outside" }, key), own);
-    };
-    const read = () => {
-      const settings = {};
-      for (const [key, { own, kind, value }] of inputs) {
-        const now = kind === "boolean" ? own.checked : kind === "number" ? Number(own.value) : kind === "string" ? own.value : JSON.parse(own.value);
-        if (JSON.stringify(now) !== JSON.stringify(value)) settings[key] = now;
-      }
-      return settings;
-    };
-    const slider = h("input", { type: "range", min: 0, max: Math.max(2, 2 * (plugin.weight ?? 1)), step: 0.05, value: plugin.weight ?? 1, oninput: (e) => (shown.textContent = number(Number(e.target.value))) });
-    const shown = h("output", {}, number(plugin.weight));
-    const submit = async (event) => {
-      event.preventDefault();
-      try {
-        const settings = read();
-        const body = {};
-        if (Object.keys(settings).length > 0) body.settings = settings;
-        if (weight && Number(slider.value) !== plugin.weight) body.weight = Number(slider.value);
-        if (Object.keys(body).length === 0) return toast("Nothing has changed.");
-        await act("configure", { run: this.run.name, plugin: plugin.name }, JSON.stringify(body));
-        toast("Sent. The run tries the settings before it takes them.");
-      } catch (error) {
-        toast(error.message, "error");
-      }
-    };
-    return h("details", { data: { key: `settings ${plugin.name}` } }, h("summary", {}, "Settings", h("span", { class: "muted" }, config.length > 0 ? count(config.length, "setting") : "weight")),
-      h("form", { class: "form", onsubmit: submit }, weight ? h("label", { class: "field" }, "weight", h("span", { class: "slider" }, slider, shown)) : null, config.map(([key, value]) => input(key, value)), h("div", {}, h("button", { class: "primary" }, "Apply to the run"), " ", h("span", { class: "muted" }, "edits config.toml, as you would"))));
   }
 
   source(name, hash) {

@@ -5,6 +5,7 @@ import { ask, follow } from "./ask.js";
 import { ago, clock, count, duration, eventName, eventTone, isMarked, number } from "./format.js";
 import { Controls, Curves } from "./curves.js";
 import { CompletionsView } from "./completions.js";
+import { Fork } from "./fork.js";
 import { RewardsView } from "./rewards.js";
 import { Steering } from "./steer.js";
 import { address, connection } from "./place.js";
@@ -356,7 +357,7 @@ class SettingsView {
     this.body = h("tbody");
     this.note = h("p", { class: "caption warn" });
     const find = h("input", { type: "search", placeholder: "Search settings", "aria-label": "Search settings", oninput: (e) => ((this.wanted = e.target.value.toLowerCase()), this.show()) });
-    fill(panel, h("div", { class: "bar" }, h("h2", {}, "Settings"), find, h("span", { class: "muted" }, "those that you set come first")), this.note, h("div", { class: "scroll" }, h("table", { class: "config" }, this.body)));
+    fill(panel, h("div", { class: "bar" }, h("h2", {}, "Settings"), find, h("span", { class: "muted" }, "those that you set come first")), this.forking = h("div", {}), this.note, h("div", { class: "scroll" }, h("table", { class: "config" }, this.body)));
   }
 
   async start() {
@@ -371,6 +372,7 @@ class SettingsView {
       const isSet = (key) => own.has(key) || own.has(key.split(".")[0]);
       this.rows = Object.entries(settings).map(([key, value]) => ({ key, value, own: isSet(key) })).sort((a, b) => b.own - a.own);
       this.note.textContent = note ?? "";
+      this.fork ??= this.forking.appendChild(new Fork(this.run, settings).element);
       this.show();
     } catch (error) {
       fill(this.body, h("tr", {}, h("td", { class: "bad" }, error.message)));

@@ -23,18 +23,18 @@ export function dropZone(name, take) {
   return zone;
 }
 
-/** Asks, and shows the answer. `what` has a `file`, or the `hash` of a version that the run has. */
+/** Asks, and shows the answer. `what` has a `file`, or the `hash` of a version that the run has, and perhaps other `settings`. */
 export async function whatIf(place, run, plugin, what, newest = 512) {
-  const title = what.file?.name ?? `version ${what.hash}`;
+  const title = what.file?.name ?? (what.settings ? `${plugin.name} with ${JSON.stringify(what.settings)}` : `version ${what.hash}`);
   const close = h("button", { class: "plain", "aria-label": "Close", onclick: () => fill(place) }, "\u00d7");
   const amount = h("select", { "aria-label": "How many completions", onchange: (e) => whatIf(place, run, plugin, what, Number(e.target.value)) }, AMOUNTS.map((value) => h("option", { value, selected: value === newest }, `newest ${value}`)));
   const body = h("div", {}, h("p", { class: "muted" }, "Scoring\u2026"));
-  const swap = h("button", { class: "primary", disabled: true, onclick: () => send(run, plugin, what, swap) }, "Swap it in");
+  const swap = h("button", { class: "primary", disabled: true, onclick: () => send(run, plugin, what, swap) }, what.settings ? "Apply to the run" : "Swap it in");
   const running = run.isAlive();
   const note = running ? "The run tries it again, and swaps it in before its next step." : "The run is not running, so nothing can be swapped.";
   fill(place, h("section", { class: "whatif", "aria-label": `What if ${title}` }, h("div", { class: "bar" }, h("h3", {}, "What if ", h("span", { class: "outside" }, title)), amount, swap, h("span", { class: "muted" }, note), close), body));
   try {
-    const answer = await act("what-if", { run: run.name, plugin: plugin.name, newest, file: what.file?.name, hash: what.hash }, what.file ?? null);
+    const answer = await act("what-if", { run: run.name, plugin: plugin.name, newest, file: what.file?.name, hash: what.hash, settings: what.settings && JSON.stringify(what.settings) }, what.file ?? null);
     fill(body, shown(answer));
     swap.disabled = !running;
   } catch (error) {
@@ -46,6 +46,10 @@ async function send(run, plugin, what, button) {
   button.disabled = true;
   try {
     const parameters = { run: run.name, plugin: plugin.name };
+    if (what.settings) {
+      await act("configure", parameters, JSON.stringify({ settings: what.settings }));
+      return toast("Sent. The run tries the settings before it takes them.");
+    }
     const { request } = what.file ? await act("swap", { ...parameters, file: what.file.name }, what.file) : await act("roll-back", { ...parameters, hash: what.hash });
     run.requests = (run.requests ?? new Set()).add(request);
     toast("Sent. The run tries it, then swaps it in before its next step.");

@@ -22,7 +22,7 @@ macro_rules! asset {
 }
 
 /// All of them.
-pub(crate) const ASSETS: [Asset; 17] = [
+pub(crate) const ASSETS: [Asset; 20] = [
     Asset { path: "", kind: "text/html; charset=utf-8", text: include_str!("../page/index.html") },
     asset!("app.js", SCRIPT),
     asset!("ask.js", SCRIPT),
@@ -30,12 +30,15 @@ pub(crate) const ASSETS: [Asset; 17] = [
     asset!("completions.js", SCRIPT),
     asset!("curves.js", SCRIPT),
     asset!("dom.js", SCRIPT),
+    asset!("fork.js", SCRIPT),
+    asset!("form.js", SCRIPT),
     asset!("format.js", SCRIPT),
     asset!("place.js", SCRIPT),
     asset!("rewards.js", SCRIPT),
     asset!("run.js", SCRIPT),
     asset!("runs.js", SCRIPT),
     asset!("steer.js", SCRIPT),
+    asset!("tokens.js", SCRIPT),
     asset!("whatif.js", SCRIPT),
     asset!("style.css", STYLE),
     Asset { path: "uplot.js", kind: SCRIPT, text: CHART_LIBRARY },

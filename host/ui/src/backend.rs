@@ -15,6 +15,12 @@ pub trait Backend: Send + Sync + 'static {
     /// Returns the source of a script in a plugin's bytes; none if they are compiled code.
     fn source(&self, bytes: &[u8]) -> Option<String>;
 
+    /// Returns the settings of a plugin as fields of a form, in JSON.
+    ///
+    /// # Errors
+    /// If it can't be loaded.
+    fn form(&self, plugin: &Path) -> Result<Value, String>;
+
     /// Sends a plugin's bytes to a running run, to replace the plugin of this name. Returns the request's name, which the event that
     /// answers it has.
     ///

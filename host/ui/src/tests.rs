@@ -15,7 +15,7 @@ use tempfile::TempDir;
 const HOSTILE: &str = "<script>alert(1)</script>\u{202e}\u{1b}[31m";
 
 /// A backend without plugins: what is sent comes back.
-struct Fake;
+pub(crate) struct Fake;
 
 impl Backend for Fake {
     fn plugin(&self, file: &Path) -> Result<Vec<u8>, String> {
@@ -25,6 +25,11 @@ impl Backend for Fake {
 
     fn source(&self, bytes: &[u8]) -> Option<String> {
         Some(String::from_utf8_lossy(bytes).into_owned())
+    }
+
+    fn form(&self, plugin: &Path) -> Result<Value, String> {
+        let bytes = self.plugin(plugin)?;
+        Ok(json!([{ "name": String::from_utf8_lossy(&bytes) }]))
     }
 
     fn swap(&self, run: &Path, name: &str, bytes: &[u8]) -> Result<String, String> {

@@ -155,3 +155,44 @@ fn folders_that_can_have_no_runs_are_refused() {
     assert_eq!(ui.get(&format!("/{token}/api/runs")).json()["runs"].as_array().unwrap().len(), 0);
     assert_eq!(ui.get("/api/runs").status, 403);
 }
+
+#[test]
+fn a_finished_run_shows_single_tokens_and_how_to_fork_it() {
+    let place = Place::new();
+    place.train("run", &["--max-steps", "2", "--save-steps", "1"]).succeeded();
+    let (ui, token) = Served::start_ui(&place, &["run"]);
+    let get = |path: &str| {
+        let answer = ui.get(&format!("/{token}/api/{path}"));
+        assert_eq!(answer.status, 200, "{path}: {}", answer.body);
+        answer.json()
+    };
+    let group = get("group?run=run&id=0");
+    let written = place.lines("run/completions.jsonl");
+    for (item, line) in group["items"].as_array().unwrap().iter().zip(&written) {
+        let tokens = &item["per_token"];
+        let texts: Vec<&str> = tokens["text"].as_array().unwrap().iter().filter_map(Value::as_str).collect();
+        let ids = line["completion_ids"].as_array().unwrap().len();
+        assert_eq!((texts.len(), tokens["logp"].as_array().unwrap().len()), (ids, ids), "{item}");
+        // What is in the completion besides its text are special tokens.
+        let completion = item["completion"].as_str().unwrap();
+        assert!(texts.concat().starts_with(completion), "{texts:?} {completion:?}");
+        assert!(tokens["logp"].as_array().unwrap().iter().all(|logp| logp.as_f64().unwrap() <= 0.0), "{item}");
+    }
+    let plugins = get("plugins?run=run");
+    let reward = plugins["plugins"].as_array().unwrap().iter().find(|p| p["name"] == "tldr_length_reward").unwrap();
+    let form = get(&format!("form?run=run&plugin=tldr_length_reward&hash={}", reward["now"]["hash"].as_str().unwrap()));
+    let kinds: Vec<_> = form["fields"].as_array().unwrap().iter().map(|f| (f["name"].as_str(), f["kind"].as_str())).collect();
+    assert_eq!(kinds, [(Some("target"), Some("number")), (Some("unit"), Some("choice"))]);
+
+    let asked = "fork?run=run&step=1&folder=fork&set=plugin.tldr_length_reward.config.target%3D3&set=max_steps%3D3";
+    let fork = get(asked);
+    assert_eq!((&fork["problem"], &fork["checkpoints"]), (&Value::Null, &serde_json::json!([1, 2])), "{fork}");
+    let command = fork["command"].as_str().unwrap().replace("\\\n", " ");
+    let words: Vec<&str> = command.split_whitespace().collect();
+    place.run(&words[1..]).succeeded();
+    let forked = place.events("fork", "forked");
+    assert_eq!(forked[0]["step"], 1, "{forked:?}");
+    let rows = place.lines("fork/metrics.jsonl");
+    assert_eq!(rows.iter().map(|row| row["step"].as_u64()).collect::<Vec<_>>(), [Some(2), Some(3)]);
+    assert!(fs::read_to_string(place.path("fork/config.toml")).unwrap().contains("target = 3"));
+}

@@ -6,6 +6,8 @@ use crate::backend::Backend;
 use crate::folder::Listing;
 use crate::store::Store;
 use rlhost_followed::Followed;
+use serde_json::Value;
+use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
@@ -19,11 +21,20 @@ pub(crate) struct Api {
     pub store: Store,
     /// Held while a plugin scores completions: one at a time.
     pub(super) scoring: Mutex<()>,
+    /// The forms of plugins that were loaded for it, by their files. Locked while one is loaded: one at a time.
+    pub(super) forms: Mutex<HashMap<PathBuf, Value>>,
 }
 
 impl Api {
     pub fn new(root: PathBuf, backend: Box<dyn Backend>, control: bool) -> Self {
-        Self { listing: Listing::new(root), backend, control, store: Store::default(), scoring: Mutex::new(()) }
+        Self {
+            listing: Listing::new(root),
+            backend,
+            control,
+            store: Store::default(),
+            scoring: Mutex::new(()),
+            forms: Mutex::default(),
+        }
     }
 
     /// Returns the folder of the run that a query names.

@@ -3,6 +3,8 @@
 use super::app::Api;
 use super::query::Query;
 use super::refused::{Refused, Result};
+use super::text::shown;
+use super::tokens::tokens;
 use crate::config::printable;
 use crate::run::PluginVersion;
 use crate::store::{PATIENCE, locked};
@@ -215,20 +217,6 @@ fn around(line: &Map<String, Value>, key: &str, wanted: Option<&str>) -> String 
     format!("{start}{}", shown(&text[from..], LONGEST_EXCERPT))
 }
 
-/// Returns a text with its line ends, everything in it visible, cut off at its end if it is long.
-pub(super) fn shown(text: &str, longest: usize) -> String {
-    let mut end = text.len().min(longest);
-    while !text.is_char_boundary(end) {
-        end -= 1;
-    }
-    let lines = text[..end].split('\n').map(|line| printable(&line.replace('\t', "    "), usize::MAX));
-    let mut shown = lines.collect::<Vec<_>>().join("\n");
-    if end < text.len() {
-        shown.push_str(&format!("\u{2026} ({} bytes more)", text.len() - end));
-    }
-    shown
-}
-
 /// Returns what each reward said.
 fn scores(line: &Map<String, Value>) -> Map<String, Value> {
     let scores = line.get("rewards").and_then(Value::as_object).into_iter().flatten().take(MOST_NAMES);
@@ -269,6 +257,7 @@ fn whole(run: &Followed, id: usize) -> Result<Option<Value>> {
         "messages": messages(&line),
         "turn_rewards": numbers(&line, "turn_rewards"),
         "turn_advantages": numbers(&line, "turn_advantages"),
+        "per_token": tokens(&line),
     })))
 }
 

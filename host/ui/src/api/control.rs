@@ -2,10 +2,10 @@
 //! of an editor: the page can do nothing that they can't.
 
 use super::app::Api;
-use super::completions::shown;
 use super::plugins::{current, kept};
 use super::query::Query;
 use super::refused::{Refused, Result};
+use super::text::shown;
 use crate::backend::{Question, Rescored};
 use crate::config::{self, PluginEntry, files, printable};
 use crate::metrics::Comparison;
@@ -156,30 +156,24 @@ impl Dropped {
     }
 }
 
-/// Returns config.toml's text with other settings of a plugin.
+/// Returns config.toml's text with other settings of a plugin: those of a reward or environment are in its entry, those of the
+/// algorithm in the table `loss`.
 fn edited(text: &str, name: &str, changes: &Map<String, Value>) -> std::result::Result<String, String> {
     let mut table: toml::Table = text.parse().map_err(|e: toml::de::Error| format!("config.toml: {}", e.message()))?;
-    let mut entries = ["plugin", "environment"].into_iter().filter_map(|key| Some((key, table.get(key)?.as_array()?.len())));
-    let found = entries.find_map(|(key, count)| {
-        let named = |i: &usize| {
-            let entry = table[key].as_array().and_then(|all| all[*i].as_table());
-            let text = |key: &str| entry.and_then(|entry| entry.get(key)).and_then(toml::Value::as_str);
-            let own = text("name").map(str::to_owned);
-            own.or_else(|| Some(PluginEntry::new(text("path")?.to_owned()).name().to_owned())).as_deref() == Some(name)
-        };
-        Some((key, (0..count).find(named)?))
-    });
-    let (key, at) = found.ok_or_else(|| format!("config.toml has no reward {name:?}"))?;
-    let entry = table.get_mut(key).and_then(toml::Value::as_array_mut).and_then(|all| all[at].as_table_mut());
-    let entry = entry.ok_or("config.toml has an entry that is no table")?;
-    if let Some(weight) = changes.get("weight") {
+    let place = place_of(&table, name).ok_or_else(|| format!("config.toml has no plugin {name:?}"))?;
+    let no_table = || "config.toml has an entry that is no table".to_owned();
+    if let (Some(weight), Place::Entry { key, at }) = (changes.get("weight"), &place) {
         let weight = weight.as_f64().filter(|weight| weight.is_finite()).ok_or("a weight is a number")?;
-        entry.insert("weight".into(), weight.into());
+        entry(&mut table, key, *at).ok_or_else(no_table)?.insert("weight".into(), weight.into());
     }
     if let Some(settings) = changes.get("settings") {
         let settings = settings.as_object().ok_or("settings are an object")?;
-        let own = entry.entry("config").or_insert_with(|| toml::Value::Table(toml::Table::new()));
-        let own = own.as_table_mut().ok_or("config.toml: the plugin's config is no table")?;
+        let (holder, key) = match &place {
+            Place::Entry { key, at } => (entry(&mut table, key, *at).ok_or_else(no_table)?, "config"),
+            Place::Algorithm => (&mut table, "loss"),
+        };
+        let own = holder.entry(key).or_insert_with(|| toml::Value::Table(toml::Table::new()));
+        let own = own.as_table_mut().ok_or("config.toml: the plugin's settings are no table")?;
         for (key, value) in settings {
             match toml::Value::try_from(value) {
                 Ok(value) => drop(own.insert(key.clone(), value)),
@@ -189,6 +183,33 @@ fn edited(text: &str, name: &str, changes: &Map<String, Value>) -> std::result::
         }
     }
     toml::to_string(&table).map_err(|e| format!("config.toml can't be written: {e}"))
+}
+
+/// Where config.toml has a plugin's settings.
+enum Place {
+    /// In an entry of this list.
+    Entry { key: &'static str, at: usize },
+    /// In the table of the algorithm's.
+    Algorithm,
+}
+
+/// Finds a plugin by its name.
+fn place_of(table: &toml::Table, name: &str) -> Option<Place> {
+    let own_name = |entry: &toml::Value| {
+        let text = |key: &str| entry.get(key).and_then(toml::Value::as_str).map(str::to_owned);
+        text("name").or_else(|| Some(PluginEntry::new(text("path")?).name().to_owned()))
+    };
+    let in_list = |key: &'static str| {
+        let at = table.get(key)?.as_array()?.iter().position(|entry| own_name(entry).as_deref() == Some(name))?;
+        Some(Place::Entry { key, at })
+    };
+    let algorithm = table.get("algorithm").and_then(toml::Value::as_str).unwrap_or(config::DEFAULT_ALGORITHM);
+    let is_algorithm = PluginEntry::new(algorithm.to_owned()).name() == name;
+    ["plugin", "environment"].into_iter().find_map(in_list).or(is_algorithm.then_some(Place::Algorithm))
+}
+
+fn entry<'a>(table: &'a mut toml::Table, key: &str, at: usize) -> Option<&'a mut toml::Table> {
+    table.get_mut(key)?.as_array_mut()?.get_mut(at)?.as_table_mut()
 }
 
 /// Compares both scores: those of the version that scored last, since other versions had other scales.
@@ -285,7 +306,12 @@ mod tests {
         assert_eq!(table["plugin"][1]["weight"].as_float(), Some(0.5));
         assert_eq!(table["plugin"][1]["config"].to_string(), "{ x = 2, y = \"z\" }");
         assert_eq!(table["seed"].as_integer(), Some(3));
-        assert_eq!(edited(text, "c", &Map::new()).unwrap_err(), "config.toml has no reward \"c\"");
+        assert_eq!(edited(text, "c", &Map::new()).unwrap_err(), "config.toml has no plugin \"c\"");
+        let loss = json!({ "settings": { "beta": 0.1 } });
+        let algorithm = edited(&format!("algorithm = \"dir/mine.wasm\"\n{text}"), "mine", loss.as_object().unwrap()).unwrap();
+        let table: toml::Table = algorithm.parse().unwrap();
+        assert_eq!((table["loss"]["beta"].as_float(), table["plugin"].as_array().map(Vec::len)), (Some(0.1), Some(2)));
+        assert!(edited(text, "grpo", loss.as_object().unwrap()).unwrap().contains("[loss]"));
         assert!(edited(text, "a", json!({"weight": "x"}).as_object().unwrap()).is_err());
     }
 

@@ -3,6 +3,7 @@
 mod app;
 mod completions;
 mod control;
+mod fork;
 mod live;
 mod plugins;
 mod query;
@@ -11,6 +12,8 @@ mod routes;
 mod run;
 mod runs;
 mod series;
+mod text;
+mod tokens;
 
 pub(crate) use app::Api;
 pub(crate) use live::Live;

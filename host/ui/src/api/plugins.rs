@@ -1,19 +1,23 @@
 //! The plugins of a run: their versions, settings and history, and the source of a version.
 
 use super::app::Api;
-use super::completions::shown;
 use super::query::Query;
 use super::refused::{Refused, Result};
+use super::text::shown;
 use crate::config::{PluginEntry, files, printable};
 use crate::run::{RunFiles, short_hash};
 use crate::store::{PATIENCE, locked};
 use rlhost_followed::{Change, Followed, Loaded, config_of};
 use serde_json::{Map, Value, json};
 use std::path::{Path, PathBuf};
+use std::sync::PoisonError;
 use std::time::Instant;
 
 /// Largest plugin that is read, in bytes.
 pub(super) const LARGEST_PLUGIN: u64 = 256 << 20;
+
+/// Most forms that are remembered.
+const MOST_FORMS: usize = 200;
 
 /// Longest source that is shown, in bytes.
 const LONGEST_SOURCE: usize = 400_000;
@@ -62,6 +66,29 @@ impl Api {
         let bytes = kept(&run, query)?.1;
         let source = self.backend.source(&bytes).map(|source| shown(&source, LONGEST_SOURCE));
         Ok(json!({ "source": source, "bytes": bytes.len() }))
+    }
+
+    /// Answers with the settings of a version, as fields of a form.
+    pub(super) fn form(&self, query: &Query) -> Result<Value> {
+        let run = self.followed(query)?;
+        let path = {
+            let mut run = locked(&run);
+            run.advance(Instant::now() + PATIENCE)?;
+            kept(&run, query)?.0
+        };
+        let mut forms = self.forms.lock().unwrap_or_else(PoisonError::into_inner);
+        if forms.len() >= MOST_FORMS {
+            forms.clear();
+        }
+        let fields = match forms.get(&path) {
+            Some(fields) => fields.clone(),
+            None => {
+                let fields = self.backend.form(&path).map_err(|detail| Refused::new(422, detail))?;
+                forms.insert(path, fields.clone());
+                fields
+            }
+        };
+        Ok(json!({ "fields": fields }))
     }
 }
 

@@ -29,6 +29,10 @@ pub(crate) enum Route {
     /// Plugins with their versions, and the source of one.
     Plugins,
     Source,
+    /// The settings of a plugin's version, as fields of a form.
+    Form,
+    /// The command that forks a run.
+    Fork,
     /// What is new, as server-sent events.
     Live,
     /// Acts.
@@ -55,6 +59,8 @@ impl Route {
             "group" => Self::Group,
             "plugins" => Self::Plugins,
             "source" => Self::Source,
+            "form" => Self::Form,
+            "fork" => Self::Fork,
             "live" => Self::Live,
             "what-if" => Self::WhatIf,
             "swap" => Self::Swap,
@@ -88,6 +94,8 @@ impl Api {
             Route::Group => self.group(&query),
             Route::Plugins => self.plugins(&query),
             Route::Source => self.source(&query),
+            Route::Form => self.form(&query),
+            Route::Fork => self.fork(&query),
             Route::Live => Err(Refused::invalid("live is a stream of events")),
             Route::WhatIf => self.what_if(&query, body),
             Route::Swap => self.swap(&query, body),

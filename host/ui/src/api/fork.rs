@@ -1,0 +1,103 @@
+//! The command that begins a new run from a checkpoint of another.
+
+use super::app::Api;
+use super::query::Query;
+use super::refused::{Refused, Result};
+use crate::config::{self, Overrides, Set, printable, shell_word};
+use crate::run::{ConfigInForce, RunFiles};
+use serde_json::{Value, json};
+use std::path::{Path, PathBuf};
+
+/// Most settings of a fork, and the longest text of one and of a folder, in bytes.
+const MOST_SETTINGS: usize = 100;
+const LONGEST: usize = 2000;
+
+impl Api {
+    /// Answers with the run's checkpoints, and the command that forks it from checkpoint `step` (or the newest) into `folder`, with the
+    /// settings `set`, as in `set=loss.beta=0.1`. Says what is wrong with the settings, if something is.
+    pub(super) fn fork(&self, query: &Query) -> Result<Value> {
+        let run = self.path_of(query)?;
+        let steps = RunFiles(&run).steps()?;
+        let step = match query.number("step")? {
+            Some(step) => steps.iter().copied().find(|own| *own as f64 == step),
+            None => steps.last().copied(),
+        };
+        let sets: Vec<String> = query.all("set").filter(|set| !set.trim().is_empty()).map(str::to_owned).collect();
+        let folder = query.get("folder").map_or_else(|| beside(&run), PathBuf::from);
+        if sets.len() > MOST_SETTINGS || sets.iter().map(String::len).chain([folder.as_os_str().len()]).any(|n| n > LONGEST) {
+            return Err(Refused::invalid(format!("a fork has at most {MOST_SETTINGS} settings, of {LONGEST} bytes each")));
+        }
+        let problem = if folder.exists() { Some(format!("{} exists", folder.display())) } else { problem(&run, &sets) };
+        let command = step.map(|step| {
+            let from = format!("rlhost --resume-from-checkpoint {}", shell_word(&RunFiles(&run).checkpoint(step)));
+            let sets = sets.iter().map(|set| format!("--set {}", word(set.trim())));
+            let parts = [from, format!("--output-dir {}", shell_word(&folder))].into_iter().chain(sets);
+            parts.collect::<Vec<_>>().join(" \\\n    ")
+        });
+        let problem = problem.map(|text| printable(&text, LONGEST));
+        Ok(json!({ "checkpoints": steps, "step": step, "folder": shown(&folder), "command": command, "problem": problem }))
+    }
+}
+
+/// Returns a folder beside the run's, which is not there yet.
+fn beside(run: &Path) -> PathBuf {
+    let name = run.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    let numbered = |i: u32| run.with_file_name(if i < 2 { format!("{name}-fork") } else { format!("{name}-fork-{i}") });
+    (1..).map(numbered).find(|folder| !folder.exists()).unwrap_or_default()
+}
+
+/// Returns a path as a text field has it.
+fn shown(path: &Path) -> String {
+    printable(&path.to_string_lossy(), LONGEST)
+}
+
+/// Returns `KEY=VALUE` as one word of a shell.
+fn word(set: &str) -> String {
+    let is_plain = set.chars().all(|c| c.is_ascii_alphanumeric() || "_-./:,+@%=".contains(c));
+    if is_plain { set.to_owned() } else { shell_word(Path::new(set)) }
+}
+
+/// Returns what is wrong with settings, judged by the run's own with these in their place.
+fn problem(run: &Path, sets: &[String]) -> Option<String> {
+    let read = || {
+        let overrides = Overrides { sets: Set::read_all(sets)?, ..Overrides::default() };
+        config::read([ConfigInForce::path(run).as_path()], &overrides)
+    };
+    read().err().map(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tests::Fake;
+    use std::fs;
+
+    #[test]
+    fn a_fork_is_one_command_and_its_settings_are_judged() {
+        let root = tempfile::tempdir().unwrap();
+        let run = root.path().join("a b");
+        for step in [2, 10] {
+            fs::create_dir_all(run.join(format!("checkpoint-{step}"))).unwrap();
+        }
+        fs::write(run.join("config.toml"), "learning_rate = 0.001\n").unwrap();
+        let api = Api::new(root.path().to_owned(), Box::new(Fake), false);
+        let ask = |query: &str| api.fork(&Query::parse(&format!("run=a%20b&{query}")).unwrap()).unwrap();
+        let answer = ask("set=learning_rate%3D0.1&set=run_name%3Dit%27s&set=");
+        assert_eq!((&answer["checkpoints"], &answer["step"], &answer["problem"]), (&json!([2, 10]), &json!(10), &Value::Null));
+        let place = root.path().display();
+        let wanted = format!(
+            "rlhost --resume-from-checkpoint '{place}/a b/checkpoint-10' \\\n    --output-dir '{place}/a b-fork' \\\n    \
+             --set learning_rate=0.1 \\\n    --set 'run_name=it'\\''s'"
+        );
+        assert_eq!(answer["command"], wanted);
+        assert!(ask("step=2&folder=x")["command"].as_str().unwrap().contains("checkpoint-2' \\\n    --output-dir x"));
+        assert!(ask("set=learning_rat%3D0.1")["problem"].as_str().unwrap().contains("did you mean \"learning_rate\""));
+        assert!(ask("set=learning_rate%3Dx")["problem"].as_str().unwrap().contains("learning_rate"));
+        assert!(ask("set=nothing")["problem"].as_str().unwrap().contains("KEY=VALUE"));
+        let exists = format!("folder={place}/a%20b");
+        assert!(ask(&exists)["problem"].as_str().unwrap().ends_with("exists"));
+        assert_eq!(ask("step=3")["command"], Value::Null);
+        fs::create_dir(root.path().join("a b-fork")).unwrap();
+        assert!(ask("")["folder"].as_str().unwrap().ends_with("a b-fork-2"));
+    }
+}
