@@ -9,14 +9,14 @@ mod tail;
 
 pub use completions::{Completions, Entry, line_at};
 pub use events::{Change, Events, Happened, Loaded};
-pub use metrics::{Axis, Metrics, Sampled, Series, rounded};
+pub use metrics::{Axis, Metrics, Sampled, Sampling, Series, rounded};
 
 use rlhost_config as config;
 use rlhost_records::{report, run};
 
 use config::{Config, Overrides, PluginEntry, printable};
 use run::{ConfigInForce, EventKind, RunFiles, is_running};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -110,6 +110,17 @@ impl Followed {
             self.completions.weights = entries.iter().map(weight).collect();
         }
         self.completions.advance(until)
+    }
+
+    /// Returns the steps after which metrics may not be comparable with those before, since a plugin was swapped or its weight changed.
+    #[must_use]
+    pub fn breaks(&self) -> Vec<u64> {
+        const CHANGES: [EventKind; 3] = [EventKind::PluginSwapped, EventKind::PluginRolledBack, EventKind::SettingsChanged];
+        let is_change =
+            |event: &&Happened| !event.undone && EventKind::of(&event.kind).is_some_and(|kind| CHANGES.contains(&kind));
+        let of_events = self.events.all.iter().filter(is_change).filter_map(|event| event.step);
+        let steps: BTreeSet<u64> = of_events.chain(self.metrics.breaks()).collect();
+        steps.into_iter().collect()
     }
 
     /// Returns how the run is doing.

@@ -1,8 +1,7 @@
 //! The metrics of a run in columns, and samples of them for curves.
 
 use super::tail::{Piece, Tail};
-use crate::config::printable;
-use crate::run::MetricsRow;
+use crate::run::{MetricsRow, PluginVersion, RowKind, metric_name};
 use serde::Serialize;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
@@ -17,8 +16,8 @@ const LONGEST_LINE: u64 = 1 << 20;
 const MOST_COLUMNS: usize = 2048;
 const MOST_PLACES: usize = 24 << 20;
 
-/// Longest name of a metric, in bytes.
-const LONGEST_NAME: usize = 200;
+/// Most changes of plugins' versions that are kept.
+const MOST_CHANGES: usize = 10_000;
 
 /// The metric that counts tokens.
 const TOKENS: &str = "num_tokens";
@@ -42,9 +41,25 @@ pub struct Metrics {
     /// The step of each row.
     pub steps: Vec<u64>,
     times: Vec<f64>,
+    kinds: Vec<u8>,
     columns: BTreeMap<String, Vec<f32>>,
+    /// The versions that rows name, from which row on.
+    versions: Vec<(usize, BTreeMap<String, PluginVersion>)>,
     /// Rows that were left out for want of room.
     pub left_out: u64,
+}
+
+/// What is wanted of curves.
+#[derive(Clone, Copy, Debug)]
+pub struct Sampling<'a> {
+    /// The horizontal axis.
+    pub axis: Axis,
+    /// Its ends.
+    pub ends: (f64, f64),
+    /// About how many points, at most.
+    pub points: usize,
+    /// Steps after which rows are not comparable with those before: no point stands for rows on both sides.
+    pub breaks: &'a [u64],
 }
 
 /// A curve: its points, and the least and greatest of the rows behind each.
@@ -52,6 +67,12 @@ pub struct Metrics {
 pub struct Sampled {
     /// Where the points are on the axis.
     pub x: Vec<f64>,
+    /// The last step behind each point.
+    pub steps: Vec<u64>,
+    /// Seconds since the run's start at that step.
+    pub times: Vec<Option<f64>>,
+    /// Whether the rows behind a point are of training (1), of an evaluation (2), or both (3): what a step did not measure is no gap.
+    pub kinds: Vec<u8>,
     /// Values, by the metrics' names.
     pub series: BTreeMap<String, Series>,
     /// Rows behind a point.
@@ -78,6 +99,8 @@ impl Metrics {
             generation: 0,
             steps: Vec::new(),
             times: Vec::new(),
+            kinds: Vec::new(),
+            versions: Vec::new(),
             columns: BTreeMap::new(),
             left_out: 0,
         }
@@ -123,6 +146,8 @@ impl Metrics {
             self.generation += 1;
             self.steps.truncate(rows);
             self.times.truncate(rows);
+            self.kinds.truncate(rows);
+            self.versions.retain(|(from, _)| *from < rows);
             self.columns.values_mut().for_each(|column| column.truncate(rows));
         }
     }
@@ -137,9 +162,12 @@ impl Metrics {
             }
             self.steps.push(row.step);
             self.times.push(f64::NAN);
+            self.kinds.push(0);
             self.columns.values_mut().for_each(|column| column.push(f32::NAN));
         }
         let last = self.steps.len() - 1;
+        self.kinds[last] |= if row.kind == RowKind::Train { 1 } else { 2 };
+        self.name_versions(last, row);
         for (name, value) in &row.values {
             let Some(value) = *value else { continue };
             if name == "time" {
@@ -150,11 +178,23 @@ impl Metrics {
                 column[last] = value as f32;
                 continue;
             }
-            let (shown, count) = (printable(name, LONGEST_NAME), self.columns.len());
+            let (shown, count) = (metric_name(name), self.columns.len());
             let has_room = count < MOST_COLUMNS && (last + 1).saturating_mul(count) < MOST_PLACES;
             if has_room || self.columns.contains_key(&shown) {
                 self.columns.entry(shown).or_insert_with(|| vec![f32::NAN; last + 1])[last] = value as f32;
             }
+        }
+    }
+
+    /// Remembers the versions that a row names, instead of those that an earlier row of its step named.
+    fn name_versions(&mut self, place: usize, row: &MetricsRow) {
+        if row.versions.is_empty() {
+            return;
+        }
+        self.versions.retain(|(from, _)| *from < place);
+        let is_known = self.versions.last().is_some_and(|(_, versions)| *versions == row.versions);
+        if !is_known && self.versions.len() < MOST_CHANGES {
+            self.versions.push((place, row.versions.clone()));
         }
     }
 
@@ -197,21 +237,42 @@ impl Metrics {
         }
     }
 
-    /// Returns up to `points` points of metrics between two ends of the axis. Each is the mean of as many rows.
+    /// Returns the steps after which rows name another version of a plugin.
+    pub fn breaks(&self) -> impl Iterator<Item = u64> {
+        let differs = |a: &BTreeMap<String, PluginVersion>, b: &BTreeMap<String, PluginVersion>| {
+            b.iter().any(|(plugin, own)| a.get(plugin).is_some_and(|old| !old.is_same(own)))
+        };
+        let pairs = self.versions.windows(2).filter(move |pair| pair[1].0 > 0 && differs(&pair[0].1, &pair[1].1));
+        pairs.map(|pair| self.steps[pair[1].0 - 1])
+    }
+
+    /// Returns points of metrics between two ends of the axis. Each is the mean of as many rows.
     #[must_use]
-    pub fn sample(&self, wanted: &dyn Fn(&str) -> bool, axis: Axis, ends: (f64, f64), points: usize) -> Sampled {
+    pub fn sample(&self, wanted: &dyn Fn(&str) -> bool, sampling: &Sampling<'_>) -> Sampled {
+        let Sampling { axis, ends, points, breaks } = *sampling;
         let within = |row: &usize| {
             let x = self.axis(axis, *row);
             x >= ends.0 && x <= ends.1
         };
         let rows: Vec<usize> = (0..self.steps.len()).filter(within).collect();
         let per_point = rows.len().div_ceil(points.max(1)).max(1);
-        let x = rows.chunks(per_point).map(|rows| self.axis(axis, rows[rows.len() - 1])).collect();
+        let part = |row: usize| breaks.partition_point(|step| *step < self.steps[row]);
+        let chunks: Vec<&[usize]> =
+            rows.chunk_by(|a, b| part(*a) == part(*b)).flat_map(|stretch| stretch.chunks(per_point)).collect();
+        let last: Vec<usize> = chunks.iter().map(|rows| rows[rows.len() - 1]).collect();
         let mut series = BTreeMap::new();
         for (name, column) in self.columns.iter().filter(|(name, _)| wanted(name)) {
-            series.insert(name.clone(), Series::of(column, &rows, per_point));
+            series.insert(name.clone(), Series::of(column, &chunks, per_point));
         }
-        Sampled { x, series, per_point }
+        let time = |row: &usize| Some(self.times[*row]).filter(|time| time.is_finite()).map(significant);
+        Sampled {
+            x: last.iter().map(|row| self.axis(axis, *row)).collect(),
+            steps: last.iter().map(|row| self.steps[*row]).collect(),
+            times: last.iter().map(time).collect(),
+            kinds: chunks.iter().map(|rows| rows.iter().fold(0, |all, row| all | self.kinds[*row])).collect(),
+            series,
+            per_point,
+        }
     }
 
     /// Returns the rows from one on as they are, for a page that has those before.
@@ -225,14 +286,14 @@ impl Metrics {
             }
         }
         let times = self.times[from..].iter().map(|time| time.is_finite().then_some(*time)).collect::<Vec<_>>();
-        serde_json::json!({ "steps": self.steps[from..], "times": times, "values": values })
+        serde_json::json!({ "steps": self.steps[from..], "times": times, "kinds": self.kinds[from..], "values": values })
     }
 }
 
 impl Series {
-    fn of(column: &[f32], rows: &[usize], per_point: usize) -> Self {
+    fn of(column: &[f32], chunks: &[&[usize]], per_point: usize) -> Self {
         let mut this = Self::default();
-        for rows in rows.chunks(per_point) {
+        for rows in chunks {
             let (mut sum, mut count, mut low, mut high) = (0.0, 0u32, f32::INFINITY, f32::NEG_INFINITY);
             for value in rows.iter().map(|row| column[*row]).filter(|value| value.is_finite()) {
                 (sum, count) = (sum + f64::from(value), count + 1);
@@ -279,7 +340,9 @@ mod tests {
         metrics
     }
 
-    const ALL: (f64, f64) = (f64::NEG_INFINITY, f64::INFINITY);
+    fn all(points: usize) -> Sampling<'static> {
+        Sampling { axis: Axis::Step, ends: (f64::NEG_INFINITY, f64::INFINITY), points, breaks: &[] }
+    }
 
     #[test]
     fn rows_of_a_step_are_one_and_a_resume_takes_steps_again() {
@@ -288,10 +351,12 @@ mod tests {
             "nonsense\n{\"step\":3,\"time\":3,\"loss\":2}\n{\"step\":2,\"time\":2.5,\"loss\":2.5}\n",
         ));
         assert_eq!((metrics.steps.as_slice(), metrics.generation), (&[1, 2][..], 1));
-        let sampled = metrics.sample(&|_| true, Axis::Step, ALL, 100);
+        let sampled = metrics.sample(&|_| true, &all(100));
         assert_eq!(sampled.x, [1.0, 2.0]);
         assert_eq!(sampled.series["loss"].y, [Some(4.0), Some(2.5)]);
         assert_eq!(sampled.series["eval_loss"].y, [None, Some(5.0)]);
+        // What a step did not measure is no gap.
+        assert_eq!((sampled.kinds, sampled.times), (vec![1, 3], vec![Some(1.0), Some(2.5)]));
         assert_eq!((metrics.last("loss"), metrics.seconds()), (Some(2.5), Some(2.5)));
         assert_eq!(metrics.rate(), Some(1.0 / 1.5));
     }
@@ -301,7 +366,7 @@ mod tests {
         let text: String =
             (0..1000).map(|step| format!("{{\"step\":{step},\"num_tokens\":{},\"a\":{}}}\n", step * 10, step % 2)).collect();
         let metrics = read(&text);
-        let sampled = metrics.sample(&|name| name == "a", Axis::Tokens, (0.0, 4990.0), 50);
+        let sampled = metrics.sample(&|name| name == "a", &Sampling { axis: Axis::Tokens, ends: (0.0, 4990.0), ..all(50) });
         assert_eq!((sampled.x.len(), sampled.per_point, sampled.series.len()), (50, 10, 1));
         let series = &sampled.series["a"];
         assert_eq!((series.y[7], series.lo[7], series.hi[7]), (Some(0.5), Some(0.0), Some(1.0)));
@@ -309,6 +374,25 @@ mod tests {
         let appended = metrics.appended(998);
         assert_eq!(appended["steps"], serde_json::json!([998, 999]));
         assert_eq!(appended["values"]["a"], serde_json::json!([0.0, 1.0]));
+    }
+
+    #[test]
+    fn no_point_stands_for_steps_on_both_sides_of_a_swap() {
+        let text: String = (1..=9000).map(|step| format!("{{\"step\":{step},\"a\":{}}}\n", u8::from(step > 2500))).collect();
+        let sampled = read(&text).sample(&|_| true, &Sampling { breaks: &[2500], ..all(2000) });
+        assert!(sampled.per_point > 1 && sampled.steps.contains(&2500) && sampled.steps.last() == Some(&9000));
+        assert!(sampled.series["a"].y.iter().all(|value| [Some(0.0), Some(1.0)].contains(value)), "a mean of two versions");
+    }
+
+    #[test]
+    fn rows_tell_where_versions_change_and_a_resume_takes_that_back() {
+        let row = |step: u64, version: &str| format!("{{\"step\":{step},\"a\":1,\"versions\":{{\"r\":\"{version}\"}}}}\n");
+        let text = [row(1, "aa"), row(2, "aa"), row(3, "bb"), row(4, "cc")].concat();
+        assert_eq!(read(&text).breaks().collect::<Vec<_>>(), [2, 3]);
+        assert_eq!(read(&(text + &row(3, "aa") + &row(4, "dd"))).breaks().collect::<Vec<_>>(), [3]);
+        let evaluated =
+            read("{\"step\":1,\"a\":1}\n{\"step\":5,\"eval_a\":1}\n{\"step\":6,\"a\":1}\n{\"step\":6,\"eval_a\":1}\n");
+        assert_eq!(evaluated.sample(&|_| true, &all(9)).kinds, [1, 2, 3]);
     }
 
     #[test]

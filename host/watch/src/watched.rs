@@ -4,7 +4,7 @@ use crate::config::PluginEntry;
 use crate::config::words::{counted, number};
 use crate::run::{EventKind, short_hash};
 use crate::text;
-use rlhost_followed::{Axis, Followed, State, config_of, own_name};
+use rlhost_followed::{Axis, Followed, Sampling, State, config_of, own_name};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -182,7 +182,8 @@ impl Watched {
     /// Returns the curve of a metric in up to so many points.
     pub fn curve(&self, metric: &str, points: usize) -> Curve {
         let ends = (f64::NEG_INFINITY, f64::INFINITY);
-        let mut sampled = self.followed.metrics.sample(&|name| name == metric, Axis::Step, ends, points);
+        let sampling = Sampling { axis: Axis::Step, ends, points, breaks: &self.followed.breaks() };
+        let mut sampled = self.followed.metrics.sample(&|name| name == metric, &sampling);
         let values = sampled.series.remove(metric).unwrap_or_default().y;
         let known = sampled.x.iter().zip(values).filter_map(|(step, value)| Some(Point { step: *step, value: value? }));
         let steps = &self.followed.metrics.steps;

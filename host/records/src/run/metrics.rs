@@ -84,6 +84,11 @@ fn shown(text: &str) -> String {
     printable(text, LONGEST_NAME)
 }
 
+/// Returns a metric's name as it is shown.
+pub fn metric_name(name: &str) -> String {
+    shown(name)
+}
+
 /// Calls `take` with each row of a run's metrics.jsonl, in the order of the file, in which a resumed run may write a step again. Returns
 /// notes on what could not be read.
 ///

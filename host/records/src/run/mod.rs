@@ -22,7 +22,7 @@ pub use files::{RunFiles, is_checkpoint};
 pub use granted::{Granted, accept};
 pub use in_force::ConfigInForce;
 pub use lock::{RunLock, Whereabouts, is_running, lock};
-pub use metrics::{Metrics, MetricsRow, RowKind, each_metrics_row};
+pub use metrics::{Metrics, MetricsRow, RowKind, each_metrics_row, metric_name};
 pub use requests::{RunAction, RunRequest, TakenRequest, send_request, take_requests};
 pub use rollouts::{Bound, Rollout, Rollouts, Seen, Selection, Steps, VALUES};
 pub use version::{PluginVersion, short_hash};

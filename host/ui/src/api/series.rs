@@ -4,7 +4,7 @@ use super::app::Api;
 use super::query::Query;
 use super::refused::{Refused, Result};
 use crate::store::{PATIENCE, locked};
-use rlhost_followed::Axis;
+use rlhost_followed::{Axis, Sampling};
 use serde_json::{Map, Value, json};
 use std::time::Instant;
 
@@ -37,9 +37,14 @@ impl Api {
             let run = self.store.run(&self.path(name)?);
             let mut run = locked(&run);
             complete &= run.advance(until)?;
-            let sampled = run.metrics.sample(&wanted, axis, ends, points);
+            let breaks = run.breaks();
+            let sampled = run.metrics.sample(&wanted, &Sampling { axis, ends, points, breaks: &breaks });
             let value = json!({
                 "x": sampled.x,
+                "steps": sampled.steps,
+                "times": sampled.times,
+                "kinds": sampled.kinds,
+                "breaks": breaks,
                 "series": sampled.series,
                 "per_point": sampled.per_point,
                 "rows": run.metrics.steps.len(),
