@@ -9,7 +9,7 @@ pub mod served;
 pub mod watched;
 
 pub use child::KilledOnDrop;
-pub use outcome::Outcome;
+pub use outcome::{Outcome, answers};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;

@@ -1,5 +1,7 @@
-//! What a run of the binary gave.
+//! What a run of the binary gave: what it said, and the page that it wrote.
 
+use crate::Place;
+use serde_json::Value;
 use std::process::Output;
 
 /// What a run of the binary gave.
@@ -49,5 +51,27 @@ impl Outcome {
         let errors: Vec<&str> = self.stderr.lines().filter(|l| l.starts_with("error:")).collect();
         assert_eq!(errors.len(), 1, "{}", self.stderr);
         errors[0]
+    }
+}
+
+/// The answers that a page in a file has.
+///
+/// # Panics
+/// If it has none.
+#[must_use]
+pub fn answers(page: &str) -> Value {
+    let inside = page.split_once("id=\"frozen\">").and_then(|(_, rest)| rest.split_once("</script>"));
+    let (block, _) = inside.expect("a block of answers");
+    serde_json::from_str(block).expect("answers in JSON")
+}
+
+impl Place {
+    /// The answers that the report of a run has.
+    ///
+    /// # Panics
+    /// If the run has no report.
+    #[must_use]
+    pub fn report(&self, run: &str) -> Value {
+        answers(&std::fs::read_to_string(self.path(run).join("report.html")).expect("the run has a report"))
     }
 }

@@ -2,13 +2,14 @@
 
 use super::columns::{print_columns, spread};
 use super::failure::Failure;
-use crate::config::{did_you_mean, files, printable, printable_path};
+use super::ui::Plugins;
+use crate::config::{did_you_mean, printable, printable_path};
 use crate::report::{self, Best, Comparison, Difference, Group};
 use crate::run::RunFiles;
 use anyhow::anyhow;
+use rlhost_ui::FrozenPage;
 use serde_json::{Value, json};
-use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// Name of the page.
 const PAGE: &str = "comparison.html";
@@ -54,9 +55,9 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     if args.json && args.output.is_none() {
         return Ok(());
     }
-    let page = comparison.render().map_err(Failure::of)?;
-    let path = args.output.clone().unwrap_or_else(|| place(&args.runs));
-    write(&path, &page).map_err(|source| Failure::of(report::Error::Write { path: path.clone(), source }))?;
+    let path = args.output.clone().unwrap_or_else(|| page_path(&args.runs));
+    let page = FrozenPage::from_comparison(&comparison, Plugins).map_err(Failure::of)?;
+    page.write(&path).map_err(Failure::of)?;
     if !args.json {
         say!("\ncurves: {}", printable_path(&path));
     }
@@ -64,23 +65,11 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
 }
 
 /// Returns the default path of the page.
-fn place(runs: &[PathBuf]) -> PathBuf {
+pub(super) fn page_path(runs: &[PathBuf]) -> PathBuf {
     match runs {
         [folder] if !RunFiles(folder).are_there() => folder.join(PAGE),
         _ => PathBuf::from(PAGE),
     }
-}
-
-/// Writes a file as a whole, so that nothing is written through a link.
-fn write(path: &Path, page: &str) -> std::io::Result<()> {
-    if path.is_dir() {
-        return Err(std::io::Error::new(std::io::ErrorKind::IsADirectory, "it is a folder"));
-    }
-    let folder = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let mut file = files::temporary_in(folder)?;
-    file.write_all(page.as_bytes())?;
-    file.persist(path).map_err(|error| error.error)?;
-    Ok(())
 }
 
 /// Returns the metrics of the table.

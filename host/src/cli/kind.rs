@@ -27,7 +27,6 @@ fn of_a_room(error: &(dyn Error + 'static)) -> Option<bool> {
     );
     let of_page = || match error.downcast_ref()? {
         report::Error::NotARun { .. } => Some(true),
-        report::Error::Page(_) => Some(false),
         // The system's own error comes next.
         report::Error::Read { .. } | report::Error::Write { .. } => None,
     };

@@ -68,6 +68,8 @@ mod watch;
 
 #[cfg(any(test, fuzzing))]
 pub(crate) use replay::read_recorded;
+#[cfg(any(test, fuzzing))]
+pub(crate) use report::report_text;
 
 use crate::dist::World;
 use algorithm::Known;
@@ -114,7 +116,7 @@ enum Other {
     Ui(ui::Args),
     /// Show a run in the terminal while it trains, and swap its plugins there
     Watch(watch::Args),
-    /// Write an HTML report of a run: metrics, completions, plugins and events
+    /// Write the page of a run, or of several compared, to one HTML file
     Report(report::Args),
     /// Compare runs: settings that differ, values, and curves on one page
     Compare(compare::Args),

@@ -14,13 +14,13 @@ use super::{dry_run, export_run};
 use crate::config::words::counted;
 use crate::config::{Config, ReportTo, Set, printable_path, shell_word};
 use crate::dist::World;
-use crate::report;
 use crate::run::RunFiles;
 use crate::trackers::Format;
 use crate::train::{self, Beginning, Finished, Origin, Terms, Trainer};
 use anyhow::anyhow;
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use indicatif::HumanDuration;
+use rlhost_ui::FrozenPage;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
@@ -178,7 +178,7 @@ fn finish(trainer: Trainer, stopping: &Stopping, config: &Config, world: &World)
         return if finished.stopped { Err(Failure::Said(3)) } else { Ok(()) };
     }
     trackers.export();
-    let report = report::write(&finished.folder);
+    let report = FrozenPage::write_report(&finished.folder, super::ui::Plugins);
     if let Err(error) = &report {
         tracing::warn!("{error}; no report was written");
     }

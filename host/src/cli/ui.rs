@@ -83,7 +83,7 @@ fn check(folder: &Path) -> anyhow::Result<()> {
 }
 
 /// What the page needs of plugins.
-struct Plugins;
+pub(super) struct Plugins;
 
 /// Returns an error with its causes.
 fn message(error: &anyhow::Error) -> String {

@@ -4,7 +4,7 @@ use super::{choice, parts, put, refused, scratch};
 use crate::data::{
     Alone, Columns, Dataset, LabelledRow, Location, PreferenceRow, Refused, Table, read_completions, read_prompts,
 };
-use crate::{checkpoint, cli, diagnosis, report, train};
+use crate::{checkpoint, cli, diagnosis, train};
 
 /// A dataset's file; its first byte selects its format, and its second its name.
 pub fn dataset(input: &[u8]) {
@@ -62,7 +62,7 @@ pub fn report(input: &[u8]) {
         put(&format!("report/{file}"), parts.next().unwrap_or_default());
     }
     let _ = diagnosis::read(&scratch().join("report"));
-    let _ = report::render(&scratch().join("report"));
+    let _ = cli::report_text(&scratch().join("report"));
 }
 
 #[cfg(test)]

@@ -2,6 +2,9 @@
 
 import { h, fill } from "./dom.js";
 import { ask } from "./ask.js";
+import { moment } from "./format.js";
+import { isFrozen } from "./frozen.js";
+import { keep, kept } from "./kept.js";
 import { address, place } from "./place.js";
 import { runsView } from "./runs.js";
 import { runView } from "./run.js";
@@ -12,16 +15,23 @@ let shown = null;
 let about = null;
 
 function scheme() {
-  const kept = localStorage.getItem("scheme");
-  if (kept === "dark" || kept === "light") document.documentElement.dataset.scheme = kept;
+  const chosen = kept("scheme");
+  if (chosen === "dark" || chosen === "light") document.documentElement.dataset.scheme = chosen;
 }
 
 function otherScheme() {
   const root = document.documentElement;
   const dark = root.dataset.scheme ? root.dataset.scheme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
   root.dataset.scheme = dark ? "light" : "dark";
-  localStorage.setItem("scheme", root.dataset.scheme);
+  keep("scheme", root.dataset.scheme);
   shown?.again?.();
+}
+
+/** What may be done here, or when the file was written. */
+function means() {
+  if (isFrozen) return about === null ? null : h("span", { class: "muted" }, `Written by rlhost ${about.version} on ${moment(about.written)}`);
+  if (about?.control) return h("span", { class: "pill control", title: "Started with --control: plugins can be swapped here" }, "control");
+  return h("span", { class: "pill", title: "Start rlhost ui with --control to swap plugins here" }, "read only");
 }
 
 function bar() {
@@ -30,7 +40,7 @@ function bar() {
   const crumbs = [h("a", { href: "#/", class: "brand" }, "rlhost"), h("span", { class: "crumb muted" }, about?.folder ?? "")];
   if (view === "run" && name !== undefined && !about?.single) crumbs.push(h("span", { class: "muted", "aria-hidden": "true" }, "/"), h("span", { class: "crumb outside" }, name));
   fill(top, h("nav", { "aria-label": "Place", class: "crumbs" }, crumbs), h("div", { class: "aside" }, state,
-    about?.control ? h("span", { class: "pill control", title: "Started with --control: plugins can be swapped here" }, "control") : h("span", { class: "pill", title: "Start rlhost ui with --control to swap plugins here" }, "read only"),
+    means(),
     h("button", { class: "plain", onclick: otherScheme, title: "Dark or light", "aria-label": "Switch between dark and light" }, "\u25d0")));
 }
 
@@ -56,7 +66,22 @@ async function show() {
 }
 
 scheme();
+main.classList.toggle("frozen", isFrozen);
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => shown?.again?.());
 addEventListener("hashchange", show);
+
+// Paper is white.
+let before = null;
+addEventListener("beforeprint", () => {
+  before = document.documentElement.dataset.scheme ?? null;
+  document.documentElement.dataset.scheme = "light";
+  shown?.again?.();
+});
+addEventListener("afterprint", () => {
+  if (before === null) delete document.documentElement.dataset.scheme;
+  else document.documentElement.dataset.scheme = before;
+  shown?.again?.();
+});
+
 // The library defines what charts need before modules run.
 show();

@@ -1,4 +1,7 @@
-// Requests to the server. The page's address has the token; acts repeat it in a header, which no other page can send.
+// Requests to the server; a file answers them itself. The page's address has the token; acts repeat it in a header, which no other page
+// can send.
+
+import { answer as frozenAnswer, isFrozen } from "./frozen.js";
 
 const TOKEN = location.pathname.split("/")[1] ?? "";
 
@@ -30,14 +33,15 @@ async function send(url, options) {
 }
 
 /** Asks for something. */
-export const ask = (route, parameters = {}, options = {}) => send(address(route, parameters), options);
+export const ask = (route, parameters = {}, options = {}) => (isFrozen ? frozenAnswer(route, parameters) : send(address(route, parameters), options));
 
 /** Changes something. */
 export const act = (route, parameters = {}, body = null) =>
   send(address(route, parameters), { method: "POST", headers: { "x-rlhost-token": TOKEN }, body });
 
-/** Follows a run. A page that nobody sees does not: browsers allow few connections to a server. */
+/** Follows a run. A page that nobody sees does not: browsers allow few connections to a server. In a file, nothing happens. */
 export function follow(parameters, take, state) {
+  if (isFrozen) return () => {};
   let source = null;
   const open = () => {
     if (source !== null || document.hidden) return;

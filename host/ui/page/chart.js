@@ -1,15 +1,28 @@
-// One chart, drawn by uPlot: lines with bands, marks of events, values under the cursor.
+// One chart, drawn by uPlot: lines with bands or stacked layers, marks of events, values under the cursor.
 
 import { h, fill } from "./dom.js";
+import { FLAG_HEIGHT, Flags } from "./flags.js";
 import { number, duration, ticks, eventName } from "./format.js";
 
 const COLOURS = 8;
+// Opacity of a stacked layer.
+const LAYER_SHARE = 0.72;
 const WHOLE = [1, 2, 5].flatMap((n) => [...Array(10).keys()].map((p) => n * 10 ** p)).sort((a, b) => a - b);
 const MOST_TIPS = 5;
 
 /** The CSS variable of a line's colour. */
 export const lineColour = (i) => `--line-${(i % COLOURS) + 1}`;
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+
+/** A sample of a line, for legends. */
+const swatch = (i, dashed = false) => h("i", { class: dashed ? "swatch dashed" : "swatch", vars: { "--key": `var(${lineColour(i)})` } });
+
+/** An opaque colour as light as a faded one. */
+function mixed(hex, paper, share) {
+  const part = (text, i) => parseInt(text.slice(1 + 2 * i, 3 + 2 * i), 16);
+  const byte = (i) => Math.round(share * part(hex, i) + (1 - share) * part(paper, i));
+  return `#${[0, 1, 2].map((i) => byte(i).toString(16).padStart(2, "0")).join("")}`;
+}
 
 function faded(hex, alpha) {
   const byte = Math.round(alpha * 255);
@@ -29,17 +42,18 @@ export function smoothed(values, share, breaks = []) {
   });
 }
 
-/** Breaks a line after places on its axis, where what it measures became another; returns it with a gap at each. */
+/** Breaks a line after steps, where what it measures became another; returns it with a gap at each. */
 export function broken(line, places) {
-  const inside = places.filter((place) => place > line.x[0] && place < line.x.at(-1));
+  const inside = places.filter((place) => place >= line.steps[0] && place < line.steps.at(-1));
   if (inside.length === 0) return line;
   const columns = ["y", "lo", "hi"].filter((key) => line[key] !== undefined);
   const out = { ...line, x: [], breaks: [] };
   columns.forEach((key) => (out[key] = []));
   let next = 0;
   line.x.forEach((x, i) => {
-    if (next < inside.length && x > inside[next]) {
-      while (next < inside.length && x > inside[next]) next += 1;
+    const step = line.steps[i];
+    if (next < inside.length && step > inside[next]) {
+      while (next < inside.length && step > inside[next]) next += 1;
       // Between the last point before and the first one after.
       out.x.push((line.x[i - 1] + x) / 2);
       columns.forEach((key) => out[key].push(null));
@@ -58,33 +72,36 @@ export function aligned(lines) {
   for (const line of lines) for (const x of line.x) if (Number.isFinite(x)) all.add(x);
   const x = [...all].sort((a, b) => a - b);
   const places = new Map(x.map((v, i) => [v, i]));
-  const spread = (own, values, gaps) => {
+  const spread = (own, values) => {
     if (values === undefined) return undefined;
-    const breaks = new Set((gaps ?? []).map((at) => at - 1));
     // Undefined is joined over, unlike null.
     const out = Array(x.length);
-    own.forEach((v, i) => Number.isFinite(v) && (out[places.get(v)] = breaks.has(i) ? null : (values[i] ?? undefined)));
+    own.forEach((v, i) => Number.isFinite(v) && (out[places.get(v)] = values[i]));
     return out;
   };
-  return { x, lines: lines.map((line) => ({ ...line, y: spread(line.x, line.y, line.breaks), lo: spread(line.x, line.lo, line.breaks), hi: spread(line.x, line.hi, line.breaks), breaks: (line.breaks ?? []).map((at) => places.get(line.x[at])) })) };
+  return { x, lines: lines.map((line) => ({ ...line, y: spread(line.x, line.y), lo: spread(line.x, line.lo), hi: spread(line.x, line.hi), breaks: (line.breaks ?? []).map((at) => places.get(line.x[at])) })) };
 }
 
 /** A chart in a figure of its own. `update` gives it other lines. */
 export class Chart {
   /**
-   * `title`, `note`; `axis`: step, time or tokens; `share`: values are between 0 and 1; `sync`: charts with the same key share
-   * their cursor; `zoomed` is called with the ends of a zoom.
+   * `title`, `note`; `axis`: step, time or tokens; `kind`: lines, share (values are between 0 and 1) or stack (of the first line);
+   * `eras`: the stretches of its lines, with a colour each; `sync`: charts with the same key share their cursor; `zoomed` is called with
+   * the ends of a zoom.
    */
-  constructor({ title, note = "", axis = "step", share = false, sync = null, zoomed = null, tall = false }) {
-    this.options = { axis, share, sync, zoomed, title };
+  constructor({ title, note = "", axis = "step", kind = "lines", eras = [], sync = null, zoomed = null, tall = false }) {
+    this.options = { axis, isOfStretches: eras.length > 0, share: kind === "share", stack: kind === "stack", sync, zoomed, title };
     this.at = h("span", { class: "at" });
     this.readout = h("div", { class: "readout" });
     this.plot = h("div", { class: tall ? "plot tall" : "plot" });
     const name = h("h3", {}, title, note === "" ? null : h("span", { class: "muted" }, ` ${note}`));
-    this.element = h("figure", { class: "chart" }, h("figcaption", {}, name, this.at, this.readout), this.plot);
+    const stretches = eras.length === 0 ? null : h("p", { class: "eras", "aria-label": "Versions of the rewards" }, eras.map((era) => h("span", {}, swatch(era.colour), era.label)));
+    this.element = h("figure", { class: "chart" }, h("figcaption", {}, name, this.at, this.readout, stretches), this.plot);
     this.chart = null;
     this.lines = [];
+    this.flags = new Flags();
     this.marks = [];
+    this.whole = false;
     this.x = [];
     this.observer = new ResizeObserver(() => this.fit());
     this.observer.observe(this.plot);
@@ -97,13 +114,18 @@ export class Chart {
     this.chart = null;
   }
 
-  /** `lines` have x, y, and perhaps lo, hi, label, colour (a number), smooth; `marks` have x, kind and text. */
-  update(lines, marks = []) {
+  /**
+   * `lines` have x, y, and perhaps lo, hi, label, colour (a number), smooth, dash; lines with the same `part` are stretches of one. `marks`
+   * have x, tone and text, and perhaps a number; `ticks` are places on the axis, of checkpoints. `whole`: nothing is left out at the ends.
+   */
+  update(lines, { marks = [], ticks: checkpoints = [], whole = false } = {}) {
     const before = this.lines;
     const { x, lines: all } = aligned(lines);
-    [this.x, this.lines, this.marks] = [x, all, marks];
+    const flagged = this.flags.isNeeded;
+    [this.x, this.lines, this.marks, this.whole] = [x, all, marks, whole];
+    this.flags.take(marks, checkpoints);
     const shape = (list) => list.map((l) => `${l.label}/${l.colour}/${l.lo !== undefined}/${(l.smooth ?? 0) > 0}`).join();
-    const same = this.chart !== null && shape(before) === shape(all);
+    const same = this.chart !== null && shape(before) === shape(all) && flagged === this.flags.isNeeded;
     const data = this.columns();
     if (same) this.chart.setData(data);
     else if (this.plot.clientWidth > 0) this.draw(data);
@@ -116,6 +138,7 @@ export class Chart {
   }
 
   columns() {
+    if (this.options.stack) return this.layers();
     const columns = [this.x];
     for (const line of this.lines) {
       if (line.lo !== undefined) columns.push(line.hi, line.lo);
@@ -128,9 +151,27 @@ export class Chart {
     return columns;
   }
 
-  draw(data) {
-    this.chart?.destroy();
-    const { axis, share, sync } = this.options;
+  /** The layers of a stack, the tallest first: each covers those before it. The whole comes last. */
+  layers() {
+    const smooth = (line) => smoothed(line.y, line.smooth ?? 0, line.breaks);
+    const [whole, ...parts] = this.lines;
+    let below = this.x.map(() => 0);
+    const layers = parts.map((part) => {
+      const values = smooth(part);
+      below = below.map((v, i) => (whole.y[i] === null || whole.y[i] === undefined ? whole.y[i] : v + (values[i] ?? 0)));
+      return below;
+    });
+    return [this.x, ...layers.reverse(), smooth(whole)];
+  }
+
+  /** What uPlot is told of the lines of a stack. */
+  layerStyles() {
+    const layers = this.lines.slice(1).map((line) => ({ fill: () => mixed(colour(lineColour(line.colour)), colour("--paper"), LAYER_SHARE), stroke: () => colour("--paper"), width: 0.5, points: { show: false } }));
+    return { series: [{}, ...layers.reverse(), { stroke: () => colour("--ink"), width: 1.25, points: { show: false }, live: true }], bands: [] };
+  }
+
+  /** What uPlot is told of lines. */
+  lineStyles() {
     const series = [{}];
     const bands = [];
     const shade = (name) => faded(colour(name), 0.15);
@@ -140,27 +181,45 @@ export class Chart {
       series.push({ ...edge }, { ...edge });
       bands.push({ series: [series.length - 2, series.length - 1], fill: () => shade(lineColour(line.colour)) });
     }
+    const there = (u, i) => [...u.data[i].keys()].filter((at) => u.data[i][at] !== null && u.data[i][at] !== undefined);
+    // What no line reaches, since both neighbours are gaps.
     const lone = (u, i) => {
-      const values = u.data[i];
-      const has = (at) => values[at] !== null && values[at] !== undefined;
-      const there = [...values.keys()].filter(has);
-      return there.length === 1 ? there : there.filter((at, n) => u.data[i][at - 1] === null && u.data[i][at + 1] === null && n >= 0);
+      const own = [...u.data[i].keys()].filter((at) => u.data[i][at] !== undefined);
+      const has = (n) => u.data[i][own[n]] !== null && u.data[i][own[n]] !== undefined;
+      return own.filter((_, n) => has(n) && !has(n - 1) && !has(n + 1));
     };
     for (const line of [...this.lines].reverse()) {
       const stroke = () => colour(lineColour(line.colour));
-      const points = { show: true, size: 4, filter: (u, i) => lone(u, i), fill: stroke };
+      // Evaluations are few, and each is worth a point.
+      const points = { show: true, size: line.dash ? 5 : 4, filter: (u, i) => (line.dash ? there(u, i) : lone(u, i)), fill: stroke };
       const dash = line.dash ? [5, 4] : [];
       if ((line.smooth ?? 0) > 0) {
         series.push({ stroke: () => faded(colour(lineColour(line.colour)), 0.28), width: 1, points: { show: false } });
         series.push({ stroke, width: 2, points, dash, live: true });
       } else series.push({ stroke, width: 1.5, points, dash, live: true });
     }
+    return { series, bands };
+  }
+
+  /** The ends of the horizontal axis: those of the data, and of marks outside of it. */
+  ends(low, high) {
+    if (low === null) return [0, 1];
+    const marked = this.whole && low === this.x[0] && high === this.x.at(-1) ? this.flags.places() : [];
+    const [from, to] = [Math.min(low, ...marked), Math.max(high, ...marked)];
+    return from === to ? [from - 1, to + 1] : [from, to];
+  }
+
+  draw(data) {
+    this.chart?.destroy();
+    const { axis, isOfStretches, share, stack, sync } = this.options;
+    const { series, bands } = stack ? this.layerStyles() : this.lineStyles();
     const grid = { stroke: () => colour("--grid"), width: 1 };
     const look = { stroke: () => colour("--muted"), font: "11px system-ui, sans-serif", grid, ticks: { show: false } };
     const along = axis === "time" ? (u, all) => all.map((v) => duration(v)) : (u, all, _s, _m, step) => ticks(all, step);
     const range = (u, low, high) => {
       if (low === null || low === undefined) return [0, 1];
       if (share) return [0, high <= 0 ? 1 : Math.min(1, high * 1.1)];
+      if (stack) return [0, high * 1.05 || 1];
       if (low === high) {
         const room = Math.abs(low) * 0.1 || 1;
         return [low - (low === 0 ? 0 : room), high + room];
@@ -171,19 +230,21 @@ export class Chart {
       {
         width: this.plot.clientWidth,
         height: this.plot.clientHeight,
-        padding: [8, 12, 0, 0],
+        padding: [this.flags.isNeeded ? FLAG_HEIGHT + 2 : 8, 12, 0, 0],
         legend: { show: false },
         cursor: {
           y: false,
           drag: { x: true, y: false },
           sync: sync === null ? undefined : { key: sync, setSeries: false, scales: ["x", null] },
           points: { size: (u, i) => (u.series[i].live ? 6 : 0) },
-          focus: { prox: 24 },
+          // Of stretches, only the one under the cursor has a value there.
+          ...(isOfStretches ? { dataIdx: (u, i, at) => at } : {}),
+          focus: { prox: isOfStretches || stack ? -1 : 24 },
         },
         scales: {
           x: {
             time: false,
-            range: (u, low, high) => (low === null ? [0, 1] : low === high ? [low - 1, high + 1] : [low, high]),
+            range: (u, low, high) => this.ends(low, high),
           },
           y: { range },
         },
@@ -195,7 +256,8 @@ export class Chart {
         bands,
         hooks: {
           init: [(u) => u.over.append((this.tip = h("div", { class: "tip", hidden: true })))],
-          drawClear: [(u) => this.drawMarks(u)],
+          drawClear: [(u) => this.flags.drawLines(u, colour)],
+          draw: [(u) => this.flags.drawFlags(u, colour)],
           setCursor: [(u) => this.point(u)],
           setSelect: [(u) => u.select.width > 0 && this.options.zoomed?.(u.posToVal(u.select.left, "x"), u.posToVal(u.select.left + u.select.width, "x"))],
           ready: [(u) => u.over.addEventListener("dblclick", () => this.options.zoomed?.(null, null))],
@@ -206,41 +268,14 @@ export class Chart {
     );
   }
 
-  drawMarks(u) {
-    const { ctx, bbox } = u;
-    const { min, max } = u.scales.x;
-    const seen = this.marks.filter((mark) => mark.x >= min && mark.x <= max);
-    ctx.save();
-    ctx.lineWidth = devicePixelRatio;
-    // Too many would hide the curves.
-    ctx.globalAlpha = Math.min(1, 24 / seen.length);
-    for (const mark of seen) {
-      const x = Math.round(u.valToPos(mark.x, "x", true));
-      ctx.strokeStyle = colour(`--mark-${mark.tone}`);
-      ctx.fillStyle = ctx.strokeStyle;
-      ctx.setLineDash(mark.tone === "swap" ? [] : [4 * devicePixelRatio, 3 * devicePixelRatio]);
-      ctx.beginPath();
-      ctx.moveTo(x, bbox.top);
-      ctx.lineTo(x, bbox.top + bbox.height);
-      ctx.stroke();
-      const size = 5 * devicePixelRatio;
-      ctx.beginPath();
-      ctx.moveTo(x - size, bbox.top - 2);
-      ctx.lineTo(x + size, bbox.top - 2);
-      ctx.lineTo(x, bbox.top + size);
-      ctx.fill();
-    }
-    ctx.restore();
-  }
-
   point(u) {
     const { left, idx } = u.cursor;
     this.read(left < 0 ? null : idx);
-    const near = left < 0 ? [] : this.marks.filter((mark) => Math.abs(u.valToPos(mark.x, "x") - left) < 7);
+    const near = left < 0 ? [] : this.flags.near(u, left);
     this.tip.hidden = near.length === 0 || !this.plot.matches(":hover, :focus-within, :focus");
     if (this.tip.hidden) return;
     const short = (text) => (text.length > 140 ? `${text.slice(0, 139)}\u2026` : text);
-    const shown = near.slice(0, MOST_TIPS).map((mark) => `${eventName(mark.kind)}: ${short(mark.text)}`);
+    const shown = near.slice(0, MOST_TIPS).map((mark) => `${mark.number === undefined ? "" : `${mark.number}  `}${mark.word ?? eventName(mark.kind)}: ${short(mark.text)}`);
     if (near.length > MOST_TIPS) shown.push(`and ${near.length - MOST_TIPS} more`);
     this.tip.textContent = shown.join("\n");
     const right = left > u.over.clientWidth / 2;
@@ -259,9 +294,22 @@ export class Chart {
     };
     const x = index === null || index === undefined ? null : this.x[index];
     this.at.textContent = x === null ? "" : axis === "time" ? duration(x) : `${axis === "step" ? "step " : ""}${number(x)}${axis === "tokens" ? " tokens" : ""}`;
-    const one = (line) =>
-      h("span", { class: "key" }, h("i", { class: "swatch", vars: { "--key": `var(${lineColour(line.colour)})` } }), line.label === "" ? null : `${line.label} `, h("b", {}, number(near(line))));
-    fill(this.readout, this.lines.slice(0, 12).map(one), this.lines.length > 12 ? h("span", {}, `and ${this.lines.length - 12} more`) : null);
+    const value = (at) => this.lines.find((line) => line.part === at && near(line) !== null && near(line) !== undefined);
+    const parts = [...new Set(this.lines.map((line) => line.part))];
+    const one = (part) => {
+      // Of stretches, the one under the cursor, or the newest.
+      const own = this.lines.filter((line) => line.part === part);
+      const line = (index === null || index === undefined ? own.findLast((l) => lastOf(l) !== undefined) : value(part)) ?? own.at(-1);
+      return h("span", { class: "key" }, this.options.stack && part === parts[0] ? h("i", { class: "swatch whole" }) : swatch(line.colour, line.dash), line.label === "" ? null : `${line.label} `, h("b", {}, number(near(line))), this.portion(line, near));
+    };
+    fill(this.readout, parts.slice(0, 12).map(one), parts.length > 12 ? h("span", {}, `and ${parts.length - 12} more`) : null);
+  }
+
+  /** How much of a stack a part is. */
+  portion(line, near) {
+    if (!this.options.stack || line === this.lines[0]) return null;
+    const [whole, own] = [near(this.lines[0]), near(line)];
+    return whole > 0 && own !== null && own !== undefined ? ` (${Math.round((100 * own) / whole)}\u00a0%)` : null;
   }
 
   fit() {
@@ -291,7 +339,7 @@ export class Chart {
       const left = u.valToPos(this.x[index], "x");
       u.setCursor({ left, top: 10 }, true, true);
       plot.setAttribute("aria-valuenow", this.x[index]);
-      plot.setAttribute("aria-valuetext", `${this.x[index]}: ${this.lines.map((l) => `${l.label} ${number(l.y[index])}`).join(", ")}`);
+      plot.setAttribute("aria-valuetext", `${this.x[index]}: ${this.lines.filter((l) => l.y[index] !== undefined).map((l) => `${l.label} ${number(l.y[index])}`).join(", ")}`);
     });
     plot.addEventListener("blur", () => this.chart?.setCursor({ left: -10, top: -10 }, true, true));
   }

@@ -5,6 +5,7 @@ import { ask } from "./ask.js";
 import { count, number } from "./format.js";
 import { Chart } from "./chart.js";
 import { COLOURINGS, TokenText, colourings, greatestAdvantage, isTree, legend } from "./tokens.js";
+import { markFound } from "./found.js";
 import { address } from "./place.js";
 
 const PAGE = 40;
@@ -66,6 +67,7 @@ export class CompletionsView {
 
   leave() {
     this.history?.destroy();
+    markFound([], "");
     this.left = true;
   }
 
@@ -121,7 +123,7 @@ export class CompletionsView {
     if (!this.left) this.reload();
   }
 
-  show({ items, selected, all, next, complete, share }) {
+  show({ items, selected, all, recorded = all, next, complete, share }) {
     for (const item of items) {
       if (item.reward === null) continue;
       this.low = Math.min(this.low ?? item.reward, item.reward);
@@ -134,11 +136,17 @@ export class CompletionsView {
     this.more.hidden = next === null;
     const reading = complete ? "" : ` (${Math.round(100 * share)} % of the file is read)`;
     const searched = this.filters.text !== "" ? `${this.loaded} found${next === null ? "" : " so far"} in ` : "";
-    this.note.textContent = all === 0 && complete ? "" : `${searched}${selected === all ? count(all, "completion") : `${selected.toLocaleString("en-US")} of ${count(all, "completion")}`}${reading}`;
+    this.note.textContent = all === 0 && complete ? "" : `${searched}${selected === all ? count(all, "completion") : `${selected.toLocaleString("en-US")} of ${count(all, "completion")}`}${reading}${recorded > all ? ` in this file, of ${recorded.toLocaleString("en-US")} that the run recorded` : ""}`;
     if (this.loaded === 0 && complete && next === null) {
       const text = all === 0 ? "No completions yet. SFT and training on preferences generate none, and log_completions = none keeps none." : "No completion fits these filters.";
       fill(this.list, h("li", { class: "empty" }, text));
     }
+    this.markFound();
+  }
+
+  /** Marks what was searched for. */
+  markFound() {
+    markFound(this.element.querySelectorAll(".clamp, .text"), this.filters.text);
   }
 
   /** Where a reward is between the least and the greatest that is shown. */
@@ -199,8 +207,9 @@ export class CompletionsView {
       cards,
       versions.length > 0 ? h("p", { class: "caption" }, "Made and scored with ", versions.map(([name, version], i) => [i > 0 ? ", " : "", h("span", { class: "outside" }, name), " ", h("code", {}, version)])) : null,
       this.history?.element);
-    this.history?.update([{ label: "", colour: 0, x: history.map(([x]) => x), y: history.map(([, y]) => y) }], this.run.marks());
+    this.history?.update([{ label: "", colour: 0, x: history.map(([x]) => x), y: history.map(([, y]) => y), steps: history.map(([x]) => x) }], { marks: this.run.axis === "step" ? this.run.marks() : [] });
     this.detail.querySelector(".card.own")?.scrollIntoView({ block: "nearest" });
+    this.markFound();
   }
 
   follow(row) {
@@ -233,10 +242,9 @@ function body(item, colouring, greatest) {
 
 /** An episode turn by turn. */
 function turns(item) {
-  let turn = -1;
   return h("ol", { class: "turns" }, item.messages.map((message) => {
-    const own = message.role === "assistant";
-    if (own) turn += 1;
+    const { turn } = message;
+    const own = turn !== null;
     const figures = own ? [["reward", item.turn_rewards[turn]], ["advantage", item.turn_advantages[turn]]].filter(([, value]) => value !== null && value !== undefined) : [];
     return h("li", { class: own ? "turn own" : "turn" }, h("span", { class: "role" }, h("span", { class: "outside" }, message.role), figures.map(([name, value]) => h("span", { class: "muted" }, ` ${name} ${number(value)}`))),
       message.content === "" ? null : h("div", { class: "text outside pre" }, message.content),

@@ -1,35 +1,8 @@
-// Many charts: which metrics share one, in which order, and the settings of them all.
+// Many charts, which share their axis, its smoothing and a search. Which metrics share a chart is the server's to say.
 
 import { h, fill, later } from "./dom.js";
 import { Chart, broken } from "./chart.js";
-
-/** Metrics that are worth a look first, and what they are called. `*` is a name. */
-const PLANS = [
-  ["Rewards", "Reward", ["reward"]],
-  ["Rewards", "Rewards", ["rewards/*/mean"]],
-  ["Rewards", "Spread of rewards", ["reward_std"]],
-  ["Rewards", "Groups with equal rewards", ["frac_reward_zero_std"], "share"],
-  ["Rewards", "Accuracy", ["rewards/accuracies"], "share"],
-  ["Rewards", "Margin", ["rewards/margins"]],
-  ["Rewards", "Implicit rewards", ["rewards/chosen", "rewards/rejected"]],
-  ["Completions", "Length, in tokens", ["completions/mean_length", "completions/mean_terminated_length"]],
-  ["Completions", "Cut off at the limit", ["completions/clipped_ratio"], "share"],
-  ["Completions", "Shortest and longest", ["completions/min_length", "completions/max_length"]],
-  ["Optimisation", "Loss", ["loss"]],
-  ["Optimisation", "KL from the reference", ["kl", "objective/kl"]],
-  ["Optimisation", "Entropy, per token", ["entropy", "policy/entropy_avg"]],
-  ["Optimisation", "Gradient norm", ["grad_norm", "critic_grad_norm"]],
-  ["Optimisation", "Learning rate", ["learning_rate", "critic_learning_rate"]],
-  ["Optimisation", "Clipped ratios", ["clip_ratio/low_mean", "clip_ratio/high_mean", "clip_ratio/region_mean"], "share"],
-  ["Evaluation", "Evaluation: reward", ["eval_reward"]],
-  ["Evaluation", "Evaluation: rewards", ["eval_rewards/*/mean"]],
-  ["Evaluation", "Evaluation: loss", ["eval_loss"]],
-  ["Speed", "Seconds per step", ["step_time"]],
-  ["Speed", "Parts of a step, in seconds", ["time/*"]],
-  ["Speed", "Tokens per second", ["perf/throughput", "perf/rollout_throughput"]],
-  ["Speed", "Peak memory, in MB", ["perf/peak_memory_mb", "perf/peak_device_memory_mb"]],
-  ["Plugins", "Errors of plugins", ["plugins/*/errors"]],
-];
+import { keep, kept } from "./kept.js";
 
 /** Metrics that the overview shows. */
 export const KEY = ["reward", "rewards/*/mean", "completions/mean_length", "kl", "entropy", "loss", "rewards/accuracies", "eval_reward", "eval_loss"];
@@ -42,47 +15,64 @@ const fits = (pattern, name) => {
 
 const isKey = (name) => KEY.some((pattern) => fits(pattern, name));
 
-/** Returns the charts for these metrics: { section, title, metrics, share }. Of several runs, a chart has one metric. */
-export function planned(names, several) {
-  const left = new Set(names);
-  const charts = [];
-  for (const [section, title, patterns, kind] of PLANS) {
-    const metrics = patterns.flatMap((pattern) => names.filter((name) => left.has(name) && fits(pattern, name)));
-    metrics.forEach((name) => left.delete(name));
-    if (metrics.length === 0) continue;
-    if (several) metrics.forEach((name) => charts.push({ section, title, metrics: [name], share: kind === "share" }));
-    else charts.push({ section, title, metrics, share: kind === "share" });
-  }
-  for (const name of [...left].sort()) {
-    if (name !== "epoch") charts.push({ section: name.startsWith("eval_") ? "Evaluation" : "Everything else", title: name, metrics: [name], share: false });
-  }
-  const order = ["Rewards", "Completions", "Optimisation", "Evaluation", "Speed", "Plugins", "Everything else"];
-  return charts.sort((a, b) => order.indexOf(a.section) - order.indexOf(b.section));
+/** The heading of charts of metrics that no other chart has. */
+const OTHERS = "Other metrics";
+
+/** Charts under their headings, as a flat list; those of metrics that are always 0 apart. */
+function planned({ sections, others }) {
+  const under = (section, charts, zero = false) => charts.map((chart) => ({ ...chart, section, zero }));
+  const titled = sections.flatMap(({ title, charts, zero }) => [...under(title, charts), ...under(title, zero, true)]);
+  return [...titled, ...under(OTHERS, others)];
 }
 
-/** What a metric is called beside others in its chart. */
-function short(name) {
-  const middle = /^(?:eval_)?(?:rewards|plugins)\/(.+)\/(?:mean|std|errors)$/.exec(name);
-  return middle?.[1] ?? name.split("/").at(-1).replaceAll("_", " ");
+/** Whether a row of a kind, as the server numbers them, has a metric. */
+const measures = (kind, metric) => (kind & (["epoch", "time"].includes(metric) ? 3 : metric.startsWith("eval_") ? 2 : 1)) !== 0;
+
+/** Values of a metric in which only what was measured can be a gap. */
+function withoutGaps(data, metric, values) {
+  if (values === undefined || data.kinds === undefined) return values;
+  return values.map((value, i) => (value === null && !measures(data.kinds[i], metric) ? undefined : value));
+}
+
+/** The edges of the band around a line, and what they are. */
+function band(line, data, alone) {
+  const { y, lo, hi } = data.series[line.metric];
+  const around = data.series[line.around]?.y;
+  if (around !== undefined) {
+    const edge = (sign) => y.map((v, i) => (v === null || around[i] === null ? null : v + sign * around[i]));
+    return { lo: edge(-1), hi: edge(1) };
+  }
+  const [low, high] = (line.between ?? []).map((metric) => data.series[metric]);
+  if (low !== undefined && high !== undefined) return { lo: low.lo ?? low.y, hi: high.hi ?? high.y };
+  return alone && lo?.length > 0 ? { lo, hi } : {};
+}
+
+/** The stretches of a line between its breaks, each with its colour. */
+function stretches(line, breaks, eras) {
+  const part = line.steps.map((step) => breaks.filter((at) => at < step).length);
+  const within = (values, era) => values?.filter((_, i) => part[i] === era);
+  return eras.map(({ colour }, era) => ({ ...line, colour, x: within(line.x, era), steps: within(line.steps, era), y: within(line.y, era), lo: within(line.lo, era), hi: within(line.hi, era) }));
 }
 
 /** Where a metric of rewards became another: scores of one version are no continuation of another's. */
 function swaps(run, metric) {
   const own = /^(?:eval_)?rewards\/(.+)\/[^/]+$/.exec(metric)?.[1];
   if (own === undefined && !/^(eval_)?reward/.test(metric)) return [];
-  const isOther = (mark) => (mark.tone === "swap" || mark.tone === "rollback") && (own === undefined || mark.plugin === own);
-  return (run.marks ?? []).filter(isOther).map((mark) => mark.x);
+  // Another weight makes another total, and leaves a reward's own scores.
+  const tones = own === undefined ? ["swap", "rollback", "settings"] : ["swap", "rollback"];
+  const isOther = (mark) => tones.includes(mark.tone) && (own === undefined || mark.plugin === own);
+  return (run.changes ?? []).filter(isOther).map((mark) => mark.step);
 }
 
 /** The settings of charts: axis, smoothing, search. Kept for the next time. */
 export class Controls {
   constructor(changed, { search = true } = {}) {
-    const kept = JSON.parse(localStorage.getItem("charts") ?? "{}");
-    this.axis = ["step", "time", "tokens"].includes(kept.axis) ? kept.axis : "step";
-    this.smooth = typeof kept.smooth === "number" ? kept.smooth : 0;
+    const chosen = JSON.parse(kept("charts") ?? "{}");
+    this.axis = ["step", "time", "tokens"].includes(chosen.axis) ? chosen.axis : "step";
+    this.smooth = typeof chosen.smooth === "number" ? chosen.smooth : 0;
     this.wanted = "";
     const told = later(() => {
-      localStorage.setItem("charts", JSON.stringify({ axis: this.axis, smooth: this.smooth }));
+      keep("charts", JSON.stringify({ axis: this.axis, smooth: this.smooth }));
       changed();
     }, 60);
     const axis = h("select", { onchange: (e) => ((this.axis = e.target.value), told()) },
@@ -98,9 +88,12 @@ export class Controls {
 
 /** A grid of charts of one run or several. Charts are drawn when they come into view. */
 export class Curves {
-  /** `runs` returns [{ name, label, colour, data, marks }]; `data` is what the server sent of the run. */
-  constructor(runs, controls, { key = false, zoomed = null, sync }) {
-    Object.assign(this, { runs, controls, key, zoomed, sync });
+  /**
+   * `runs` returns [{ name, label, colour, data, marks, ticks }]; `data` is what the server sent of the run. `charts` returns which metrics
+   * share a chart, as the server says; null if it has not said it yet.
+   */
+  constructor(runs, controls, { charts, key = false, zoomed = null, sync }) {
+    Object.assign(this, { runs, plan: charts, controls, key, zoomed, sync });
     this.element = h("div", { class: "sections" });
     this.charts = new Map();
     this.visible = new Set();
@@ -122,17 +115,15 @@ export class Curves {
 
   /** Takes other data: draws what is in view. */
   update() {
-    const runs = this.runs();
-    const names = [...new Set(runs.flatMap((run) => Object.keys(run.data?.series ?? {})))];
-    const several = runs.length > 1;
+    const plan = this.plan();
+    if (plan === null) return fill(this.element, h("p", { class: "empty" }, "Loading\u2026"));
+    const names = new Set(this.runs().flatMap((run) => Object.keys(run.data?.series ?? {})));
     const { wanted, axis } = this.controls;
-    let plans = planned(names, several);
-    // A single reward's mean is the reward.
-    const single = names.filter((name) => fits("rewards/*/mean", name)).length === 1 && names.includes("reward");
-    const shown = (plan) => plan.metrics.some(isKey) && !(single && fits("rewards/*/mean", plan.metrics[0]));
-    if (this.key && wanted === "") plans = plans.filter(shown);
-    if (wanted !== "") plans = plans.filter((plan) => `${plan.title} ${plan.metrics.join(" ")}`.toLowerCase().includes(wanted));
-    const layout = `${axis} ${this.key} ${plans.map((plan) => `${plan.section}/${plan.title}/${plan.metrics}`).join()}`;
+    let plans = planned(plan).filter((chart) => chart.lines.some((line) => names.has(line.metric)));
+    if (this.key && wanted === "") plans = plans.filter((chart) => !chart.zero && chart.section !== OTHERS && chart.lines.some((line) => isKey(line.metric)));
+    if (wanted !== "") plans = plans.filter((chart) => `${chart.title} ${chart.lines.map((line) => line.metric).join(" ")}`.toLowerCase().includes(wanted));
+    const stretch = (chart) => chart.eras.map((era) => era.label).join();
+    const layout = `${axis} ${this.key} ${plans.map((chart) => `${chart.section}/${chart.title}/${chart.zero}/${chart.lines.map((line) => line.metric)}/${stretch(chart)}`).join()}`;
     if (layout !== this.layout) {
       this.layout = layout;
       this.arrange(plans);
@@ -145,48 +136,60 @@ export class Curves {
     this.visible.clear();
     fill(this.element);
     if (plans.length === 0) {
-      const text = this.controls.wanted === "" ? "No metrics yet: the first row comes after logging_steps steps." : "No metric has this in its name.";
+      const text = this.controls.wanted === "" ? "No metrics have been logged yet: the first row comes after logging_steps steps." : "No metric has this in its name.";
       this.element.append(h("p", { class: "empty" }, text));
     }
-    let section = null;
-    let grid = null;
     const flat = this.key && this.controls.wanted === "";
-    for (const plan of plans) {
-      if (grid === null || (!flat && plan.section !== section)) {
-        section = plan.section;
-        grid = h("div", { class: "charts" });
-        this.element.append(flat ? grid : h("section", {}, h("h2", {}, section), grid));
-      }
-      const { axis } = this.controls;
-      const note = plan.metrics.length === 1 && plan.title.toLowerCase() !== plan.metrics[0] ? plan.metrics[0] : "";
-      const chart = new Chart({ title: plan.title, note, axis, share: plan.share, sync: this.sync, zoomed: this.zoomed });
-      grid.append(chart.element);
-      this.charts.set(chart.element, { chart, plan });
-      this.watcher.observe(chart.element);
+    const place = (charts) => h("div", { class: "charts" }, charts.map((chart) => this.begin(chart)));
+    if (flat && plans.length > 0) return this.element.append(place(plans));
+    for (const section of new Set(plans.map((chart) => chart.section))) {
+      const [shown, zero] = [false, true].map((own) => plans.filter((chart) => chart.section === section && chart.zero === own));
+      const folded = zero.length === 0 ? null : h("details", { class: "zero" }, h("summary", {}, `Always 0: ${zero.map((chart) => chart.title).join(", ")}`), place(zero));
+      this.element.append(h("section", {}, h("h2", {}, section), shown.length > 0 ? place(shown) : null, folded));
     }
+  }
+
+  /** Makes a chart, which is drawn when it comes into view. */
+  begin(plan) {
+    const { axis } = this.controls;
+    const single = plan.lines.filter((line) => !line.evaluation);
+    const name = single.length === 1 && plan.title.toLowerCase() !== single[0].metric ? single[0].metric : "";
+    const extremes = single.length === 1 && !single[0].around && !single[0].between && this.runs().some((run) => run.data?.per_point > 1) ? "band: minimum to maximum" : "";
+    const note = [name, plan.note, extremes].filter((text) => text !== "").join(", ");
+    const eras = this.runs().length === 1 ? plan.eras : [];
+    const chart = new Chart({ title: plan.title, note, axis, kind: plan.kind, eras, sync: this.sync, zoomed: this.zoomed });
+    this.charts.set(chart.element, { chart, plan });
+    this.watcher.observe(chart.element);
+    return chart.element;
   }
 
   draw(element) {
     const { chart, plan } = this.charts.get(element) ?? {};
     if (chart === undefined) return;
     const runs = this.runs();
-    const lines = [];
-    for (const run of runs) {
-      plan.metrics.forEach((metric, i) => {
-        const series = run.data?.series?.[metric];
-        if (series === undefined) return;
-        const several = runs.length > 1;
-        const label = several ? run.label : plan.metrics.length > 1 ? short(metric) : "";
-        const colour = several ? run.colour : i;
-        // Evaluations are few: between them is nothing.
-        const sparse = metric.startsWith("eval_");
-        const gaps = (values) => (sparse && values ? values.map((v) => v ?? undefined) : values);
-        const alone = lines.length < 4 && this.controls.smooth === 0;
-        const band = alone && series.lo?.length > 0 ? { lo: gaps(series.lo), hi: gaps(series.hi) } : {};
-        lines.push(broken({ label, colour, x: run.data.x, y: gaps(series.y), smooth: sparse ? 0 : this.controls.smooth, ...band }, swaps(run, metric)));
-      });
-    }
-    chart.update(lines, runs.length === 1 ? runs[0].marks ?? [] : runs.flatMap((run) => run.marks ?? []));
+    const lines = runs.flatMap((run) => plan.lines.flatMap((line) => this.lines(run, runs.length > 1, plan, line)));
+    if (plan.kind !== "stack" && lines.length > 6 && plan.eras.length === 0) lines.forEach((line) => (delete line.lo, delete line.hi));
+    const whole = !runs.some((run) => run.data?.zoomed);
+    const drawn = runs.filter((run) => plan.lines.some((line) => run.data?.series?.[line.metric] !== undefined));
+    chart.update(lines, { marks: drawn.flatMap((run) => run.marks ?? []), ticks: runs.length === 1 ? runs[0].ticks ?? [] : [], whole });
+  }
+
+  /** The line of a run in a chart, in its stretches. */
+  lines(run, several, plan, line) {
+    const { data } = run;
+    const series = data?.series?.[line.metric];
+    if (series === undefined) return [];
+    const gaps = (values) => withoutGaps(data, line.metric, values);
+    const alone = several || plan.lines.filter((other) => !other.evaluation).length === 1;
+    const edges = line.evaluation || plan.kind === "stack" ? {} : band(line, data, alone);
+    const colour = several ? run.colour : plan.kind === "stack" ? plan.lines.indexOf(line) - 1 : line.colour;
+    const whole = {
+      label: several ? run.label : line.label, part: several ? run.name : line.metric, colour, dash: line.evaluation === true,
+      x: series.x ?? data.x, steps: series.x ?? data.steps, y: gaps(series.y), smooth: line.evaluation || line.metric.startsWith("eval_") ? 0 : this.controls.smooth,
+      ...(edges.lo === undefined ? {} : { lo: gaps(edges.lo), hi: gaps(edges.hi) }),
+    };
+    const breaks = several ? swaps(run, line.metric) : (line.breaks ?? []);
+    return plan.eras.length > 0 && !several ? stretches(whole, breaks, plan.eras) : [broken(whole, breaks)];
   }
 
   again() {

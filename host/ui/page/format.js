@@ -1,6 +1,8 @@
 // Numbers, times and names as the page shows them.
 
-/** Four significant digits; the report has the same rule. */
+import { isFrozen } from "./frozen.js";
+
+/** Four significant digits; `config/words.rs` has the same rule. */
 export function number(value) {
   if (value === null || value === undefined || Number.isNaN(value)) return "\u2013";
   const size = Math.abs(value);
@@ -46,9 +48,13 @@ export function duration(seconds) {
   return hours < 48 ? `${hours} h ${minutes % 60} min` : `${Math.floor(hours / 24)} d ${hours % 24} h`;
 }
 
-/** When something happened, from now: in words if it is not long ago. */
+/** A day and a time, in UTC. */
+export const moment = (time) => (time ? `${new Date(time * 1000).toISOString().slice(0, 19).replace("T", " ")} UTC` : "");
+
+/** When something happened, from now: in words if it is not long ago. Nobody knows when a file is read. */
 export function ago(time) {
   if (!time) return "";
+  if (isFrozen) return moment(time);
   const seconds = Date.now() / 1000 - time;
   if (seconds < 5) return "now";
   if (seconds < 90) return `${Math.round(seconds)} s ago`;
@@ -58,6 +64,7 @@ export function ago(time) {
 }
 
 export function clock(time) {
+  if (isFrozen) return moment(time);
   return time ? new Date(time * 1000).toLocaleTimeString("en-GB") : "";
 }
 

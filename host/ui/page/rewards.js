@@ -4,13 +4,15 @@ import { h, fill, toast } from "./dom.js";
 import { act, ask } from "./ask.js";
 import { bytes, clock, count, eventName, eventTone, number } from "./format.js";
 import { SettingsForm } from "./form.js";
+import { versionsTable } from "./versions.js";
 import { dropZone, whatIf } from "./whatif.js";
 
 export class RewardsView {
   constructor(run, panel) {
     this.run = run;
     this.list = h("div", { class: "plugins" });
-    fill(panel, this.list);
+    this.versions = h("div");
+    fill(panel, this.list, this.versions);
   }
 
   start() {
@@ -22,6 +24,9 @@ export class RewardsView {
     });
     // Means move with each row, but what a person is editing must stay.
     this.run.on("rows", () => this.figures());
+    const versions = () => fill(this.versions, versionsTable(this.run.story?.versions ?? []));
+    this.run.on("story", versions);
+    versions();
   }
 
   async load() {

@@ -1,17 +1,23 @@
 // One run: its state, and views of its curves, completions, rewards and events, which hear of what is new.
 
-import { h, fill } from "./dom.js";
+import { h, fill, later, toast } from "./dom.js";
 import { ask, follow } from "./ask.js";
-import { ago, clock, count, duration, eventName, eventTone, isMarked, number } from "./format.js";
+import { ago, count, duration, number } from "./format.js";
 import { Controls, Curves } from "./curves.js";
 import { CompletionsView } from "./completions.js";
 import { Fork } from "./fork.js";
+import { EventsView, eventRow } from "./events.js";
+import { MetricsView } from "./metrics.js";
 import { RewardsView } from "./rewards.js";
 import { Steering } from "./steer.js";
+import { Story } from "./story.js";
 import { address, connection } from "./place.js";
 
-const TABS = [["overview", "Overview"], ["charts", "Charts"], ["completions", "Completions"], ["rewards", "Rewards"], ["events", "Events"], ["settings", "Settings"]];
+const TABS = [["overview", "Overview"], ["charts", "Charts"], ["metrics", "Metrics"], ["completions", "Completions"], ["rewards", "Rewards"], ["events", "Events"], ["settings", "Settings"]];
 const POINTS = 600;
+
+/** How often the story of a run that goes on is asked for again. */
+const RETOLD = 5000;
 
 export async function runView(main, about, name, tab, parameters) {
   const run = new Run(main, about, name);
@@ -23,8 +29,9 @@ export async function runView(main, about, name, tab, parameters) {
 /** A run and all who want to hear of it. */
 class Run {
   constructor(main, about, name) {
-    Object.assign(this, { main, about, name, data: null, events: [], status: {}, view: null, range: {}, axis: "step" });
+    Object.assign(this, { main, about, name, data: null, events: [], status: {}, story: null, charts: null, view: null, range: {}, axis: "step" });
     this.listeners = new Map();
+    this.toldSoon = later(() => this.tellStory(), 400);
     this.header = h("header", { class: "run" });
     this.steering = new Steering(this);
     this.tabs = h("div", { class: "tabs", role: "tablist", "aria-label": "Views" });
@@ -36,10 +43,25 @@ class Run {
     const [about, series] = await Promise.all([ask("run", { run: this.name }), this.series()]);
     this.take(about);
     this.data = series;
+    this.tellStory();
     fill(this.main, this.header, this.steering.element, this.tabs, this.panel);
     this.head();
     this.close = follow(() => ({ run: this.name, rows: this.data.rows, generation: this.data.generation, events: this.total }), (news) => this.hear(news), (state) => this.connected(state));
     this.clock = setInterval(() => this.head(), 5000);
+    this.retold = setInterval(() => this.isAlive() && !document.hidden && this.tellStory(), RETOLD);
+  }
+
+  /** Asks for what the run's report tells, and for which metrics share a chart. */
+  async tellStory() {
+    try {
+      [this.story, this.charts] = await Promise.all([ask("story", { run: this.name }), ask("charts", { run: this.name })]);
+      this.head();
+      this.tell("story");
+    } catch (error) {
+      this.charts ??= { sections: [], others: [] };
+      this.tell("story");
+      toast(error.message, "error");
+    }
   }
 
   /** Says that the page is live while there is something to hear. */
@@ -50,7 +72,7 @@ class Run {
 
   /** Whether a process is running the run. */
   isAlive() {
-    return ["running", "paused"].includes(this.status.state);
+    return !this.about.frozen && ["running", "paused"].includes(this.status.state);
   }
 
   take(about) {
@@ -62,13 +84,14 @@ class Run {
 
   async series() {
     const answer = await ask("series", { run: this.name, x: this.axis, points: POINTS, ...this.range });
-    const data = answer.runs[this.name];
+    const data = { ...answer.runs[this.name], zoomed: this.range.from !== undefined };
     if (!answer.complete) setTimeout(() => this.reload(), 300);
     return data;
   }
 
   leave() {
     clearInterval(this.clock);
+    clearInterval(this.retold);
     this.close?.();
     this.view?.leave?.();
     document.title = "rlhost";
@@ -94,7 +117,7 @@ class Run {
     fill(this.tabs, TABS.map(([own, title]) => h("a", { href: address(this.name, own), role: "tab", "aria-selected": own === tab ? "true" : "false", "aria-current": own === tab ? "page" : null }, title, own === "completions" && this.completions ? h("span", { class: "badge" }, this.completions.toLocaleString("en-US")) : null)));
     this.tabs.querySelector('[aria-selected="true"]')?.scrollIntoView({ block: "nearest", inline: "nearest" });
     fill(this.panel);
-    const views = { overview: Overview, charts: Charts, completions: CompletionsView, rewards: RewardsView, events: EventsView, settings: SettingsView };
+    const views = { overview: Overview, charts: Charts, metrics: MetricsView, completions: CompletionsView, rewards: RewardsView, events: EventsView, settings: SettingsView };
     this.view = new (views[tab] ?? Overview)(this, this.panel, parameters);
     this.view.start?.();
   }
@@ -115,6 +138,7 @@ class Run {
       this.head();
       this.tell("rows");
       this.tell("events", this.events);
+      this.toldSoon();
     } catch {
       connection("away");
     }
@@ -133,6 +157,7 @@ class Run {
       this.events.push(...news.events);
       this.total += news.events.length;
       this.steering.answered(news.events);
+      this.toldSoon();
       this.tell("events", news.events);
     }
     if (news.completions) {
@@ -144,7 +169,7 @@ class Run {
   }
 
   /** Adds rows to the curves, or asks for the curves again if points would no longer stand for as many rows. */
-  append({ from, steps, times, values }) {
+  append({ from, steps, times, kinds, values }) {
     const { data } = this;
     if (from !== data.rows) return this.reload();
     data.rows += steps.length;
@@ -162,6 +187,8 @@ class Run {
     }
     const before = data.x.length;
     data.x = [...data.x, ...(this.axis === "time" ? times : steps)];
+    [data.steps, data.times, data.kinds] = [[...data.steps, ...steps], [...data.times, ...times], [...data.kinds, ...kinds]];
+    if (Object.keys(values).some((name) => data.series[name] === undefined)) this.toldSoon();
     for (const [name, added] of Object.entries(values)) {
       data.series[name] ??= { y: Array(before).fill(null) };
       data.series[name].y = [...data.series[name].y, ...added];
@@ -181,10 +208,25 @@ class Run {
     this.tell("rows");
   }
 
+  /** Where a step is on the axis of the curves. */
+  placeOf(step) {
+    if (this.axis === "step") return step;
+    const at = this.data.steps.findIndex((own) => own >= step);
+    return at < 0 ? null : this.data.x[at];
+  }
+
   marks() {
-    if (this.axis !== "step") return [];
-    const marked = this.events.filter((event) => isMarked(event.kind) && !event.undone && event.step !== null);
-    return marked.map((event) => ({ x: event.step, kind: event.kind, plugin: event.plugin, tone: eventTone(event.kind), text: event.text }));
+    const placed = (this.story?.marks ?? []).map((mark) => ({ ...mark, tone: mark.kind, x: this.placeOf(mark.step) }));
+    return placed.filter((mark) => mark.x !== null);
+  }
+
+  ticks() {
+    return (this.story?.checkpoints ?? []).map((step) => this.placeOf(step)).filter((x) => x !== null);
+  }
+
+  /** What curves draw. */
+  lines() {
+    return [{ name: this.name, label: "", colour: 0, data: this.data, marks: this.marks(), ticks: this.ticks() }];
   }
 
   head() {
@@ -193,8 +235,8 @@ class Run {
     const tile = (title, value, below = "") => h("div", { class: "tile" }, h("dt", {}, title), h("dd", {}, value, below === "" ? null : h("small", {}, below)));
     const running = this.isAlive();
     this.steering.update();
-    const first = this.data?.series.reward?.y.find((value) => value !== null);
-    const from = first === undefined || first === null ? "" : `from ${number(first)}`;
+    const reward = this.story?.key_figures.find(({ metric }) => metric === "reward");
+    const from = reward === undefined ? "" : `from ${reward.first}${reward.since === null ? "" : ", since a swap"}`;
     const tiles = [
       tile("Step", number(status.step ?? 0), status.max_steps ? `of ${number(status.max_steps)}` : ""),
       status.reward !== null ? tile("Reward", number(status.reward), from) : tile("Loss", number(status.loss)),
@@ -220,35 +262,32 @@ function trouble(run) {
   return null;
 }
 
-/** Signs of why the run does not learn, with their remedies. */
-function signs({ findings, enough }) {
-  const held = findings.filter((finding) => finding.until === null);
-  if (held.length === 0) return h("p", { class: enough ? "good" : "muted" }, enough ? "No sign of trouble." : "Too early to tell: signs need some steps.");
-  return held.map((finding) => h("details", { class: "sign", open: held.length === 1 }, h("summary", {}, h("span", { class: "outside" }, finding.sentence), h("span", { class: "muted" }, ` since step ${finding.since}`)),
+/** Signs of why the run does not learn, with their remedies; those that have passed are folded. */
+function signs({ findings, enough, rows, last_step: last }) {
+  const healthy = `The metrics of ${count(rows, "row")} up to step ${number(last)} show no sign of trouble.`;
+  const since = (finding) => (finding.until === null ? ` since step ${number(finding.since)}` : ` from step ${number(finding.since)} to ${number(finding.until)}`);
+  const sign = (finding, open) => h("details", { class: "sign", open }, h("summary", {}, h("span", { class: "outside" }, finding.sentence), h("span", { class: "muted" }, since(finding))),
     h("dl", { class: "evidence" }, finding.figures.map((figure) => [h("dt", { class: "outside" }, figure.name), h("dd", { class: "outside" }, figure.value)])),
-    finding.advice.length > 0 ? [h("h4", {}, "What to try"), h("ul", {}, finding.advice.map((text) => h("li", { class: "outside" }, text)))] : null));
-}
-
-function eventRow(run, event) {
-  return h("li", { class: `event ${event.undone ? "undone" : ""}` },
-    h("span", { class: "when muted", title: event.time ? new Date(event.time * 1000).toISOString() : "" }, clock(event.time)),
-    h("span", { class: "step muted" }, event.step === null ? "" : `step ${number(event.step)}`),
-    h("span", { class: `tag ${eventTone(event.kind)}` }, eventName(event.kind)),
-    h("span", { class: `what outside pre ${event.text.includes("\n") ? "trace" : ""}` }, event.text));
+    finding.advice.length > 0 ? [h("h4", {}, "What to try"), h("ul", {}, finding.advice.map((text) => h("li", { class: "outside" }, text)))] : null);
+  const [held, past] = [findings.filter((finding) => finding.until === null), findings.filter((finding) => finding.until !== null)];
+  const now = held.length > 0 ? held.map((finding) => sign(finding, held.length === 1)) : h("p", { class: enough ? "good" : "muted" }, enough ? (past.length > 0 ? "No sign of trouble now." : healthy) : "Too early to tell: signs need some steps.");
+  return [now, past.length > 0 ? [h("h3", {}, "Past signs"), past.map((finding) => sign(finding, false))] : null];
 }
 
 class Overview {
   constructor(run, panel) {
     Object.assign(this, { run });
     this.controls = new Controls(() => (run.along(this.controls.axis, run.range), this.curves.update()), { search: false });
-    this.curves = new Curves(() => [{ name: run.name, label: "", colour: 0, data: run.data, marks: run.marks() }], this.controls, { key: true, sync: "run", zoomed: (from, to) => run.along(run.axis, from === null ? {} : { from, to }) });
+    this.curves = new Curves(() => run.lines(), this.controls, { charts: () => run.charts, key: true, sync: "run", zoomed: (from, to) => run.along(run.axis, from === null ? {} : { from, to }) });
     this.trouble = h("div");
     this.signs = h("div", { class: "signs" }, h("p", { class: "muted" }, "Looking\u2026"));
     this.events = h("ol", { class: "events" });
     this.newest = h("div", { class: "newest" });
-    fill(panel, this.trouble, h("div", { class: "split" },
-      h("div", {}, h("div", { class: "bar" }, h("h2", {}, "Curves"), this.controls.element), this.curves.element),
-      h("aside", {}, h("section", {}, h("h2", {}, "Signs"), this.signs), h("section", {}, h("h2", {}, "Newest events"), this.events), run.facts.has_completions ? h("section", {}, h("h2", {}, "Newest completions"), this.newest) : null)));
+    this.story = new Story();
+    const { notes, keys, facts, marks, evaluations } = this.story;
+    fill(panel, this.trouble, notes, keys, h("div", { class: "split" },
+      h("div", {}, h("div", { class: "bar" }, h("h2", {}, "Curves"), this.controls.element), this.curves.element, marks, evaluations),
+      h("aside", {}, h("section", {}, h("h2", {}, "Signs"), this.signs), facts, h("section", {}, h("h2", {}, "Newest events"), this.events), run.facts.has_completions ? h("section", {}, h("h2", {}, "Newest completions"), this.newest) : null)));
   }
 
   start() {
@@ -259,7 +298,9 @@ class Overview {
     this.diagnose();
     this.complete();
     fill(this.trouble, trouble(run));
+    this.story.show(run.story);
     run.on("rows", () => this.curves.update());
+    run.on("story", () => (this.story.show(run.story), this.curves.update()));
     run.on("status", () => fill(this.trouble, trouble(run)));
     run.on("events", (events) => {
       this.list();
@@ -279,7 +320,7 @@ class Overview {
 
   list() {
     const told = this.run.events.filter((event) => event.kind !== "plugin_loaded");
-    fill(this.events, told.slice(-8).reverse().map((event) => eventRow(this.run, event)), told.length > 8 ? h("li", {}, h("a", { href: address(this.run.name, "events") }, `all ${count(told.length, "event")}`)) : null);
+    fill(this.events, told.slice(-8).reverse().map((event) => eventRow(event)), told.length > 8 ? h("li", {}, h("a", { href: address(this.run.name, "events") }, `all ${count(told.length, "event")}`)) : null);
   }
 
   async diagnose() {
@@ -303,13 +344,13 @@ class Charts {
     this.run = run;
     this.controls = new Controls(() => (run.along(this.controls.axis, run.range), this.curves.update()));
     this.reset = h("button", { hidden: true, onclick: () => this.zoom(null, null) }, "Whole run");
-    this.curves = new Curves(() => [{ name: run.name, label: "", colour: 0, data: run.data, marks: run.marks() }], this.controls, { sync: "run", zoomed: (from, to) => this.zoom(from, to) });
+    this.curves = new Curves(() => run.lines(), this.controls, { charts: () => run.charts, sync: "run", zoomed: (from, to) => this.zoom(from, to) });
     fill(panel, h("div", { class: "bar" }, this.controls.element, this.reset, h("span", { class: "muted wide-only" }, "Drag over a chart to zoom; double-click to see all.")), this.curves.element);
   }
 
   start() {
     this.run.on("rows", () => this.curves.update());
-    this.run.on("events", () => this.curves.update());
+    this.run.on("story", () => this.curves.update());
     this.run.along(this.controls.axis, {}).then(() => this.curves.update());
     this.curves.update();
   }
@@ -328,27 +369,6 @@ class Charts {
   }
 }
 
-class EventsView {
-  constructor(run, panel) {
-    this.run = run;
-    this.list = h("ol", { class: "events all" });
-    this.kind = h("select", { "aria-label": "Kind", onchange: () => this.show() });
-    fill(panel, h("div", { class: "bar" }, h("h2", {}, "Events"), this.kind), this.list);
-  }
-
-  start() {
-    const kinds = [...new Set(this.run.events.map((event) => event.kind))];
-    fill(this.kind, h("option", { value: "" }, "all kinds"), kinds.map((kind) => h("option", { value: kind }, eventName(kind))));
-    this.run.on("events", () => this.show());
-    this.show();
-  }
-
-  show() {
-    const shown = this.run.events.filter((event) => this.kind.value === "" || event.kind === this.kind.value);
-    fill(this.list, shown.reverse().map((event) => eventRow(this.run, event)), shown.length === 0 ? h("li", { class: "empty" }, "No events yet.") : null);
-  }
-}
-
 /** All settings; those that the user set come first. */
 class SettingsView {
   constructor(run, panel) {
@@ -356,8 +376,9 @@ class SettingsView {
     this.wanted = "";
     this.body = h("tbody");
     this.note = h("p", { class: "caption warn" });
+    this.file = h("section");
     const find = h("input", { type: "search", placeholder: "Search settings", "aria-label": "Search settings", oninput: (e) => ((this.wanted = e.target.value.toLowerCase()), this.show()) });
-    fill(panel, h("div", { class: "bar" }, h("h2", {}, "Settings"), find, h("span", { class: "muted" }, "those that you set come first")), this.forking = h("div", {}), this.note, h("div", { class: "scroll" }, h("table", { class: "config" }, this.body)));
+    fill(panel, h("div", { class: "bar" }, h("h2", {}, "Settings"), find, h("span", { class: "muted" }, "those that you set come first")), this.forking = h("div", {}), this.note, this.file, h("div", { class: "scroll" }, h("table", { class: "config" }, this.body)));
   }
 
   async start() {
@@ -367,7 +388,8 @@ class SettingsView {
 
   async load() {
     try {
-      const { settings, set, note } = await ask("config", { run: this.run.name });
+      const { settings, set, note, lines, own: given } = await ask("config", { run: this.run.name });
+      this.text(lines, given);
       const own = new Set(set);
       const isSet = (key) => own.has(key) || own.has(key.split(".")[0]);
       this.rows = Object.entries(settings).map(([key, value]) => ({ key, value, own: isSet(key) })).sort((a, b) => b.own - a.own);
@@ -382,5 +404,14 @@ class SettingsView {
   show() {
     const shown = (this.rows ?? []).filter(({ key, value }) => `${key} ${value}`.toLowerCase().includes(this.wanted));
     fill(this.body, shown.map(({ key, value, own }) => h("tr", { class: own ? "own" : "" }, h("th", { scope: "row", class: "outside" }, key), h("td", { class: "outside" }, value))), shown.length === 0 ? h("tr", {}, h("td", { class: "empty" }, "No setting has this in it.")) : null);
+  }
+
+  /** Shows config.toml as it is: what the user set, and all of it with that marked. */
+  text(lines, given) {
+    if (lines.length === 0) return fill(this.file, h("p", { class: "empty" }, "The run's folder has no config.toml."));
+    const code = (label, ...inside) => h("pre", { class: "outside", tabindex: "0", role: "region", "aria-label": label }, inside);
+    const whole = lines.map(({ text, set }) => [set ? h("mark", {}, text) : text, "\n"]);
+    fill(this.file, given.length > 0 ? [h("p", { class: "caption" }, "What was set in files and by flags. All other keys have their defaults."), code("Keys that were set", given.join("\n"))] : null,
+      h("details", {}, h("summary", {}, "config.toml"), code("All of config.toml", whole)));
   }
 }

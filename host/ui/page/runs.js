@@ -5,6 +5,7 @@ import { ask } from "./ask.js";
 import { ago, count, duration, number, isMarked, eventTone } from "./format.js";
 import { Controls, Curves } from "./curves.js";
 import { lineColour } from "./chart.js";
+import { groupLines, groupsOf, groupsTable } from "./comparison.js";
 import { address, connection } from "./place.js";
 
 const REFRESH = 3000;
@@ -38,6 +39,7 @@ class Runs {
     this.sparks = new Map();
     this.colours = new Map();
     this.range = {};
+    [this.charts, this.compared, this.isAveraged] = [null, null, false];
     this.body = h("tbody");
     this.head = h("thead");
     this.note = h("p", { class: "caption" });
@@ -47,13 +49,21 @@ class Runs {
       all.textContent = this.curves.key ? "All metrics" : "Key metrics";
       this.curves.update();
     } }, "All metrics");
-    this.curves = new Curves(() => this.lines(), this.controls, { key: true, sync: "runs", zoomed: (from, to) => this.zoom(from, to) });
+    this.curves = new Curves(() => this.lines(), this.controls, { charts: () => this.charts, key: true, sync: "runs", zoomed: (from, to) => this.zoom(from, to) });
     this.differences = h("section", { class: "differences" });
-    this.compared = h("section", { "aria-label": "Curves" }, h("div", { class: "bar" }, h("h2", {}, "Curves"), this.controls.element, all), this.curves.element);
+    const average = h("input", { type: "checkbox", onchange: (e) => this.average(e.target.checked) });
+    this.seeds = h("label", { hidden: true }, average, " Average runs that differ in their seed only");
+    this.seeds.box = average;
+    this.values = h("div");
+    const values = h("details", { open: about.frozen, ontoggle: () => this.compare() }, h("summary", {}, h("h2", {}, "Values")), this.values);
+    this.groups = h("section", { hidden: true }, values);
+    this.groups.details = values;
+    this.omitted = h("p", { class: "caption" });
+    this.figures = h("section", { "aria-label": "Curves" }, h("div", { class: "bar" }, h("h2", {}, "Curves"), this.controls.element, this.seeds, all), this.omitted, this.curves.element);
     const find = h("input", { type: "search", placeholder: "Filter runs", "aria-label": "Filter runs", oninput: (e) => ((this.wanted = e.target.value.toLowerCase()), this.table()) });
     this.count = h("span", { class: "muted" });
-    fill(main, h("section", {}, h("div", { class: "bar" }, h("h1", {}, "Runs"), this.count, find), h("div", { class: "scroll" }, h("table", { class: "runs" }, this.head, this.body)), this.note), this.differences, this.compared);
-    this.timer = setInterval(() => document.hidden || this.load().catch(() => connection("away")), REFRESH);
+    fill(main, h("section", {}, h("div", { class: "bar" }, h("h1", {}, about.frozen ? "Comparison" : "Runs"), this.count, find), h("div", { class: "scroll" }, h("table", { class: "runs" }, this.head, this.body)), this.note), this.differences, this.groups, this.figures);
+    if (!about.frozen) this.timer = setInterval(() => document.hidden || this.load().catch(() => connection("away")), REFRESH);
   }
 
   leave() {
@@ -73,7 +83,9 @@ class Runs {
     this.runs = answer.runs;
     if (this.chosen === null && this.runs.length > 0) {
       const newest = [...this.runs].filter((run) => run.step !== null).sort((a, b) => (b.started ?? 0) - (a.started ?? 0));
-      this.chosen = new Set(newest.slice(0, CHOSEN_AT_FIRST).map((run) => run.name));
+      // A file is about these runs, so all of them are compared that can be told apart.
+      const first = this.about.frozen ? this.runs.slice(0, MOST_CHOSEN) : newest.slice(0, CHOSEN_AT_FIRST);
+      this.chosen = new Set(first.map((run) => run.name));
       this.colour();
     }
     this.table();
@@ -101,13 +113,14 @@ class Runs {
     if (this.runs.length === 0) {
       fill(this.head);
       fill(this.body, h("tr", {}, h("td", { class: "empty" }, "No run in this folder yet. Start one, as in ", h("code", {}, "rlhost --plugin tldr_length_reward.wasm --output-dir runs/first"), ": it appears here.")));
-      this.compared.hidden = true;
+      this.figures.hidden = true;
       return;
     }
-    this.compared.hidden = false;
+    this.figures.hidden = false;
     // Settings that some runs lack, such as those of a reward, are among those of chosen runs.
     const common = Object.keys(this.settings).filter((key) => this.runs.every((run) => this.settings[key][run.name] !== undefined));
     const keys = common.slice(0, MOST_SETTINGS);
+    const columns = COLUMNS.filter(({ key }) => !(this.about.frozen && key === "left"));
     const heading = ({ key, title, text }) => {
       const own = this.sort.key === key;
       const click = () => {
@@ -116,7 +129,7 @@ class Runs {
       };
       return h("th", { scope: "col", class: text ? "" : "number", "aria-sort": own ? (this.sort.down ? "descending" : "ascending") : null }, h("button", { class: "plain", onclick: click }, title, own ? (this.sort.down ? " \u2193" : " \u2191") : ""));
     };
-    fill(this.head, h("tr", {}, h("th", { class: "choose" }, h("span", { class: "hidden" }, "Compare")), COLUMNS.map(heading), h("th", { scope: "col" }, "Curve"), keys.map((key) => h("th", { scope: "col", class: "setting outside" }, key))));
+    fill(this.head, h("tr", {}, h("th", { class: "choose" }, h("span", { class: "hidden" }, "Compare")), columns.map(heading), h("th", { scope: "col" }, "Curve"), keys.map((key) => h("th", { scope: "col", class: "setting outside" }, key))));
     const column = COLUMNS.find(({ key }) => key === this.sort.key);
     const shown = this.runs.filter((run) => this.wanted === "" || `${run.name} ${run.state} ${keys.map((key) => this.settings[key][run.name]).join(" ")}`.toLowerCase().includes(this.wanted));
     shown.sort((a, b) => {
@@ -151,7 +164,7 @@ class Runs {
       cell("Reward", number(run.reward ?? run.eval_reward)),
       cell("Length", number(run.length)),
       cell("Steps/s", number(run.rate)),
-      cell("Time left", run.left === null ? "" : duration(run.left)),
+      this.about.frozen ? null : cell("Time left", run.left === null ? "" : duration(run.left)),
       cell("Started", ago(run.started)),
       h("td", { class: "curve", data: { label: "Reward" } }, spark ? sparkline(spark, { label: "Reward over the steps" }) : null),
       keys.map((key) => h("td", { class: "setting outside", data: { label: key } }, this.settings[key][run.name] ?? "\u2013")));
@@ -180,31 +193,80 @@ class Runs {
     if (wanted.length > 0) {
       try {
         const { runs } = await ask("series", { run: wanted, x: this.controls.axis, points: 400, ...this.range });
-        for (const [name, data] of Object.entries(runs)) this.data.set(name, data);
+        const zoomed = this.range.from !== undefined;
+        for (const [name, data] of Object.entries(runs)) this.data.set(name, { ...data, zoomed });
         await this.eventsOf(wanted);
       } catch (error) {
         this.note.textContent = error.message;
       }
     }
+    await this.plan();
     this.curves.update();
     this.differ();
+    this.compare();
+  }
+
+  /** Asks which charts the chosen runs have, if they have other metrics than before. */
+  async plan() {
+    const names = [...(this.chosen ?? [])].filter((name) => this.data.has(name));
+    const key = JSON.stringify([names.length > 1 ? "several" : names, [...new Set(names.flatMap((name) => Object.keys(this.data.get(name).series)))].sort()]);
+    if (key === this.planned) return;
+    this.planned = key;
+    this.charts = names.length === 0 ? { sections: [], others: [] } : await ask("charts", { run: names }).catch(() => this.charts);
+  }
+
+  /** Shows groups of the chosen runs with their values, if that is open: it reads all of their metrics. */
+  async compare() {
+    const names = [...(this.chosen ?? [])].filter((name) => this.data.has(name)).sort();
+    this.groups.hidden = names.length < 2;
+    // Averages are of several runs that differ in their seed.
+    const seeds = this.about.frozen ? (await ask("comparison", {}).catch(() => null))?.has_seeds : this.settings.seed !== undefined;
+    this.seeds.hidden = names.length < 2 || !seeds;
+    if (this.groups.hidden || !(this.groups.details.open || this.isAveraged)) return;
+    const key = names.join("\n");
+    if (key !== this.comparedNames) {
+      this.comparedNames = key;
+      try {
+        this.compared = await ask("comparison", { run: names });
+      } catch (error) {
+        this.compared = null;
+        fill(this.values, h("p", { class: "bad" }, error.message));
+      }
+    }
+    if (this.compared === null) return;
+    const averaged = this.isAveraged && this.compared.has_seeds;
+    const groups = groupsOf(this.compared, names);
+    const colour = (group) => (averaged ? groups.indexOf(group) : group.runs.length === 1 ? (this.colours.get(group.runs[0]) ?? null) : null);
+    fill(this.values, groupsTable(this.compared, names, colour));
+    const left = [[this.compared.omitted_groups, "group"], [this.compared.omitted_metrics, "metric"]].filter(([n]) => averaged && n > 0);
+    this.omitted.textContent = left.map(([n, what]) => `${count(n, what)} ${n === 1 ? "has" : "have"} no curve.`).join(" ");
+    if (averaged) this.curves.update();
+  }
+
+  /** Draws the means of groups, with bands over their seeds, or each run. */
+  average(yes) {
+    this.isAveraged = yes;
+    this.curves.update();
+    this.compare();
   }
 
   /** Asks for the events of runs, which charts mark if they are few. */
   async eventsOf(names) {
     await Promise.all(names.map(async (name) => {
-      const run = await ask("run", { run: name });
+      const run = await ask("run", { run: name }).catch(() => ({ events: [] }));
       const data = this.data.get(name);
-      if (data && this.controls.axis === "step") data.events = run.events.filter((event) => isMarked(event.kind) && !event.undone && event.step !== null);
+      if (data) data.events = run.events.filter((event) => isMarked(event.kind) && !event.undone && event.step !== null);
     }));
   }
 
   lines() {
+    if (this.isAveraged && this.compared?.has_seeds) return groupLines(this.compared, [...(this.chosen ?? [])]);
     const chosen = this.runs.filter((run) => this.chosen?.has(run.name) && this.data.has(run.name));
     return chosen.map((run) => {
       const data = this.data.get(run.name);
-      const marks = (data.events ?? []).map((event) => ({ x: event.step, kind: event.kind, plugin: event.plugin, tone: eventTone(event.kind), text: `${run.name}: ${event.text}` }));
-      return { name: run.name, label: run.name, colour: this.colours.get(run.name) ?? 0, data, marks };
+      const marks = (data.events ?? []).map((event) => ({ x: event.step, step: event.step, kind: event.kind, plugin: event.plugin, tone: eventTone(event.kind), text: `${run.name}: ${event.text}` }));
+      const drawn = this.controls.axis === "step" ? marks : [];
+      return { name: run.name, label: run.name, colour: this.colours.get(run.name) ?? 0, data, marks: drawn, changes: marks };
     });
   }
 

@@ -1,8 +1,11 @@
 //! The files of the page, which are part of the binary.
 
-use crate::report::{CHART_LIBRARY, CHART_STYLE};
+/// The library that draws charts, which defines `uPlot`, and the style of its elements.
+pub(crate) const CHART_LIBRARY: &str = include_str!("../vendor/uplot/uPlot.iife.min.js");
+pub(crate) const CHART_STYLE: &str = include_str!("../vendor/uplot/uPlot.min.css");
 
 const SCRIPT: &str = "text/javascript; charset=utf-8";
+const LIBRARY: &str = "uplot.js";
 const STYLE: &str = "text/css; charset=utf-8";
 
 /// A file of the page.
@@ -22,28 +25,47 @@ macro_rules! asset {
 }
 
 /// All of them.
-pub(crate) const ASSETS: [Asset; 20] = [
+pub(crate) const ASSETS: [Asset; 29] = [
     Asset { path: "", kind: "text/html; charset=utf-8", text: include_str!("../page/index.html") },
     asset!("app.js", SCRIPT),
     asset!("ask.js", SCRIPT),
     asset!("chart.js", SCRIPT),
+    asset!("comparison.js", SCRIPT),
     asset!("completions.js", SCRIPT),
     asset!("curves.js", SCRIPT),
     asset!("dom.js", SCRIPT),
     asset!("fork.js", SCRIPT),
     asset!("form.js", SCRIPT),
+    asset!("events.js", SCRIPT),
+    asset!("flags.js", SCRIPT),
     asset!("format.js", SCRIPT),
+    asset!("found.js", SCRIPT),
+    asset!("frozen.js", SCRIPT),
+    asset!("kept.js", SCRIPT),
+    asset!("metrics.js", SCRIPT),
     asset!("place.js", SCRIPT),
     asset!("rewards.js", SCRIPT),
     asset!("run.js", SCRIPT),
     asset!("runs.js", SCRIPT),
     asset!("steer.js", SCRIPT),
     asset!("tokens.js", SCRIPT),
+    asset!("story.js", SCRIPT),
+    asset!("versions.js", SCRIPT),
     asset!("whatif.js", SCRIPT),
     asset!("style.css", STYLE),
-    Asset { path: "uplot.js", kind: SCRIPT, text: CHART_LIBRARY },
+    Asset { path: LIBRARY, kind: SCRIPT, text: CHART_LIBRARY },
     Asset { path: "uplot.css", kind: STYLE, text: CHART_STYLE },
 ];
+
+/// Returns the text of the file at a path; nothing if there is none.
+pub(crate) fn text(path: &str) -> &'static str {
+    find(path).map_or("", |asset| asset.text)
+}
+
+/// Returns the modules of the page, in any order.
+pub(crate) fn modules() -> impl Iterator<Item = Asset> {
+    ASSETS.into_iter().filter(|asset| asset.kind == SCRIPT && asset.path != LIBRARY)
+}
 
 /// Returns the file at a path.
 pub(crate) fn find(path: &str) -> Option<Asset> {
@@ -61,7 +83,7 @@ mod tests {
         let html = find("").unwrap().text;
         assert!(!html.contains("<style") && !html.contains(" style=") && !html.contains(" onclick"), "{html}");
         assert!(html.matches("<script").all(|_| true) && !html.contains("<script>"), "{html}");
-        for asset in ASSETS.iter().filter(|asset| asset.kind == SCRIPT && asset.path != "uplot.js") {
+        for asset in modules() {
             for markup in ["innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "new Function"] {
                 assert!(!asset.text.contains(markup), "{} uses {markup}", asset.path);
             }
@@ -70,7 +92,7 @@ mod tests {
 
     #[test]
     fn modules_import_files_that_are_served() {
-        for asset in ASSETS.iter().filter(|asset| asset.kind == SCRIPT && asset.path != "uplot.js") {
+        for asset in modules() {
             for line in asset.text.lines().filter(|line| line.starts_with("import ")) {
                 let from = line.rsplit('"').nth(1).unwrap_or_default();
                 let path = from.strip_prefix("./").unwrap_or_else(|| panic!("{}: {line}", asset.path));

@@ -44,12 +44,19 @@ const FRESH: Duration = Duration::from_secs(2);
 pub(crate) struct Listing {
     root: PathBuf,
     listed: Mutex<(Instant, Arc<Vec<Found>>)>,
+    /// Whether the runs were named, so that others are none of them.
+    is_fixed: bool,
 }
 
 impl Listing {
     pub fn new(root: PathBuf) -> Self {
         let listed = Mutex::new((Instant::now(), Arc::new(runs(&root))));
-        Self { root, listed }
+        Self { root, listed, is_fixed: false }
+    }
+
+    /// Lists these runs alone.
+    pub fn of(runs: Vec<Found>) -> Self {
+        Self { root: PathBuf::new(), listed: Mutex::new((Instant::now(), Arc::new(runs))), is_fixed: true }
     }
 
     /// Returns the folder.
@@ -60,7 +67,7 @@ impl Listing {
     /// Returns the runs, listed again after a while.
     pub fn runs(&self) -> Arc<Vec<Found>> {
         let mut listed = self.listed.lock().unwrap_or_else(PoisonError::into_inner);
-        if listed.0.elapsed() > FRESH || listed.1.is_empty() {
+        if !self.is_fixed && (listed.0.elapsed() > FRESH || listed.1.is_empty()) {
             *listed = (Instant::now(), Arc::new(runs(&self.root)));
         }
         Arc::clone(&listed.1)

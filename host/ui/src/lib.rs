@@ -1,7 +1,8 @@
 //! `rlhost ui`: a page in the browser that shows runs while they train, and steers them if it may.
 //!
 //! `api/` answers in JSON what the page asks. It reads runs only through `records`, and only what is new of a file (`followed`).
-//! The page itself is plain ES modules in `page/`, part of the binary. What changes a run, or needs plugins, is a [`Backend`], which
+//! The page itself is plain ES modules in `page/`, part of the binary. `frozen/` puts it into one file with the answers inside: the report
+//! of a run, and a comparison of several. What changes a run, or needs plugins, is a [`Backend`], which
 //! the command line implements with what `rlhost swap` and `rlhost replay` do.
 
 mod access;
@@ -9,12 +10,14 @@ mod api;
 mod assets;
 mod backend;
 mod folder;
+mod frozen;
 mod server;
 mod store;
 #[cfg(test)]
 mod tests;
 
 pub use backend::{Backend, Question, Rescored};
+pub use frozen::FrozenPage;
 pub use server::{Page, Settings};
 
 use rlhost_config as config;

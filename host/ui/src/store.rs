@@ -13,11 +13,26 @@ const MOST_RUNS: usize = 300;
 /// How long one request may read what is new.
 pub(crate) const PATIENCE: Duration = Duration::from_millis(250);
 
-/// Signs of why a run does not learn, and until when they need not be looked for again.
-pub(crate) struct Signs {
-    pub value: Value,
+/// What took long to find, and until when it need not be looked for again.
+pub(crate) struct Cached<T> {
+    pub value: T,
     pub until: Instant,
 }
+
+/// A report as JSON.
+#[derive(Clone)]
+pub(crate) struct Told {
+    pub value: Arc<Value>,
+    /// Bytes of the events, and how many metrics, it knows.
+    pub events: u64,
+    pub metrics: usize,
+    /// When it was begun to be put together, and how long that took.
+    pub begun: Instant,
+    pub took: Duration,
+}
+
+/// A place for what was found.
+pub(crate) type Slot<T> = Arc<Mutex<Option<Cached<T>>>>;
 
 /// A run that is kept.
 struct Kept {
@@ -25,7 +40,9 @@ struct Kept {
     used: Instant,
     run: Arc<Mutex<Followed>>,
     /// Why it does not learn, as last looked for.
-    signs: Arc<Mutex<Option<Signs>>>,
+    signs: Slot<Value>,
+    /// What a report says of it.
+    report: Slot<Told>,
 }
 
 /// The runs that were looked at, by their folders.
@@ -39,8 +56,13 @@ impl Store {
     }
 
     /// Returns the signs of a run as last looked for.
-    pub fn signs(&self, path: &Path) -> Arc<Mutex<Option<Signs>>> {
+    pub fn signs(&self, path: &Path) -> Slot<Value> {
         self.kept(path, |kept| Arc::clone(&kept.signs))
+    }
+
+    /// Returns the report of a run as last put together.
+    pub fn report(&self, path: &Path) -> Slot<Told> {
+        self.kept(path, |kept| Arc::clone(&kept.report))
     }
 
     fn kept<T>(&self, path: &Path, part: impl FnOnce(&Kept) -> T) -> T {
@@ -49,7 +71,10 @@ impl Store {
             let oldest = runs.iter().min_by_key(|(_, kept)| kept.used).map(|(path, _)| path.clone());
             oldest.map(|path| runs.remove(&path));
         }
-        let new = || Kept { used: Instant::now(), run: Arc::new(Mutex::new(Followed::new(path))), signs: Arc::default() };
+        let new = || {
+            let run = Arc::new(Mutex::new(Followed::new(path)));
+            Kept { used: Instant::now(), run, signs: Arc::default(), report: Arc::default() }
+        };
         let kept = runs.entry(path.to_owned()).or_insert_with(new);
         kept.used = Instant::now();
         part(kept)

@@ -191,7 +191,9 @@ fn runs_are_reached_by_the_names_that_are_listed_alone() {
     assert_eq!(names, [("a", "interrupted"), ("b/c", "finished")]);
     assert_eq!((&runs["runs"][0]["reward"], &runs["runs"][0]["step"]), (&json!(2.5), &json!(3)));
     for name in ["..", "../a", "a/..", "/etc", "b", "b%2F..%2Fa", "%2e%2e", "b%2Fc%2F", ""] {
-        for route in ["run", "plugins", "diagnosis", "series", "live", "completions", "source"] {
+        for route in
+            ["run", "plugins", "diagnosis", "story", "charts", "metrics", "events", "series", "live", "completions", "source"]
+        {
             let answer = served.get(&format!("api/{route}?run={name}"));
             assert!(matches!(answer.status, 400 | 404), "{route} {name}: {}", answer.status);
         }
@@ -224,6 +226,34 @@ fn hostile_names_and_texts_are_shown_as_they_are() {
     for query in ["plugin=..%2F..%2Fx&hash=abababababab", "plugin=..%2F..%2Fx&hash=..", "plugin=a&hash=0", "plugin=a"] {
         assert!(matches!(served.get(&format!("api/source?run=a&{query}")).status, 400 | 404), "{query}");
     }
+}
+
+#[test]
+fn a_story_is_told_again_after_an_event() {
+    let served = Served::new(false);
+    let rows: Vec<Value> = (1..=4).map(|step| json!({"step": step, "reward": step, "rewards/r/mean": 2 * step})).collect();
+    served.run("a", &[started(), loaded("r", "aa")], &rows, &[]);
+    let story = served.get("api/story?run=a").json();
+    assert_eq!((&story["marks"], &story["key_figures"][0]["last"]), (&json!([]), &json!("4")));
+    assert_eq!(
+        served.get("api/metrics?run=a").json()["rows"][0],
+        json!({"name": "reward", "values": [1.0, 4.0, 1.0, 4.0], "steps": [1, 4]})
+    );
+    let swapped = json!({"event": "plugin_swapped", "plugin": "r", "from": "aa", "to": "bb", "step": 2});
+    let file = RunFiles(&served.root.path().join("a")).events();
+    File::options().append(true).open(file).unwrap().write_all(format!("{swapped}\n").as_bytes()).unwrap();
+    // It rests for twice as long as it took.
+    let marks = (0..2000).find_map(|_| {
+        std::thread::sleep(Duration::from_millis(5));
+        let marks = served.get("api/story?run=a").json()["marks"].take();
+        (marks != json!([])).then_some(marks)
+    });
+    assert_eq!(marks.unwrap()[0]["word"], "swapped");
+    let charts = served.get("api/charts?run=a").json();
+    assert_eq!(charts["sections"][0]["charts"][1]["lines"][0]["breaks"], json!([2]));
+    assert_eq!(served.get("api/events?run=a").json()["rows"].as_array().unwrap().len(), 3);
+    assert_eq!(served.get("api/series?run=a").json()["runs"]["a"]["breaks"], json!([2]));
+    assert_eq!((served.get("api/charts").status, served.get("api/comparison?run=a").status), (400, 400));
 }
 
 #[test]

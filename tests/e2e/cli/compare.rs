@@ -44,7 +44,11 @@ fn runs_are_compared_in_a_table_on_a_page_and_as_json() {
     }
 
     let page = std::fs::read_to_string(place.path("runs/comparison.html")).unwrap();
-    assert!(page.contains("Comparison of 4 runs") && page.contains("<code>learning_rate</code>"));
+    assert!(page.contains("<title>Comparison of 4 runs"));
+    let answers = rlhost_tests::answers(&page);
+    assert!(answers["settings"]["learning_rate"].is_object(), "{}", answers["settings"]);
+    let groups = answers["comparison"]["groups"].as_array().unwrap();
+    assert_eq!(groups.iter().map(|group| group["runs"].as_array().unwrap().len()).collect::<Vec<_>>(), [2, 2]);
     assert!(!["src=", "href=\"http", "@import", "url("].iter().any(|loads| page.contains(loads)), "the page loads nothing");
     // Single runs, with the page elsewhere.
     let two = ["compare", "runs/0.001-1", "runs/0.01-1", "--metric", "grad_norm", "--output", "two.html"];

@@ -368,8 +368,12 @@ fn recorded_turns_are_played_again_with_another_environment_or_reward() {
     let by_length = replayed(&["--plugin", "tldr_length_reward.wasm"]);
     assert!(by_length.contains("16 completions of"), "{by_length}");
     place.run(&["report", "run"]).succeeded();
-    let page = std::fs::read_to_string(place.path("run/report.html")).unwrap();
-    assert!(page.contains("<details class=\"turns\">") && page.contains("class=\"turn reply\""));
+    let item = &place.report("run")["of_runs"]["group"]["run"]["groups"][0]["items"][0];
+    let messages = item["messages"].as_array().unwrap();
+    assert!(
+        messages.iter().any(|message| message["turn"] == 0) && messages.iter().any(|message| message["turn"].is_null()),
+        "{item}"
+    );
     place.write("plain.jsonl", "{\"prompt\": \"a\"}\n{\"prompt\": \"b\"}\n");
     let mut plain = vec!["train", "--model", tiny(), "--dataset", "plain.jsonl", "--plugin", "tldr_length_reward.wasm"];
     plain.extend(["--max-steps", "1", "--num-generations", "2", "--per-device-train-batch-size", "4", "--output-dir", "plain"]);

@@ -213,8 +213,9 @@ fn an_edit_that_the_run_refused_is_no_setting_of_it_and_no_dead_end() {
         let advice = "config.toml was edited, and the run has not taken the edit up; to go on without it: rlhost resume run --discard-edits";
         assert!(refused.error().contains(advice), "{to}: {}", refused.error());
         place.run(&["report", "run"]).succeeded();
-        let page = fs::read_to_string(place.path("run/report.html")).unwrap();
-        assert!(page.contains("the run has not taken the edit up") && page.contains("target = 20\n"), "{to}");
+        let config = &place.report("run")["of_runs"]["config"]["run"];
+        assert!(config["note"].as_str().unwrap().contains("the run has not taken the edit up"), "{to}");
+        assert_eq!(config["settings"]["plugin.tldr_length_reward.config.target"], "20", "{to}");
         let shown = place.run(&["compare", "run", "run/../run", "--json"]);
         assert!(shown.error().contains("is one run"), "{}", shown.stderr);
         place.run(&["replay", "run", "--plugin", "tldr_length_reward.wasm"]).succeeded();
@@ -228,8 +229,7 @@ fn an_edit_that_the_run_refused_is_no_setting_of_it_and_no_dead_end() {
     assert_eq!(line["groups"].as_array().unwrap().len(), 1, "{line}");
     place.run(&["resume", "run", "--max-steps", "3", "--discard-edits"]).succeeded();
     assert_eq!(fs::read_to_string(&file).unwrap(), whole.replacen("max_steps = 2", "max_steps = 3", 1));
-    let page = fs::read_to_string(place.path("run/report.html")).unwrap();
-    assert!(!page.contains("the run has not taken the edit up"));
+    assert_eq!(place.report("run")["of_runs"]["config"]["run"]["note"], Value::Null);
 }
 
 /// A metric of a window.
@@ -471,6 +471,13 @@ fn a_report_of_more_metrics_than_there_is_room_for_is_small_and_says_so() {
     let page = fs::read_to_string(place.path("run/report.html")).unwrap();
     assert!(page.contains("only the first 4096 metrics are shown"), "{}", &page[..page.len().min(2000)]);
     assert!(page.contains("metrics and steps; its last"), "the steps that are left out");
+    let points: usize = place.report("run")["series"]["run"]["series"]
+        .as_object()
+        .unwrap()
+        .values()
+        .map(|s| s["y"].as_array().unwrap().len())
+        .sum();
+    assert!(points <= 1_000_000, "{points}");
     assert!(page.len() < 64 << 20, "{} bytes", page.len());
 }
 

@@ -398,8 +398,9 @@ fn an_evaluation_has_its_own_sampling_rewards_and_pass_at_k_and_changes_no_train
         assert!((0.0..=1.0).contains(&value("eval_maj@3")) && value("eval_pass@3/stderr") >= 0.0);
         assert!(line.get("eval_maj@1").is_none());
     }
-    let report = fs::read_to_string(place.path("evaluated/report.html")).unwrap();
-    assert!(report.contains("<h2 id=\"evaluations\">") && report.contains("eval_pass@3</th><td class=\"number\">"));
+    let told = &place.report("evaluated")["of_runs"]["story"]["evaluated"]["evaluations"];
+    let pass = told.as_array().unwrap().iter().find(|row| row["name"] == "eval_pass@3").unwrap_or_else(|| panic!("{told}"));
+    assert!(pass["last"].as_str().unwrap().contains(" \u{b1} "), "{pass}");
     // As much as there is to say of it, `eval` says too.
     let said = place.run(&["eval", "evaluated/checkpoint-6", "--json"]).succeeded().stdout.clone();
     let said: Value = serde_json::from_str(&said).unwrap();

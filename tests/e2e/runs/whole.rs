@@ -3,7 +3,7 @@
 #![allow(clippy::print_stdout)]
 
 use rlhost_tests::{Place, tiny};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len() as f64
@@ -250,7 +250,10 @@ fn a_quiet_run_says_nothing_and_every_run_has_a_report() {
     quiet.succeeded();
     assert_eq!((quiet.stdout.as_str(), quiet.stderr.as_str()), ("", ""));
     let page = std::fs::read_to_string(place.path("quiet/report.html")).unwrap();
-    assert!(page.contains("tldr_length_reward") && !page.contains("http-equiv=\"refresh\""));
+    assert!(!page.contains("http-equiv=\"refresh\""));
+    let answers = place.report("quiet");
+    assert_eq!(answers["of_runs"]["story"]["quiet"]["rewards"], json!([["tldr_length_reward", "1"]]));
+    assert_eq!(answers["runs"]["runs"][0]["state"], "finished");
     let loud = place.train("loud", &["--max-steps", "2"]);
     assert!(loud.succeeded().stdout.contains("report:     loud/report.html"), "{}", loud.stdout);
     let nothing = place.run(&["report", "nowhere"]);

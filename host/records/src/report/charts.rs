@@ -12,14 +12,24 @@ const SMALL_PART: f64 = 0.01;
 /// What lines of evaluations are called.
 const EVALUATION: &str = "evaluation";
 
-/// Note on a line without another band, if each point stands for several steps.
-const EXTREMES: &str = "band: minimum to maximum";
+/// What the names of metrics of evaluations begin with.
+const EVALUATED: &str = "eval_";
+
+/// Which metrics share a chart.
+#[derive(Debug, Default, Serialize)]
+pub struct Charts {
+    /// Charts by what they are about.
+    pub sections: Vec<Section>,
+    /// A chart for each other metric.
+    pub others: Vec<Chart>,
+}
 
 /// Charts under one heading.
 #[derive(Debug, Serialize)]
-pub(super) struct Section {
+pub struct Section {
+    /// The heading.
     pub title: &'static str,
-    pub id: &'static str,
+    /// Its charts.
     pub charts: Vec<Chart>,
     /// Charts of metrics that are 0 in every step.
     pub zero: Vec<Chart>,
@@ -27,11 +37,14 @@ pub(super) struct Section {
 
 /// A chart.
 #[derive(Debug, Serialize)]
-pub(super) struct Chart {
-    pub id: String,
+pub struct Chart {
+    /// Its heading.
     pub title: String,
+    /// What is beside the heading.
     pub note: String,
+    /// How it is drawn.
     pub kind: Kind,
+    /// Its lines.
     pub lines: Vec<Line>,
     /// The stretches between swaps of rewards; empty if there is only one.
     pub eras: Vec<Era>,
@@ -40,39 +53,38 @@ pub(super) struct Chart {
 /// How a chart is drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum Kind {
+pub enum Kind {
+    /// As lines.
     Lines,
-    /// Values between 0 and 1.
+    /// As lines of values between 0 and 1.
     Share,
     /// The total as a line, its parts as stacked layers.
     Stack,
 }
 
-/// A line of a chart. Numbers are indices of the page's series.
-#[derive(Debug, Serialize)]
-pub(super) struct Line {
+/// A line of a chart. Metrics go by their names, as curves have them.
+#[derive(Clone, Debug, Serialize)]
+pub struct Line {
+    /// What it is called.
     pub label: String,
-    pub series: usize,
+    /// The metric.
+    pub metric: String,
+    #[serde(skip)]
+    series: usize,
     /// The number of its colour.
     pub colour: usize,
     /// Whether it is of evaluations, which only some steps have.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub evaluation: bool,
-    /// The points at which the line breaks, since a plugin was swapped there.
+    /// The steps after which the line breaks, since a plugin was swapped there.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub breaks: Vec<usize>,
-    /// The standard deviation, drawn on both sides.
+    pub breaks: Vec<u64>,
+    /// The metric with its standard deviation, drawn on both sides.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub around: Option<usize>,
-    /// Minimum and maximum of the values that the line averages.
+    pub around: Option<String>,
+    /// The metrics with the least and the greatest of the values that the line averages.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub between: Option<(usize, usize)>,
-}
-
-impl Line {
-    fn new(label: &str, series: usize) -> Self {
-        Self { label: label.to_owned(), series, colour: 0, evaluation: false, breaks: Vec::new(), around: None, between: None }
-    }
+    pub between: Option<[String; 2]>,
 }
 
 /// The band around a chart's first line.
@@ -160,9 +172,18 @@ const SPEED: &[Plan] = &[
     lines("Waiting for a checkpoint, in seconds", &[("wait", "time/checkpoint")]),
 ];
 
+/// Charts of metrics with fixed names, under their headings.
+const PLANS: [(&str, &[Plan]); 5] = [
+    ("Rewards", REWARD),
+    ("Preferences", PREFERENCES),
+    ("Completions", COMPLETIONS),
+    ("Optimisation", OPTIMISATION),
+    ("Speed", SPEED),
+];
+
 /// Returns the names of the metrics that have a place in a chart, besides those of rewards and of a step's parts.
 pub(super) fn metrics_read() -> impl Iterator<Item = &'static str> {
-    let plans = [REWARD, PREFERENCES, COMPLETIONS, OPTIMISATION, SPEED].into_iter().flatten();
+    let plans = PLANS.into_iter().flat_map(|(_, plans)| plans);
     plans.flat_map(|plan| {
         let band = match plan.band {
             Band::Around(name) => [Some(name), None],
@@ -173,9 +194,9 @@ pub(super) fn metrics_read() -> impl Iterator<Item = &'static str> {
     })
 }
 
-/// Returns the page's charts, and charts of all other metrics.
-pub(super) fn arrange(figures: &Figures, eras: &Eras<'_>, weights: &[(String, f64)]) -> (Vec<Section>, Vec<Chart>) {
-    let mut drawing = Drawing { figures, eras, shown: BTreeSet::new(), charts: 0 };
+/// Returns the charts of a run.
+pub(super) fn arrange(figures: &Figures, eras: &Eras<'_>, weights: &[(String, f64)]) -> Charts {
+    let mut drawing = Drawing { figures, eras, shown: BTreeSet::new() };
     let mut reward = drawing.plans(&REWARD[..1]);
     reward.extend(drawing.single_rewards(weights));
     reward.extend(drawing.groups());
@@ -185,19 +206,21 @@ pub(super) fn arrange(figures: &Figures, eras: &Eras<'_>, weights: &[(String, f6
     let optimisation = drawing.plans(OPTIMISATION);
     let mut speed: Vec<Chart> = drawing.step_time().into_iter().collect();
     speed.extend(drawing.plans(SPEED));
+    let plugins = drawing.errors().into_iter().collect();
     let sections = [
-        ("Rewards", "rewards", reward),
-        ("Preferences", "preferences", preferences),
-        ("Completions", "completions", completions),
-        ("Optimisation", "optimisation", optimisation),
-        ("Speed", "speed", speed),
+        ("Rewards", reward),
+        ("Preferences", preferences),
+        ("Completions", completions),
+        ("Optimisation", optimisation),
+        ("Speed", speed),
+        ("Plugins", plugins),
     ];
-    let sections = sections.map(|(title, id, charts)| {
+    let sections = sections.map(|(title, charts): (_, Vec<Chart>)| {
         let (zero, charts) = charts.into_iter().partition(|chart| is_zero(figures, chart));
-        Section { title, id, charts, zero }
+        Section { title, charts, zero }
     });
     let others = drawing.others();
-    (sections.into_iter().filter(|s| !s.charts.is_empty() || !s.zero.is_empty()).collect(), others)
+    Charts { sections: sections.into_iter().filter(|s| !s.charts.is_empty() || !s.zero.is_empty()).collect(), others }
 }
 
 /// Returns whether a chart has nothing but zeros to show.
@@ -205,38 +228,90 @@ fn is_zero(figures: &Figures, chart: &Chart) -> bool {
     chart.lines.iter().all(|line| figures.series[line.series].values.iter().flatten().all(|v| *v == 0.0))
 }
 
+/// Returns charts of several runs, one for each of these metrics.
+pub(super) fn one_by_one(metrics: &BTreeSet<String>) -> Charts {
+    let mut left = metrics.clone();
+    let mut take = |title: String, metric: &str, kind| left.take(metric).map(|metric| Chart::of_one(title, metric, kind));
+    let mut sections = Vec::new();
+    for (title, plans) in PLANS {
+        let mut charts = Vec::new();
+        for plan in plans {
+            let evaluated = |metric: &str| format!("{EVALUATED}{metric}");
+            let is_there = |metric: &str| metrics.contains(metric) || metrics.contains(&evaluated(metric));
+            let is_alone = plan.lines.iter().filter(|(_, metric)| is_there(metric)).count() == 1;
+            for (label, metric) in plan.lines {
+                let own = if is_alone { plan.title.to_owned() } else { format!("{}: {label}", plan.title) };
+                charts.extend(take(own.clone(), metric, plan.kind));
+                charts.extend(take(format!("{own}, {EVALUATION}"), &evaluated(metric), plan.kind));
+            }
+        }
+        if title == "Rewards" {
+            let means = metrics.iter().filter_map(|name| Some((name, mean_of(name)?)));
+            let means: Vec<(&String, &str)> = means.collect();
+            // The mean of an only reward is the reward.
+            let several = means.iter().filter(|(name, _)| !name.starts_with(EVALUATED)).count() > 1;
+            for (name, reward) in means.into_iter().filter(|_| several) {
+                let of = if name.starts_with(EVALUATED) { format!("{reward}, {EVALUATION}") } else { reward.to_owned() };
+                charts.extend(take(of, name, Kind::Lines));
+            }
+        }
+        sections.push(Section { title, charts, zero: Vec::new() });
+    }
+    sections.retain(|section| !section.charts.is_empty());
+    let others = left.into_iter().map(|metric| Chart::of_one(metric.clone(), metric, Kind::Lines)).collect();
+    Charts { sections, others }
+}
+
+/// Returns the reward whose mean a metric is.
+fn mean_of(metric: &str) -> Option<&str> {
+    metric.strip_prefix(EVALUATED).unwrap_or(metric).strip_prefix("rewards/")?.strip_suffix("/mean")
+}
+
+impl Chart {
+    /// Returns the chart of one metric.
+    fn of_one(title: String, metric: String, kind: Kind) -> Self {
+        let label = String::new();
+        let line =
+            Line { label, metric, series: 0, colour: 0, evaluation: false, breaks: Vec::new(), around: None, between: None };
+        Self { title, note: String::new(), kind, lines: vec![line], eras: Vec::new() }
+    }
+}
+
 struct Drawing<'a> {
     figures: &'a Figures,
     eras: &'a Eras<'a>,
-    shown: BTreeSet<usize>,
-    charts: usize,
+    /// The metrics that have a place.
+    shown: BTreeSet<String>,
 }
 
 impl Drawing<'_> {
     fn chart(&mut self, title: &str, note: String, kind: Kind, mut lines: Vec<Line>) -> Chart {
-        self.charts += 1;
         let name = |line: &Line| self.figures.series[line.series].name.as_str();
-        lines.iter_mut().for_each(|line| line.breaks = self.eras.starts(name(line)));
+        let last_before = |start: usize| self.figures.steps[start - 1];
+        lines.iter_mut().for_each(|line| line.breaks = self.eras.starts(name(line)).into_iter().map(last_before).collect());
         let recoloured = lines.iter().all(|line| line.colour == 0 && Eras::is_of_rewards(name(line)));
         let eras = lines.first().filter(|_| recoloured).map(|line| self.eras.named(name(line))).unwrap_or_default();
         for line in &lines {
-            self.shown.insert(line.series);
-            self.shown.extend(line.around);
-            self.shown.extend(line.between.iter().flat_map(|&(low, high)| [low, high]));
+            self.shown.insert(line.metric.clone());
+            self.shown.extend(line.around.iter().chain(line.between.iter().flatten()).cloned());
         }
-        // `report.js` draws the band that this note names.
-        let trained: Vec<&Line> = lines.iter().filter(|line| !line.evaluation).collect();
-        let extremes = matches!(trained.as_slice(), [Line { around: None, between: None, .. }]) && self.figures.per_point > 1;
-        let note = match (extremes, note.is_empty()) {
-            (true, true) => EXTREMES.to_owned(),
-            (true, false) => format!("{note}, {EXTREMES}"),
-            (false, _) => note,
-        };
-        Chart { id: format!("chart-{}", self.charts), title: title.to_owned(), note, kind, lines, eras }
+        Chart { title: title.to_owned(), note, kind, lines, eras }
+    }
+
+    /// Returns the line of a series.
+    fn line_of(&self, label: &str, series: usize) -> Line {
+        let metric = self.figures.series[series].shown();
+        let label = label.to_owned();
+        Line { label, metric, series, colour: 0, evaluation: false, breaks: Vec::new(), around: None, between: None }
+    }
+
+    /// Returns a metric's name as curves have it, if it has values.
+    fn shown_name(&self, name: &str) -> Option<String> {
+        Some(self.figures.series[self.figures.place(name)?].shown())
     }
 
     fn line(&self, label: &str, name: &str) -> Option<Line> {
-        Some(Line::new(label, self.figures.place(name)?))
+        Some(self.line_of(label, self.figures.place(name)?))
     }
 
     /// Returns lines with these labels and metrics, a colour each, and after them the lines of their evaluations.
@@ -246,11 +321,13 @@ impl Drawing<'_> {
             own.or(evaluated).map(|_| ((*label).to_owned(), own, evaluated))
         };
         let found: Vec<_> = named.iter().filter_map(place).collect();
-        let own =
-            found.iter().enumerate().filter_map(|(colour, (label, own, _))| Some(Line { colour, ..Line::new(label, (*own)?) }));
+        let own = found
+            .iter()
+            .enumerate()
+            .filter_map(|(colour, (label, own, _))| Some(Line { colour, ..self.line_of(label, (*own)?) }));
         let of_evaluation = |label: &str| if found.len() == 1 { EVALUATION.to_owned() } else { format!("{label}, {EVALUATION}") };
         let evaluations = found.iter().enumerate().filter_map(|(colour, (label, _, evaluated))| {
-            Some(Line { colour, evaluation: true, ..Line::new(&of_evaluation(label), (*evaluated)?) })
+            Some(Line { colour, evaluation: true, ..self.line_of(&of_evaluation(label), (*evaluated)?) })
         });
         own.chain(evaluations).collect()
     }
@@ -264,8 +341,10 @@ impl Drawing<'_> {
         let first = lines.first_mut()?;
         let mut note = "";
         match plan.band {
-            Band::Around(name) => first.around = self.figures.place(name),
-            Band::Between(low, high) => first.between = self.figures.place(low).zip(self.figures.place(high)),
+            Band::Around(name) => first.around = self.shown_name(name),
+            Band::Between(low, high) => {
+                first.between = self.shown_name(low).zip(self.shown_name(high)).map(|(low, high)| [low, high]);
+            }
             Band::None => {}
         }
         if first.around.is_some() {
@@ -297,7 +376,7 @@ impl Drawing<'_> {
         for name in names {
             let mut lines = self.lines(&[("mean", &format!("rewards/{name}/mean"))]);
             let Some(first) = lines.first_mut() else { continue };
-            first.around = self.figures.place(&format!("rewards/{name}/std"));
+            first.around = self.shown_name(&format!("rewards/{name}/std"));
             let weight = weights.iter().find(|(n, _)| *n == name).map(|(_, w)| format!("weight {}", words::number(*w)));
             charts.push(self.chart(&name, weight.unwrap_or_default(), Kind::Lines, lines));
         }
@@ -331,7 +410,7 @@ impl Drawing<'_> {
         let sum = |values: &[Option<f64>]| values.iter().flatten().sum::<f64>();
         let line = |(part, place): (&str, usize)| {
             let share = sum(&self.figures.series[place].values) / total;
-            (share, Line::new(&part.replace('_', " "), place))
+            (share, self.line_of(&part.replace('_', " "), place))
         };
         let parts = self.figures.parts_of_step().into_iter().map(line);
         let mut parts: Vec<(f64, Line)> = parts.filter(|(share, _)| *share >= SMALL_PART).collect();
@@ -345,16 +424,25 @@ impl Drawing<'_> {
         Some(self.chart("Time of a step, in seconds", String::new(), Kind::Stack, lines))
     }
 
+    /// Returns a chart of the errors of plugins.
+    fn errors(&mut self) -> Option<Chart> {
+        let plugin = |s: &Series| Some((s.name.strip_prefix("plugins/")?.strip_suffix("/errors")?.to_owned(), s.name.clone()));
+        let named: Vec<(String, String)> = self.figures.series.iter().filter_map(plugin).collect();
+        let named: Vec<(&str, &str)> = named.iter().map(|(plugin, name)| (plugin.as_str(), name.as_str())).collect();
+        let lines = self.lines(&named);
+        (!lines.is_empty()).then(|| self.chart("Errors of plugins", String::new(), Kind::Lines, lines))
+    }
+
     /// Returns one chart for each other metric.
     fn others(&mut self) -> Vec<Chart> {
-        let mut left: Vec<(usize, String)> = self.figures.series.iter().map(|s| s.name.clone()).enumerate().collect();
-        left.sort_by(|a, b| a.1.cmp(&b.1));
+        let mut left: Vec<(String, String)> = self.figures.series.iter().map(|s| (s.name.clone(), s.shown())).collect();
+        left.sort();
         let mut charts = Vec::new();
-        for (place, name) in left {
-            if !self.shown.contains(&place)
+        for (name, shown) in left {
+            if !self.shown.contains(&shown)
                 && let Some(line) = self.line("", &name)
             {
-                charts.push(self.chart(&name, String::new(), Kind::Lines, vec![line]));
+                charts.push(self.chart(&shown, String::new(), Kind::Lines, vec![line]));
             }
         }
         charts

@@ -11,18 +11,20 @@ const ENTRIES: [&str; 2] = ["plugin", "environment"];
 
 /// A line of config.toml.
 #[derive(Debug, PartialEq, Serialize)]
-pub(super) struct Line<'a> {
-    pub text: &'a str,
+pub struct Line {
+    /// Its text.
+    pub text: String,
     /// Whether the user set its key.
     pub set: bool,
 }
 
 /// The configuration as shown.
 #[derive(Debug, PartialEq, Serialize)]
-pub(super) struct Configuration<'a> {
-    pub lines: Vec<Line<'a>>,
+pub struct Configuration {
+    /// All lines.
+    pub lines: Vec<Line>,
     /// Those that the user set, under the headers of their tables. Empty if the run's events don't say.
-    pub own: Vec<&'a str>,
+    pub own: Vec<String>,
 }
 
 /// Returns the names of a run's plugins or environments, in the order of the configuration.
@@ -39,11 +41,11 @@ pub(super) fn names(run: &Run, entries: &str) -> Vec<String> {
 }
 
 /// Returns the configuration of a run.
-pub(super) fn configuration(run: &Run) -> Configuration<'_> {
+pub(super) fn configuration(run: &Run) -> Configuration {
     let set = set(run);
     let mut names = ENTRIES.map(|entries| names(run, entries).into_iter());
     // The path of the table that a line is in, of the entry around it, and the headers that `own` still lacks.
-    let (mut table, mut entry, mut headers) = (String::new(), String::new(), Vec::new());
+    let (mut table, mut entry, mut headers) = (String::new(), String::new(), Vec::<String>::new());
     let (mut lines, mut own) = (Vec::new(), Vec::new());
     for text in run.config.lines() {
         if let Some(header) = text.strip_prefix('[') {
@@ -51,24 +53,24 @@ pub(super) fn configuration(run: &Run) -> Configuration<'_> {
             let place = ENTRIES.iter().position(|entries| *entries == key).filter(|_| header.starts_with('['));
             if let Some(place) = place {
                 entry = format!("{key}.{}", names[place].next().unwrap_or_default());
-                (table, headers) = (entry.clone(), vec![text]);
+                (table, headers) = (entry.clone(), vec![text.to_owned()]);
             } else {
                 let inner = ENTRIES.iter().find_map(|entries| key.strip_prefix(entries)?.strip_prefix('.'));
                 table = inner.map_or_else(|| key.to_owned(), |inner| format!("{entry}.{inner}"));
                 // An entry's own header stays, since what was set may be in one of its tables.
                 headers.truncate(if inner.is_some() { 1 } else { 0 });
-                headers.push(text);
+                headers.push(text.to_owned());
             }
-            lines.push(Line { text, set: false });
+            lines.push(Line { text: text.to_owned(), set: false });
             continue;
         }
         let key = text.split_once(" = ").map(|(key, _)| key);
         let is_set = key.is_some_and(|key| is_set(&set, &table, key));
         if is_set {
             own.append(&mut headers);
-            own.push(text);
+            own.push(text.to_owned());
         }
-        lines.push(Line { text, set: is_set });
+        lines.push(Line { text: text.to_owned(), set: is_set });
     }
     Configuration { lines, own }
 }

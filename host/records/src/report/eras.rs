@@ -12,7 +12,7 @@ const MOST: usize = 40;
 
 /// A stretch of a metric.
 #[derive(Debug, PartialEq, Serialize)]
-pub(super) struct Era {
+pub struct Era {
     /// Its steps.
     pub label: String,
     /// The number of its colour; a version that comes back has the colour that it had.
@@ -40,11 +40,6 @@ impl<'a> Eras<'a> {
         let dependence = Dependence::new(metric);
         let starts = self.starts_where(|plugin, of_weight| self.matters(dependence, plugin, of_weight));
         starts[starts.len().saturating_sub(MOST - 1)..].to_vec()
-    }
-
-    /// Returns the points at which a stretch of any metric begins.
-    pub(super) fn all(&self) -> Vec<usize> {
-        self.starts_where(|_, _| true)
     }
 
     fn matters(&self, dependence: Dependence<'_>, plugin: &str, of_weight: bool) -> bool {

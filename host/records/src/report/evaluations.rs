@@ -12,9 +12,12 @@ const MOST: usize = 200;
 
 /// A row of the table.
 #[derive(Debug, PartialEq, Serialize)]
-pub(super) struct Row {
+pub struct Row {
+    /// The metric.
     pub name: String,
+    /// The first value, perhaps with its interval.
     pub first: String,
+    /// The last value.
     pub last: String,
     /// Steps of the first and the last evaluation.
     pub steps: String,

@@ -1,18 +1,11 @@
 //! Reads `metrics.jsonl`: each metric as a series over the steps.
 
 use super::Error;
-use crate::run::{MetricsRow, PluginVersion, RowKind, RunFiles, each_metrics_row};
-use serde::Serialize;
+use crate::run::{MetricsRow, PluginVersion, RowKind, RunFiles, each_metrics_row, metric_name};
 use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::ops::Range;
 use std::path::Path;
-
-/// Most points of a series on the page: more than a screen has columns.
-pub(super) const MOST_POINTS: usize = 2000;
-
-/// Most points of all series on the page together.
-const MOST_ON_PAGE: usize = 1_000_000;
 
 /// Most metrics, and the most places for their values in all steps together.
 const MOST_SERIES: usize = 4096;
@@ -30,23 +23,24 @@ fn part_of(name: &str) -> Option<&str> {
 }
 
 /// A metric with one value per step. Steps where it is missing or not finite are gaps.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq)]
 pub(super) struct Series {
     pub name: String,
-    #[serde(rename = "y")]
     pub values: Vec<Option<f64>>,
-    /// Minimum and maximum of the steps behind each point, if a point stands for several.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub lo: Option<Vec<Option<f64>>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub hi: Option<Vec<Option<f64>>>,
+}
+
+impl Series {
+    /// Returns its name as curves and tables have it.
+    pub(super) fn shown(&self) -> String {
+        metric_name(&self.name)
+    }
 }
 
 /// Which rows of metrics.jsonl a step has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Rows {
-    pub train: bool,
-    pub evaluation: bool,
+struct Rows {
+    train: bool,
+    evaluation: bool,
 }
 
 impl Rows {
@@ -56,24 +50,18 @@ impl Rows {
             RowKind::Evaluation => &mut self.evaluation,
         }
     }
-
-    fn or(self, other: Self) -> Self {
-        Self { train: self.train || other.train, evaluation: self.evaluation || other.evaluation }
-    }
 }
 
 /// All metrics of a run. A step's training row and its evaluation's row are one point.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Figures {
     pub steps: Vec<u64>,
-    /// What each step has, so that a step without an evaluation is not a gap in the evaluations, or the other way round.
-    pub rows: Vec<Rows>,
+    /// What each step has, since a resumed run may write a row of one kind again.
+    rows: Vec<Rows>,
     pub series: Vec<Series>,
     /// The plugins' versions that each step's rows name: an index into `sets`.
     versions: Vec<Option<usize>>,
     sets: Vec<BTreeMap<String, PluginVersion>>,
-    /// Logged steps behind each point.
-    pub per_point: usize,
     places: HashMap<String, usize>,
 }
 
@@ -95,7 +83,7 @@ pub(super) struct Summary {
 impl Figures {
     /// Reads the metrics of a run; one without metrics.jsonl has none. What can't be read is reported in `notes`.
     pub(super) fn read(run: &Path, notes: &mut Vec<String>) -> Result<Self, Error> {
-        let mut this = Self { per_point: 1, ..Self::default() };
+        let mut this = Self::default();
         let mut left_out = LeftOut::default();
         let mut places = HashMap::new();
         match each_metrics_row(run, |row| this.add(&row, &mut places, &mut left_out)) {
@@ -175,7 +163,7 @@ impl Figures {
             None => {
                 self.places.insert(name.to_owned(), self.series.len());
                 let values = vec![None; self.steps.len()];
-                self.series.push(Series { name: name.to_owned(), values, lo: None, hi: None });
+                self.series.push(Series { name: name.to_owned(), values });
                 self.series.len() - 1
             }
         };
@@ -226,46 +214,4 @@ impl Figures {
             ..s
         }))
     }
-
-    /// Reduces series to about [`MOST_POINTS`] points, or fewer where there are many series: means of consecutive steps, with their
-    /// extremes. No mean crosses the points at `breaks`.
-    pub(super) fn thinned(&self, breaks: &[usize]) -> Self {
-        let points = MOST_POINTS.min(MOST_ON_PAGE / self.series.len().max(1));
-        let per_point = self.steps.len().div_ceil(points).max(1);
-        if per_point == 1 {
-            return self.clone();
-        }
-        let ends = breaks.iter().copied().chain([self.steps.len()]);
-        let mut begin = 0;
-        let mut parts: Vec<Range<usize>> = Vec::new();
-        for end in ends {
-            parts.extend((begin..end).step_by(per_point).map(|from| from..(from + per_point).min(end)));
-            begin = begin.max(end);
-        }
-        let reduce = |values: &[Option<f64>], f: fn(&[f64]) -> f64| -> Vec<Option<f64>> {
-            let bucket = |part: &Range<usize>| values[part.clone()].iter().flatten().copied().collect::<Vec<f64>>();
-            parts.iter().map(bucket).map(|part| (!part.is_empty()).then(|| rounded(f(&part)))).collect()
-        };
-        let series = self.series.iter().map(|s| Series {
-            name: s.name.clone(),
-            values: reduce(&s.values, |part| part.iter().sum::<f64>() / part.len() as f64),
-            lo: Some(reduce(&s.values, |part| part.iter().copied().fold(f64::INFINITY, f64::min))),
-            hi: Some(reduce(&s.values, |part| part.iter().copied().fold(f64::NEG_INFINITY, f64::max))),
-        });
-        let all = |part: &Range<usize>| self.rows[part.clone()].iter().fold(Rows::default(), |all, rows| all.or(*rows));
-        Self {
-            steps: parts.iter().map(|part| self.steps[part.end - 1]).collect(),
-            rows: parts.iter().map(all).collect(),
-            versions: parts.iter().map(|part| self.versions[part.end - 1]).collect(),
-            sets: self.sets.clone(),
-            series: series.collect(),
-            per_point,
-            places: self.places.clone(),
-        }
-    }
-}
-
-/// Rounds to the digits that a chart can show; a mean's other digits would be half of the page.
-fn rounded(v: f64) -> f64 {
-    format!("{v:.6e}").parse().unwrap_or(v)
 }

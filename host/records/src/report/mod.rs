@@ -1,21 +1,18 @@
-//! Renders a run's folder as one self-contained HTML page: metrics over the steps with marks for events, completions, plugins,
-//! events and configuration.
+//! What a report says of a run, and a comparison of several: marks and versions, stretches between swaps, key metrics, evaluations, which
+//! metrics share a chart. The page of `rlhost ui` shows it, live or frozen in a file.
 //!
-//! It reads only the folder's files, during or after the run and within bounds, since they may be anybody's, and uses nothing else of
-//! the host but the readers of `config` and `run`, and the signs in `diagnosis`. The page loads nothing.
-//! Everything from the run is treated as text: the template escapes it, and the metrics are in a block of JSON in which no tag
-//! can start.
+//! It reads only the run's files, during or after the run and within bounds, since they may be anybody's, and uses nothing else of
+//! the host but the readers of `config` and `run`.
 
 mod charts;
 mod comparison;
 mod configuration;
+mod contents;
 mod dependence;
 mod eras;
 mod evaluations;
 mod figures;
 mod occurrences;
-mod page;
-mod samples;
 mod sentences;
 mod story;
 #[cfg(test)]
@@ -24,26 +21,33 @@ mod swap_tests;
 mod tests;
 mod words;
 
-pub use comparison::{Best, ComparedRun, Comparison, Difference, Group, Spread};
+pub use charts::{Chart, Charts, Kind, Line, Section};
+pub use comparison::{Best, ComparedRun, Comparison, Curve, Difference, Group, Spread};
+pub use configuration::Configuration;
+pub use contents::{Fact, FigureRow, KeyFigure, Logged, Report, Summary, VersionRow, visible_json};
+pub use eras::Era;
+pub use evaluations::Row as EvaluationRow;
+pub use occurrences::Occurrence;
+pub use story::{Mark, State};
 
 use crate::config::json_lines;
-use crate::diagnosis::{self, Diagnosis};
 use crate::run::{CheckpointFiles, ConfigInForce, EventLine, RunFiles, is_running};
 use serde_json::{Map, Value};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::io::{self, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 
 /// Returns the names of the metrics that the page has a place for, besides those of rewards and of a step's parts.
 pub fn metrics_read() -> impl Iterator<Item = &'static str> {
-    charts::metrics_read().chain(page::KEY_FIGURES.iter().map(|(name, _)| *name))
+    charts::metrics_read().chain(contents::KEY_FIGURES.iter().map(|(name, _)| *name))
 }
 
-/// The library that draws charts, which defines `uPlot`, and its style.
-pub const CHART_LIBRARY: &str = include_str!("vendor/uplot/uPlot.iife.min.js");
-/// The style of [`CHART_LIBRARY`]'s elements.
-pub const CHART_STYLE: &str = include_str!("vendor/uplot/uPlot.min.css");
+/// Returns charts of several runs, one for each of these metrics.
+#[must_use]
+pub fn charts_of(metrics: &BTreeSet<String>) -> Charts {
+    charts::one_by_one(metrics)
+}
 
 /// Returns what an event says besides its name and step, as the report shows it.
 #[must_use]
@@ -89,22 +93,15 @@ pub enum Error {
         /// What the system said.
         source: io::Error,
     },
-    /// The template can't be rendered.
-    #[error("can't render the report: {0:#}")]
-    Page(#[from] minijinja::Error),
 }
 
-/// Everything that goes into a page.
+/// What is read of a run.
 struct Run {
-    /// The folder's name.
-    name: String,
     /// The text of config.toml, and the values in it.
     config: String,
     settings: toml::Table,
     figures: figures::Figures,
     story: story::Story,
-    samples: Vec<samples::Sample>,
-    diagnosis: Diagnosis,
     /// Steps whose checkpoints still exist.
     kept: Vec<u64>,
     /// Whether a process is running the run, if that can be known.
@@ -113,31 +110,14 @@ struct Run {
     notes: Vec<String>,
 }
 
-/// Renders the report of a run as HTML.
-///
-/// # Errors
-/// If the folder is not a run's, or one of its files can't be read.
-pub fn render(run: &Path) -> Result<String, Error> {
-    page::render(&Run::read(run)?)
-}
-
-/// Writes the report into the run's folder, atomically. Returns its path.
-///
-/// # Errors
-/// As [`render`], and if it can't be written.
-pub fn write(run: &Path) -> Result<PathBuf, Error> {
-    let html = render(run)?;
-    let path = RunFiles(run).report();
-    let fail = |source| Error::Write { path: path.clone(), source };
-    #[cfg_attr(not(unix), allow(unused_mut))]
-    let mut builder = tempfile::Builder::new();
-    // Unlike most temporary files, it is meant to be shared.
-    #[cfg(unix)]
-    builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
-    let mut temporary = builder.prefix(".report-").suffix(".tmp").tempfile_in(run).map_err(fail)?;
-    temporary.write_all(html.as_bytes()).map_err(fail)?;
-    temporary.persist(&path).map_err(|e| fail(e.error))?;
-    Ok(path)
+impl Report {
+    /// Reads the run in a folder.
+    ///
+    /// # Errors
+    /// If the folder is not a run's, or one of its files can't be read.
+    pub fn load(run: &Path) -> Result<Self, Error> {
+        Ok(Self::new(Run::read(run)?))
+    }
 }
 
 impl Run {
@@ -157,12 +137,7 @@ impl Run {
         let mut story = story::Story::read(&files.events(), &mut notes)?;
         story.add_checkpoints(&kept);
         let figures = figures::Figures::read(run, &mut notes)?;
-        let changes: Vec<u64> = story.marks.iter().filter(|m| ["swap", "settings"].contains(&m.kind)).map(|m| m.step).collect();
-        let samples = samples::read(&files.completions(), &changes, &mut notes)?;
-        let diagnosis = diagnosis::read(run);
-        let path = fs::canonicalize(run).unwrap_or_else(|_| run.to_owned());
-        let name = path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
-        Ok(Self { name, config, settings, figures, story, samples, diagnosis, kept, at_work, notes })
+        Ok(Self { config, settings, figures, story, kept, at_work, notes })
     }
 }
 

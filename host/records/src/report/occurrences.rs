@@ -10,16 +10,24 @@ use std::collections::HashMap;
 /// How many of the first and of the last rows are shown.
 const SHOWN: (usize, usize) = (150, 350);
 
-/// A row of the table.
+/// A row of the table: an event, with the later ones that say the same.
 #[derive(Debug, PartialEq, Serialize)]
-pub(super) struct Row {
-    pub time: String,
-    pub name: String,
-    pub step: String,
+pub struct Occurrence {
+    /// When it happened first, in seconds since 1970.
+    pub time: Option<f64>,
+    /// The name of its kind.
+    pub kind: String,
+    /// The number of steps done, if it says so.
+    pub step: Option<u64>,
+    /// The plugin that it is about; empty if there is none.
+    pub plugin: String,
+    /// What it says.
     pub text: String,
+    /// Whether a later resume took the run back to before it.
     pub undone: bool,
-    /// How often it happened, and until when, if more than once.
+    /// How often it happened.
     pub count: usize,
+    /// Until when it happened, if more than once.
     pub until: String,
     /// Number of rows omitted before this one.
     pub left_out: usize,
@@ -35,7 +43,7 @@ struct Occurrences<'a> {
 }
 
 /// Returns the rows of the table.
-pub(super) fn rows(events: &[Happened]) -> Vec<Row> {
+pub(super) fn rows(events: &[Happened]) -> Vec<Occurrence> {
     let mut all: Vec<Occurrences<'_>> = Vec::new();
     let mut places: HashMap<(&str, &str, &str, bool), usize> = HashMap::new();
     for happened in events {
@@ -69,7 +77,7 @@ fn repeats(event: &EventLine) -> Option<&str> {
 }
 
 impl Occurrences<'_> {
-    fn row(&self, left_out: usize) -> Row {
+    fn row(&self, left_out: usize) -> Occurrence {
         let Happened { event, undone } = self.first;
         let step = |event: &EventLine| event.step.map(words::count).unwrap_or_default();
         let until = match (self.count, step(self.last)) {
@@ -77,10 +85,11 @@ impl Occurrences<'_> {
             (_, last) if !last.is_empty() => format!("to step {last}"),
             _ => self.last.time.map(|time| format!("to {}", words::moment(time))).unwrap_or_default(),
         };
-        Row {
-            time: event.time.map(words::moment).unwrap_or_default(),
-            name: event.name.replace('_', " "),
-            step: step(event),
+        Occurrence {
+            time: event.time.map(|time| time.as_millisecond() as f64 / 1000.0),
+            kind: event.name.clone(),
+            step: event.step,
+            plugin: event.text("plugin").to_owned(),
             text: if self.count > 1 { sentences::repeated(event, self.rows) } else { sentences::about(event) },
             undone: *undone,
             count: self.count,

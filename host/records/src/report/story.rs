@@ -41,17 +41,21 @@ pub(super) struct Happened {
 
 /// An event marked in the charts.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub(super) struct Mark {
+pub struct Mark {
+    /// Its number, from 1.
     pub number: usize,
+    /// The number of steps done.
     pub step: u64,
+    /// What it is marked as.
     pub kind: &'static str,
     /// The kind, as shown to the reader.
     pub word: &'static str,
+    /// What happened.
     pub text: String,
 }
 
 /// A version of a plugin from a step on.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq)]
 pub(super) struct Version {
     pub plugin: String,
     pub role: String,
@@ -64,7 +68,6 @@ pub(super) struct Version {
     /// Which of the plugin's versions it is, from 1, and what is special about its settings.
     pub number: usize,
     pub settings: String,
-    #[serde(skip)]
     pub config: Value,
 }
 
@@ -89,8 +92,10 @@ pub(super) struct Change {
 
 /// The state of the run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub(super) struct State {
+pub struct State {
+    /// In a word.
     pub word: &'static str,
+    /// Since when, or why.
     pub detail: String,
 }
 

@@ -1,10 +1,9 @@
-//! Renders pages of runs that the tests write.
+//! What reports say of runs that the tests write.
 
 use super::eras::Eras;
-use super::figures::{Figures, MOST_POINTS};
+use super::figures::Figures;
 use super::story::Story;
-use super::{Error, charts, render, samples, write};
-use crate::run::RunFiles;
+use super::{Error, Report, charts, visible_json};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -55,15 +54,15 @@ pub(super) fn run(events: &str, metrics: &str, completions: &str) -> TempDir {
     run
 }
 
-/// Returns what the page's script reads.
-pub(super) fn data(page: &str) -> Value {
-    let begin = page.split_once("id=\"report-data\">").unwrap().1;
-    serde_json::from_str(begin.split_once("</script>").unwrap().0).unwrap()
+/// Returns the report of a run as JSON.
+pub(super) fn report(run: &Path) -> Value {
+    visible_json(&Report::load(run).unwrap())
 }
 
-fn series<'a>(data: &'a Value, name: &str) -> &'a Value {
-    let all = data["series"].as_array().unwrap();
-    all.iter().find(|s| s["name"] == name).unwrap_or_else(|| panic!("no series {name}"))
+/// Returns the rows of the table of metrics: first, last, least, greatest, and the steps.
+pub(super) fn rows<'a>(report: &'a Value, name: &str) -> Vec<(&'a Value, &'a Value)> {
+    let all = report["metrics"].as_array().unwrap().iter().filter(|row| row["name"] == name);
+    all.map(|row| (&row["values"], &row["steps"])).collect()
 }
 
 fn figures(metrics: &str) -> Figures {
@@ -77,20 +76,21 @@ fn story(events: &str) -> Story {
 }
 
 #[test]
-fn figures_are_on_the_page_as_they_were_logged_and_gaps_stay_gaps() {
+fn figures_are_as_they_were_logged_and_gaps_stay_gaps() {
     let metrics = lines([
         json!({ "step": 10, "reward": -6.35, "kl": 1e-9, "loss": null }),
         json!({ "step": 20, "reward": null, "kl": 0.1 + 0.2, "loss": 1.0 / 3.0 }),
         json!({ "step": 30, "reward": -1.5e300, "loss": "NaN", "late": 7 }),
     ]);
-    let run = run(&lines([begun("started", 0)]), &metrics, "");
-    let data = data(&render(run.path()).unwrap());
-    assert_eq!(data["steps"], json!([10, 20, 30]));
-    assert_eq!(series(&data, "reward")["y"], json!([-6.35, null, -1.5e300]));
-    assert_eq!(series(&data, "kl")["y"], json!([1e-9, 0.1 + 0.2, null]));
-    assert_eq!(series(&data, "loss")["y"], json!([null, 1.0 / 3.0, null]));
-    assert_eq!(series(&data, "late")["y"], json!([null, null, 7.0]));
-    assert_eq!((&data["from"], &data["to"]), (&json!(0), &json!(30)));
+    let all = figures(&metrics);
+    assert_eq!(all.steps, [10, 20, 30]);
+    assert_eq!(all.values("reward"), [Some(-6.35), None, Some(-1.5e300)]);
+    assert_eq!(all.values("kl"), [Some(1e-9), Some(0.1 + 0.2), None]);
+    assert_eq!(all.values("loss"), [None, Some(1.0 / 3.0), None]);
+    assert_eq!(all.values("late"), [None, None, Some(7.0)]);
+    let report = report(run(&lines([begun("started", 0)]), &metrics, "").path());
+    assert_eq!(rows(&report, "reward"), [(&json!([-6.35, -1.5e300, -1.5e300, -6.35]), &json!([10, 30]))]);
+    assert_eq!(report["story"]["logged"], json!({ "from": 10, "to": 30, "rows": 3 }));
 
     // A step taken again counts as it was the second time, and steps are in order.
     let again = figures(&lines([(4, 1.0), (8, 2.0), (6, 3.0), (8, 4.0)].map(|(step, kl)| json!({ "step": step, "kl": kl }))));
@@ -105,14 +105,14 @@ const RECORDED: &str = include_str!("../run/recorded/sft.jsonl");
 
 #[test]
 fn a_step_with_an_evaluation_keeps_its_training_row() {
-    let run = run(&lines([begun("started", 0)]), RECORDED, "");
-    let page = render(run.path()).unwrap();
-    let data = data(&page);
-    assert_eq!(data["steps"], json!([10, 20, 30, 40, 50, 60]));
-    let there = |name: &str| series(&data, name)["y"].as_array().unwrap().iter().map(|v| !v.is_null()).collect::<Vec<_>>();
+    let recorded = figures(RECORDED);
+    assert_eq!(recorded.steps, [10, 20, 30, 40, 50, 60]);
+    let there = |name: &str| recorded.values(name).iter().map(Option::is_some).collect::<Vec<_>>();
     assert_eq!((there("loss"), there("grad_norm")), (vec![true; 6], vec![true; 6]));
     assert_eq!(there("eval_loss"), [false, true, false, true, false, true]);
-    assert!(page.contains("<dt>loss</dt><dd><b>3.089</b> <span>from 3.767</span>"), "the last step's loss");
+    let report = report(run(&lines([begun("started", 0)]), RECORDED, "").path());
+    let loss = report["story"]["key_figures"].as_array().unwrap().iter().find(|figure| figure["label"] == "loss").unwrap();
+    assert_eq!((&loss["last"], &loss["first"]), (&json!("3.089"), &json!("3.767")), "the last step's loss");
     // Whatever comes first: a row replaces only one of its kind.
     let again = figures(&lines([
         json!({ "step": 4, "eval_loss": 1.0, "eval_old": 1.0 }),
@@ -129,34 +129,14 @@ fn nothing_that_a_run_says_is_more_than_text() {
     let metrics = lines([json!({ "step": 1, "reward": 1.0, format!("rewards/{HOSTILE}/mean"): 2.0, HOSTILE: 3.0 })]);
     let events =
         lines([begun("started", 0), at(1, HOSTILE, json!({ HOSTILE: HOSTILE })), at(1, "failed", json!({ "reason": HOSTILE }))]);
-    let completions =
-        lines([json!({ "step": 0, "prompt": HOSTILE, "completion": HOSTILE, "rewards": { HOSTILE: 1.0 }, "advantage": 0.5 })]);
-    let run = run(&events, &metrics, &completions);
+    let run = run(&events, &metrics, "");
     fs::write(run.path().join("config.toml"), format!("{CONFIG}# {HOSTILE}\n")).unwrap();
-    let page = render(run.path()).unwrap();
-
-    // The page itself has its data, the library and the script.
-    assert_eq!((page.matches("<script").count(), page.matches("</script").count()), (3, 3));
-    assert!(!page.contains("<img") && !page.contains("alert(1)</"), "a tag came through");
-    assert!(!page.contains("7819"), "a template was run");
-    let visible = |text: &str| text.replace("\u{202e}\u{1b}\u{9b}", r"\u{202e}\u{1b}\u{9b}");
-    let escaped = visible(HOSTILE).replace('<', "&lt;").replace('>', "&gt;").replace('/', "&#x2f;");
-    assert!(!page.chars().any(|c| matches!(c, '\u{1b}' | '\u{80}'..='\u{9f}' | '\u{202e}')), "a hidden character came through");
-    // Prompt, completion, its glance, its reward, events, configuration, metrics and their titles.
-    assert!(page.matches(&escaped).count() >= 10, "{}", page.matches(&escaped).count());
-    assert_eq!(series(&data(&page), &visible(HOSTILE))["y"], json!([3.0]));
-}
-
-#[test]
-fn a_page_loads_nothing() {
-    let run = run(&lines([begun("started", 0)]), &lines([json!({ "step": 1, "reward": 1.0 })]), "");
-    let page = render(run.path()).unwrap();
-    for loading in ["src=", "@import", "url(", "fetch(", "XMLHttpRequest", "WebSocket", "sendBeacon", "import("] {
-        assert!(!page.contains(loading), "{loading}");
-    }
-    let targets: Vec<&str> = page.split("href=\"").skip(1).filter_map(|rest| rest.split('"').next()).collect();
-    assert!(targets.iter().all(|t| t.starts_with('#') || *t == "data:,"), "{targets:?}");
-    assert!(page.contains("default-src 'none'") && page.contains("uPlot (v1.6.32)"));
+    let text = report(run.path()).to_string();
+    assert!(!text.contains("7819"), "a template was run");
+    assert!(!text.chars().any(|c| matches!(c, '\u{1b}' | '\u{80}'..='\u{9f}' | '\u{202e}')), "a hidden character came through");
+    let visible = HOSTILE.replace("\u{202e}\u{1b}\u{9b}", r"\\u{202e}\\u{1b}\\u{9b}");
+    // Its reason, the event, the configuration, metrics and their charts' titles.
+    assert!(text.matches(&visible).count() >= 8, "{}", text.matches(&visible).count());
 }
 
 #[test]
@@ -168,65 +148,38 @@ fn half_a_line_is_left_to_come_and_a_broken_one_is_named() {
     );
     let events =
         format!("{}{}", lines([begun("started", 0), at(2, "moon_rose", json!({ "phase": 0.25, "names": ["a", "b"] }))]), "{\"ti");
-    let mut completions = lines([json!({ "step": 0, "prompt": "p", "completion": "whole" })]).into_bytes();
-    // Cut off in the middle of a character.
-    completions.extend(b"{\"step\":1,\"completion\":\"half \xf0\x9f");
-    let run = run(&events, &metrics, "");
-    fs::write(run.path().join("completions.jsonl"), completions).unwrap();
-    let page = render(run.path()).unwrap();
-    assert_eq!(series(&data(&page), "reward")["y"], json!([1.0, 2.0]));
-    assert!(page.contains("metrics.jsonl: line 2 is not a JSON object"));
-    assert_eq!(page.matches("is not a JSON object").count(), 1);
-    assert!(
-        page.contains("moon rose") && page.contains("phase: 0.25; names: [&quot;a&quot;,&quot;b&quot;]"),
-        "the unknown event"
-    );
-    assert!(page.contains(">whole<") && !page.contains("half "));
+    let report = report(run(&events, &metrics, "").path());
+    assert_eq!(rows(&report, "reward"), [(&json!([1.0, 2.0, 1.0, 2.0]), &json!([1, 2]))]);
+    let notes = report["story"]["notes"].as_array().unwrap();
+    assert!(notes.len() == 1 && notes[0].as_str().unwrap().contains("metrics.jsonl: line 2 is not a JSON object"), "{notes:?}");
+    let unknown = report["events"].as_array().unwrap().iter().find(|event| event["kind"] == "moon_rose").unwrap();
+    assert_eq!(unknown["text"], "phase: 0.25; names: [\"a\",\"b\"]");
 }
 
 #[test]
-fn a_run_that_has_just_begun_has_a_page() {
+fn a_run_that_has_just_begun_has_a_report() {
     let run = run(&lines([begun("started", 0), loaded("abcdef0123456789", 20)]), "", "");
-    let page = render(run.path()).unwrap();
-    assert!(page.contains("No metrics have been logged yet.") && page.contains("abcdef012345"));
-    assert!(!page.contains("id=\"samples\"") && !page.contains("class=\"chart\""));
-    assert_eq!(data(&page)["steps"], json!([]));
+    let state = || report(run.path())["story"]["state"]["word"].clone();
+    let begun = report(run.path());
+    assert_eq!((&begun["story"]["logged"], &begun["story"]["key_figures"]), (&Value::Null, &json!([])));
+    assert_eq!((&begun["charts"]["sections"], &begun["metrics"]), (&json!([]), &json!([])));
+    assert_eq!(begun["story"]["versions"][0]["short"], "abcdef012345");
     // There is no lock that tells whether it is still running.
-    assert!(page.contains("<strong>unfinished</strong>"));
+    assert_eq!(state(), "unfinished");
     fs::write(run.path().join(".lock"), "").unwrap();
-    assert!(render(run.path()).unwrap().contains("<strong>interrupted</strong>"));
+    assert_eq!(state(), "interrupted");
     let lock = fs::File::open(run.path().join(".lock")).unwrap();
     lock.lock().unwrap();
-    assert!(render(run.path()).unwrap().contains("<strong>running</strong>"));
+    assert_eq!(state(), "running");
 
     // A configuration alone is enough, even one that is being edited.
     for file in ["events.jsonl", "metrics.jsonl", "completions.jsonl"] {
         fs::remove_file(run.path().join(file)).unwrap();
     }
     fs::write(run.path().join("config.toml"), "algorithm = \"gr").unwrap();
-    let page = render(run.path()).unwrap();
-    assert!(page.contains("config.toml can&#x27;t be understood") && page.contains("algorithm = &quot;gr"));
-}
-
-#[test]
-fn thousands_of_steps_become_means_with_their_extremes() {
-    let steps = 2 * MOST_POINTS as u64 + 1;
-    let figures =
-        figures(&lines((1..=steps).map(|step| json!({ "step": step, "reward": step, "rare": (step == 5).then_some(9.0) }))));
-    let thinned = figures.thinned(&[]);
-    let n = thinned.steps.len();
-    assert_eq!((thinned.per_point, n), (3, steps.div_ceil(3) as usize));
-    assert!(n <= MOST_POINTS && thinned.steps[..2] == [3, 6] && thinned.steps[n - 1] == steps);
-    let reward = &thinned.series[0];
-    let ends = |values: &[Option<f64>]| (values[0], values[1]);
-    assert_eq!(ends(&reward.values), (Some(2.0), Some(5.0)));
-    assert_eq!(
-        (ends(reward.lo.as_ref().unwrap()), ends(reward.hi.as_ref().unwrap())),
-        ((Some(1.0), Some(4.0)), (Some(3.0), Some(6.0)))
-    );
-    assert_eq!(thinned.series[1].values.iter().flatten().collect::<Vec<_>>(), [&9.0]);
-    let run = run("", &lines((1..=steps).map(|step| json!({ "step": step, "reward": step }))), "");
-    assert!(render(run.path()).unwrap().contains("Each point is the mean of 3 of the 4,001 logged steps"));
+    let edited = report(run.path());
+    assert!(edited["story"]["notes"][0].as_str().unwrap().starts_with("config.toml can't be understood"));
+    assert_eq!(edited["configuration"]["lines"][0]["text"], "algorithm = \"gr");
 }
 
 #[test]
@@ -266,20 +219,28 @@ fn every_logged_figure_has_its_place() {
     };
     let figures = figures(&lines([line(1), line(2)]));
     let story = Story::default();
-    let (sections, others) = charts::arrange(&figures, &Eras::new(&figures, &story), &[("a".into(), 2.0)]);
-    let shown: Vec<&charts::Chart> = sections.iter().flat_map(|s| &s.charts).chain(&others).collect();
-    let places = shown
+    let charts = charts::arrange(&figures, &Eras::new(&figures, &story), &[("a".into(), 2.0)]);
+    let shown: Vec<&charts::Chart> = charts.sections.iter().flat_map(|s| &s.charts).chain(&charts.others).collect();
+    let drawn = shown
         .iter()
         .flat_map(|c| &c.lines)
-        .flat_map(|l| [Some(l.series), l.around, l.between.map(|b| b.0), l.between.map(|b| b.1)].into_iter().flatten());
-    let places: BTreeSet<usize> = places.collect();
-    let drawn: BTreeSet<&str> = places.iter().map(|&p| figures.series[p].name.as_str()).collect();
-    assert_eq!(drawn, names.into_iter().collect());
-    let others: Vec<&str> = others.iter().map(|c| c.title.as_str()).collect();
+        .flat_map(|l| std::iter::once(&l.metric).chain(&l.around).chain(l.between.iter().flatten()).map(String::as_str));
+    assert_eq!(drawn.collect::<BTreeSet<&str>>(), names.into_iter().collect());
+    let others: Vec<&str> = charts.others.iter().map(|c| c.title.as_str()).collect();
     assert_eq!(others, ["epoch", "something/new", "time/values"]);
+    let sections = charts.sections;
     let titles: Vec<&str> = sections[0].charts.iter().map(|c| c.title.as_str()).collect();
     assert_eq!(titles, ["Reward", "a", "b"]);
     assert_eq!(sections[0].charts[1].note, "weight 2");
+
+    // Of several runs, each has a chart of its own.
+    let all: BTreeSet<String> = names.iter().map(|name| (*name).to_owned()).collect();
+    let charts = super::charts_of(&all);
+    let of_each: Vec<&str> =
+        charts.sections.iter().flat_map(|s| &s.charts).chain(&charts.others).map(|c| c.lines[0].metric.as_str()).collect();
+    assert_eq!((of_each.len(), of_each.iter().copied().collect()), (names.len(), names.into_iter().collect::<BTreeSet<&str>>()));
+    let titles: Vec<&str> = charts.sections[0].charts.iter().map(|c| c.title.as_str()).collect();
+    assert_eq!(titles, ["Reward", "a", "b"]);
 }
 
 #[test]
@@ -333,79 +294,24 @@ fn a_swap_at_the_very_step_that_a_run_goes_on_from_is_in_its_checkpoint_or_not()
 }
 
 #[test]
-fn samples_are_spread_over_the_run_and_go_from_the_best_to_the_worst() {
-    let line = |step: u64, row: u64, advantage: f64| {
-        json!({ "step": step, "row": row, "prompt": format!("p{row}"), "completion": format!("worth {advantage}"), "completion_ids": [1, 2],
-                "finished": false, "rewards": { "length": advantage, "other": null }, "advantage": advantage })
-    };
-    let text = lines(
-        (0..100).flat_map(|step| [0.1, -2.0, 0.7, 0.3, -0.5].map(|a| line(step, 3, a)).into_iter().chain([line(step, 4, 9.0)])),
-    );
-    let folder = run("", "", &text);
-    let path = folder.path().join("completions.jsonl");
-    let samples = samples::read(&path, &[50], &mut Vec::new()).unwrap();
-    let steps: Vec<u64> = samples.iter().map(|s| s.step).collect();
-    assert_eq!(steps, [0, 14, 28, 42, 50, 56, 70, 84, 99]);
-    let first = &samples[0];
-    let shown: Vec<&str> = first.completions.iter().map(|c| c.text.shown.as_str()).collect();
-    assert_eq!((first.prompt.shown.as_str(), first.of), ("p3", 5), "the other prompt's are not mixed in");
-    assert_eq!(shown, ["worth 0.7", "worth 0.3", "worth 0.1", "worth -2.0"].map(|s| s.trim_end_matches(".0")));
-    assert_eq!((first.completions[0].tokens, first.completions[0].finished), (2, false));
-    assert_eq!(first.completions[0].rewards, [Some("0.7".to_owned()), None]);
-    assert!(samples::read(Path::new("no/such/file"), &[], &mut Vec::new()).unwrap().is_empty());
-}
-
-#[test]
-fn an_episode_is_shown_turn_by_turn_without_its_prompt() {
-    let message = |role: &str, content: &str| json!({ "role": role, "content": content });
-    let said = [
-        message("user", "an example"),
-        message("assistant", "of an answer"),
-        message("user", "play"),
-        message("assistant", "16"),
-        message("user", "<higher>"),
-        message("assistant", "24"),
-    ];
-    let line = json!({ "step": 0, "row": 0, "prompt": "play", "completion": "16higher24", "completion_ids": [1], "finished": true,
-                       "rewards": { "game": 1.5 }, "messages": said, "turns": [{}, {}], "turn_rewards": [null, 1.5] });
-    let folder = run("", "", &format!("{line}\n"));
-    let samples = samples::read(&folder.path().join("completions.jsonl"), &[], &mut Vec::new()).unwrap();
-    let turns = &samples[0].completions[0].turns;
-    let shown: Vec<_> = turns.iter().map(|t| (t.role.as_deref(), t.text.shown.as_str(), t.reward.as_deref())).collect();
-    assert_eq!(shown, [(None, "16", None), (Some("user"), "<higher>", None), (None, "24", Some("1.5"))]);
-    let page = render(folder.path()).unwrap();
-    assert!(page.contains("class=\"turn reply\"") && page.contains("&lt;higher&gt;"));
-}
-
-#[test]
 fn of_very_many_events_the_ends_are_shown() {
     let errors = (1..=1000)
         .map(|step| at(step, "plugin_error", json!({ "plugin": "length", "reason": format!("error {step}."), "rows": [1] })));
     let run = run(&lines([begun("started", 0)].into_iter().chain(errors)), "", "");
-    let page = render(run.path()).unwrap();
-    assert!(page.contains("501 events omitted"));
-    assert_eq!(page.matches("1 row without a score").count(), 499);
-    assert!(
-        page.contains("error 149.")
-            && !page.contains("error 150.")
-            && !page.contains("error 650.")
-            && page.contains("error 651.")
-    );
+    let report = report(run.path());
+    let events = report["events"].as_array().unwrap();
+    assert_eq!(events.iter().map(|event| event["left_out"].as_u64().unwrap()).sum::<u64>(), 501);
+    let texts: Vec<&str> = events.iter().map(|event| event["text"].as_str().unwrap()).collect();
+    assert_eq!(texts.iter().filter(|text| text.contains("1 row without a score")).count(), 499);
+    let has = |number: u64| texts.iter().any(|text| text.contains(&format!("error {number}.")));
+    assert!(has(149) && !has(150) && !has(650) && has(651));
 }
 
 #[test]
-fn the_report_is_written_in_one_piece_beside_what_it_is_of() {
+fn checkpoints_that_are_there_are_told_without_an_event() {
     let run = run(&lines([begun("started", 0)]), &lines([json!({ "step": 1, "reward": 1.0 })]), "");
     fs::create_dir(run.path().join("checkpoint-1")).unwrap();
-    fs::write(RunFiles(run.path()).report(), "an older one").unwrap();
-    let path = write(run.path()).unwrap();
-    assert_eq!(path, RunFiles(run.path()).report());
-    let page = fs::read_to_string(&path).unwrap();
-    assert!(page.starts_with("<!doctype html>") && page.trim_end().ends_with("</html>"));
-    assert_eq!(data(&page)["checkpoints"], json!([1]));
-    let names: BTreeSet<String> =
-        fs::read_dir(run.path()).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
-    assert_eq!(names.len(), 6, "something temporary stayed: {names:?}");
+    assert_eq!(report(run.path())["story"]["checkpoints"], json!([1]));
 }
 
 #[test]
@@ -413,9 +319,10 @@ fn what_is_no_run_is_refused_with_a_word_on_what_would_be() {
     let outer = TempDir::new().unwrap();
     let run = outer.path().join("grpo-1");
     fs::create_dir_all(run.join("checkpoint-5")).unwrap();
-    let refused = |path: &Path| match write(path) {
+    let refused = |path: &Path| match Report::load(path) {
         Err(error @ Error::NotARun { .. }) => error.to_string(),
-        other => panic!("{other:?}"),
+        Err(error) => panic!("{error:?}"),
+        Ok(_) => panic!("{} is a run", path.display()),
     };
     assert!(refused(&outer.path().join("none")).ends_with("there is no such folder; give the folder of a run"));
     assert!(refused(&run).ends_with("is not the folder of a run, which contains config.toml and events.jsonl"));
@@ -425,5 +332,5 @@ fn what_is_no_run_is_refused_with_a_word_on_what_would_be() {
     fs::write(run.join("checkpoint-5/config.toml"), CONFIG).unwrap();
     fs::write(run.join("checkpoint-5/trainer_state.json"), "{}").unwrap();
     assert!(refused(&run.join("checkpoint-5")).ends_with(&format!("is a checkpoint; give its run's folder, {}", run.display())));
-    write(&run).unwrap();
+    Report::load(&run).unwrap();
 }

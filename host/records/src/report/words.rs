@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use serde_json::Value;
 use std::borrow::Cow;
 
-/// Formats a number with four significant digits and a minus as it is printed; `drawing.js` has the same rule.
+/// Formats a number with four significant digits and a minus as it is printed; `format.js` of the page has the same rule.
 pub(super) fn number(v: f64) -> String {
     plain::number(v).replace('-', "\u{2212}")
 }

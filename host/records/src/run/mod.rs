@@ -13,9 +13,7 @@ mod rollouts;
 mod version;
 
 pub use checkpoint_files::CheckpointFiles;
-pub use completions::{
-    CompletionLine, EpisodeLine, Glance, GlanceMessage, Recorded, RecordedEpisode, ScoredCompletion, TokenValues, TurnRow,
-};
+pub use completions::{CompletionLine, EpisodeLine, Recorded, RecordedEpisode, ScoredCompletion, TokenValues, TurnRow};
 pub use events::{Event, EventKind, EventLine, Figure, RunBegun, Scoring, Versions, is_completion_undone, is_undone};
 pub use files::step_of;
 pub use files::{RunFiles, is_checkpoint};

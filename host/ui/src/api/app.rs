@@ -27,14 +27,12 @@ pub(crate) struct Api {
 
 impl Api {
     pub fn new(root: PathBuf, backend: Box<dyn Backend>, control: bool) -> Self {
-        Self {
-            listing: Listing::new(root),
-            backend,
-            control,
-            store: Store::default(),
-            scoring: Mutex::new(()),
-            forms: Mutex::default(),
-        }
+        Self::of(Listing::new(root), backend, control)
+    }
+
+    /// Creates what answers about the runs of a list.
+    pub fn of(listing: Listing, backend: Box<dyn Backend>, control: bool) -> Self {
+        Self { listing, backend, control, store: Store::default(), scoring: Mutex::new(()), forms: Mutex::default() }
     }
 
     /// Returns the folder of the run that a query names.

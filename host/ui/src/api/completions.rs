@@ -266,13 +266,20 @@ fn numbers(line: &Map<String, Value>, key: &str) -> Vec<Option<f64>> {
     all.map(|value| value.as_f64().map(|value| rounded(value as f32))).collect()
 }
 
-/// Returns the turns of an episode.
+/// Returns the messages of an episode, with the number of the turn that an answer of the model is.
 fn messages(line: &Map<String, Value>) -> Vec<Value> {
     let all = line.get("messages").and_then(Value::as_array).into_iter().flatten().take(MOST_MESSAGES);
+    let is_answer = |message: &&Value| message["role"] == "assistant";
+    let answers = line.get("messages").and_then(Value::as_array).map_or(0, |all| all.iter().filter(is_answer).count());
+    // The prompt may have answers of the model too.
+    let turns = line.get("turns").and_then(Value::as_array).map_or(answers, Vec::len);
+    let mut next = 0;
     let message = |message: &Value| {
         let role = printable(message["role"].as_str().unwrap_or_default(), LONGEST_NAME);
         let calls = message.get("tool_calls").filter(|calls| !calls.is_null()).map(plain);
-        json!({ "role": role, "content": plain(&message["content"]), "calls": calls })
+        next += usize::from(is_answer(&message));
+        let turn = next.checked_sub(answers.saturating_sub(turns) + 1).filter(|_| is_answer(&message));
+        json!({ "role": role, "content": plain(&message["content"]), "calls": calls, "turn": turn })
     };
     all.map(message).collect()
 }

@@ -1,6 +1,7 @@
 //! What the page asks, answered in JSON.
 
 mod app;
+mod comparison;
 mod completions;
 mod control;
 mod fork;
@@ -12,6 +13,7 @@ mod routes;
 mod run;
 mod runs;
 mod series;
+mod story;
 mod text;
 mod tokens;
 

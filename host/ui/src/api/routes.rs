@@ -16,12 +16,19 @@ pub(crate) enum Route {
     Runs,
     /// Settings in which runs differ.
     Settings,
-    /// Curves.
+    /// Runs side by side.
+    Comparison,
+    /// Curves, and which share a chart.
     Series,
+    Charts,
     /// A run: its state and events, its settings, and the signs of why it does not learn.
     Run,
     Config,
     Diagnosis,
+    /// What a report says of a run.
+    Story,
+    Metrics,
+    Events,
     /// Completions in pages, one, and those of its prompt and step.
     Completions,
     Completion,
@@ -50,10 +57,15 @@ impl Route {
             "about" => Self::About,
             "runs" => Self::Runs,
             "settings" => Self::Settings,
+            "comparison" => Self::Comparison,
             "series" => Self::Series,
+            "charts" => Self::Charts,
             "run" => Self::Run,
             "config" => Self::Config,
             "diagnosis" => Self::Diagnosis,
+            "story" => Self::Story,
+            "metrics" => Self::Metrics,
+            "events" => Self::Events,
             "completions" => Self::Completions,
             "completion" => Self::Completion,
             "group" => Self::Group,
@@ -85,10 +97,15 @@ impl Api {
             Route::About => Ok(self.about()),
             Route::Runs => self.runs(),
             Route::Settings => self.settings(&query),
+            Route::Comparison => self.comparison(&query),
             Route::Series => self.series(&query),
+            Route::Charts => self.charts(&query),
             Route::Run => self.run(&query),
             Route::Config => self.config(&query),
             Route::Diagnosis => self.diagnosis(&query),
+            Route::Story => self.story(&query),
+            Route::Metrics => self.metrics(&query),
+            Route::Events => self.events(&query),
             Route::Completions => self.completions(&query),
             Route::Completion => self.completion(&query),
             Route::Group => self.group(&query),

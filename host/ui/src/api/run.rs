@@ -6,7 +6,7 @@ use super::refused::Result;
 use crate::config::shell_word;
 use crate::diagnosis;
 use crate::run::{ConfigInForce, RunFiles};
-use crate::store::{PATIENCE, Signs, locked};
+use crate::store::{Cached, PATIENCE, locked};
 use rlhost_followed::{Followed, config_of};
 use serde_json::{Value, json};
 use std::sync::PoisonError;
@@ -70,13 +70,17 @@ impl Api {
         }))
     }
 
-    /// Answers with the run's settings, and with the keys that the user set.
+    /// Answers with the run's settings, with the keys that the user set, and with the lines of config.toml.
     pub(super) fn config(&self, query: &Query) -> Result<Value> {
+        let report = self.report(&self.path_of(query)?)?;
         let run = self.followed(query)?;
         let mut run = locked(&run);
         run.advance(Instant::now() + PATIENCE)?;
         let note = ConfigInForce::read(&run.path).ok().and_then(|config| config.note);
-        Ok(json!({ "settings": *run.settings(), "set": run.events.set, "note": note }))
+        let text = &report["configuration"];
+        Ok(
+            json!({ "settings": *run.settings(), "set": run.events.set, "note": note, "lines": text["lines"], "own": text["own"] }),
+        )
     }
 
     pub(super) fn diagnosis(&self, query: &Query) -> Result<Value> {
@@ -88,8 +92,14 @@ impl Api {
         if !is_fresh {
             let begun = Instant::now();
             let diagnosis = diagnosis::read(&path);
-            let value = json!({ "findings": diagnosis.findings, "enough": diagnosis.enough, "notes": diagnosis.notes });
-            *signs = Some(Signs { value, until: Instant::now() + begun.elapsed() * REST + FRESH });
+            let value = json!({
+                "findings": diagnosis.findings,
+                "enough": diagnosis.enough,
+                "notes": diagnosis.notes,
+                "rows": diagnosis.rows,
+                "last_step": diagnosis.last_step,
+            });
+            *signs = Some(Cached { value, until: Instant::now() + begun.elapsed() * REST + FRESH });
         }
         Ok(signs.as_ref().map(|signs| signs.value.clone()).unwrap_or_default())
     }

@@ -1,11 +1,12 @@
 //! Compares runs: the settings that differ, final and best values, and curves on one page. Runs that differ in their seed only are one
 //! group, with a mean and a band.
 
-mod page;
+mod curve;
 mod run;
 #[cfg(test)]
 mod tests;
 
+pub use curve::Curve;
 pub use run::ComparedRun;
 pub(super) use run::flatten;
 
@@ -261,12 +262,11 @@ impl Comparison {
         if least == most { least.to_string() } else { format!("{least} to {most}") }
     }
 
-    /// Renders the page.
-    ///
-    /// # Errors
-    /// If the template can't be rendered.
-    pub fn render(&self) -> Result<String, Error> {
-        page::render(self)
+    /// Returns the mean of a group's runs over the steps, of at most about so many points.
+    #[must_use]
+    pub fn curve(&self, group: &Group, metric: &str, most: usize) -> Curve {
+        let runs: Vec<&ComparedRun> = group.runs.iter().map(|&i| &self.runs[i]).collect();
+        Curve::new(&runs, metric, most)
     }
 }
 

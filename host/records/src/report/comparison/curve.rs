@@ -1,0 +1,92 @@
+//! The curve of runs that differ in their seed only: their mean over the steps.
+
+use super::ComparedRun;
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// The curve of a group. Where what decides the metric changes, it has a gap.
+#[derive(Debug, Default, PartialEq, Serialize)]
+pub struct Curve {
+    /// Steps.
+    pub x: Vec<f64>,
+    /// Means.
+    pub y: Vec<Option<f64>>,
+    /// The least value of the runs, or of the points that one stands for; empty if it is the mean everywhere.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub lo: Vec<Option<f64>>,
+    /// The greatest.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub hi: Vec<Option<f64>>,
+}
+
+/// Values of a group's runs at a step, or at several.
+#[derive(Clone, Copy)]
+struct Point {
+    step: u64,
+    /// Number of changes of what decides the metric before it.
+    part: usize,
+    sum: f64,
+    count: usize,
+    least: f64,
+    greatest: f64,
+}
+
+impl Point {
+    fn with(self, other: Self) -> Self {
+        Self {
+            step: other.step,
+            part: other.part,
+            sum: self.sum + other.sum,
+            count: self.count + other.count,
+            least: self.least.min(other.least),
+            greatest: self.greatest.max(other.greatest),
+        }
+    }
+}
+
+impl Curve {
+    /// Returns the mean of runs over the steps, of at most about so many points.
+    pub(super) fn new(runs: &[&ComparedRun], metric: &str, most: usize) -> Self {
+        let mut points: BTreeMap<u64, Point> = BTreeMap::new();
+        let breaks: Vec<u64> = runs.iter().flat_map(|run| run.breaks(metric)).collect();
+        for run in runs {
+            for &(step, value) in run.series.get(metric).into_iter().flatten() {
+                let part = breaks.iter().filter(|change| **change < step).count();
+                let own = Point { step, part, sum: value, count: 1, least: value, greatest: value };
+                points.entry(step).and_modify(|point| *point = point.with(own)).or_insert(own);
+            }
+        }
+        let per_point = points.len().div_ceil(most).max(1);
+        let points: Vec<Point> = points.into_values().collect();
+        let mut line = Self::default();
+        let mut before = None::<u64>;
+        for part in points.chunk_by(|a, b| a.part == b.part) {
+            for (i, bucket) in part.chunks(per_point).enumerate() {
+                let Some(point) = bucket.iter().copied().reduce(Point::with) else { continue };
+                if let Some(before) = before.filter(|_| i == 0) {
+                    // Between the last step of one version and the first of the next.
+                    line.push(f64::midpoint(before as f64, bucket[0].step as f64), None);
+                }
+                line.push(point.step as f64, Some(point));
+                before = Some(point.step);
+            }
+        }
+        // Without a band, its edges would be as long as the curve for nothing.
+        if line.lo == line.y && line.hi == line.y {
+            (line.lo, line.hi) = (Vec::new(), Vec::new());
+        }
+        line
+    }
+
+    fn push(&mut self, x: f64, point: Option<Point>) {
+        self.x.push(x);
+        self.y.push(point.map(|point| rounded(point.sum / point.count as f64)));
+        self.lo.push(point.map(|point| rounded(point.least)));
+        self.hi.push(point.map(|point| rounded(point.greatest)));
+    }
+}
+
+/// Rounds to the digits that a chart can show.
+fn rounded(v: f64) -> f64 {
+    format!("{v:.6e}").parse().unwrap_or(v)
+}

@@ -1,0 +1,329 @@
+//! What a report says of a run apart from its curves and completions, in the reader's words.
+
+use super::charts::{self, Charts};
+use super::configuration::Configuration;
+use super::eras::Eras;
+use super::figures::{Figures, Series};
+use super::occurrences::Occurrence;
+use super::story::{Mark, State, Version};
+use super::{Run, configuration, evaluations, occurrences, words};
+use crate::config::now;
+use crate::run::EventKind;
+use serde::Serialize;
+use std::borrow::Cow;
+use std::path::Path;
+
+/// Metrics at the top, in this order, if the run has them.
+pub(super) const KEY_FIGURES: [(&str, &str); 14] = [
+    ("reward", "reward"),
+    ("objective/scores", "score"),
+    ("rewards/accuracies", "accuracy"),
+    ("rewards/margins", "margin"),
+    ("completions/mean_length", "completion length"),
+    ("completions/clipped_ratio", "completions cut off"),
+    ("kl", "KL"),
+    ("objective/kl", "KL per completion"),
+    ("loss", "loss"),
+    ("entropy", "entropy"),
+    ("policy/entropy_avg", "entropy"),
+    ("grad_norm", "gradient norm"),
+    ("step_time", "seconds per step"),
+    ("perf/throughput", "tokens per second"),
+];
+const MOST_KEY_FIGURES: usize = 8;
+
+/// What a report says of a run apart from its curves and completions. [`visible_json`] makes JSON of its parts.
+#[derive(Debug, Serialize)]
+pub struct Report {
+    /// What happened, and the figures that say most.
+    pub story: Summary,
+    /// Which metrics share a chart.
+    pub charts: Charts,
+    /// The first, last, least and greatest value of each metric.
+    pub metrics: Vec<FigureRow>,
+    /// The events, those that say the same as one.
+    pub events: Vec<Occurrence>,
+    /// The lines of config.toml.
+    pub configuration: Configuration,
+}
+
+/// What happened to a run, and the figures that say most.
+#[derive(Debug, Serialize)]
+pub struct Summary {
+    /// How the run is doing.
+    pub state: State,
+    /// What it is a run of.
+    pub facts: Vec<Fact>,
+    /// The rewards with their weights.
+    pub rewards: Vec<(String, String)>,
+    /// What could not be read.
+    pub notes: Vec<String>,
+    /// The figures that say most.
+    pub key_figures: Vec<KeyFigure>,
+    /// The first and the last step with metrics, and how many there are.
+    pub logged: Option<Logged>,
+    /// Events that charts mark.
+    pub marks: Vec<Mark>,
+    /// Steps at which a checkpoint was written.
+    pub checkpoints: Vec<u64>,
+    /// Evaluations, the first and the last.
+    pub evaluations: Vec<evaluations::Row>,
+    /// The versions of plugins that were in use.
+    pub versions: Vec<VersionRow>,
+}
+
+/// The steps with metrics.
+#[derive(Debug, Serialize)]
+pub struct Logged {
+    /// The first.
+    pub from: u64,
+    /// The last.
+    pub to: u64,
+    /// How many.
+    pub rows: usize,
+}
+
+/// Something that a run is of, such as its model.
+#[derive(Debug, Serialize)]
+pub struct Fact {
+    /// What.
+    pub name: &'static str,
+    /// In short.
+    pub text: String,
+    /// At length.
+    pub title: String,
+}
+
+/// A figure that says much.
+#[derive(Debug, Serialize)]
+pub struct KeyFigure {
+    /// What it is called.
+    pub label: &'static str,
+    /// The metric.
+    pub metric: &'static str,
+    /// Its first value.
+    pub first: String,
+    /// Its last value.
+    pub last: String,
+    /// The step of the first value, if a swap came before it, so that it is not the run's first.
+    pub since: Option<String>,
+}
+
+/// A row of the table of all metrics: one for each stretch between swaps of what a metric depends on.
+#[derive(Debug, Serialize)]
+pub struct FigureRow {
+    /// The metric.
+    pub name: String,
+    /// Its first, last, least and greatest value; none if it was never a finite number.
+    pub values: Option<[f64; 4]>,
+    /// The steps of the first and the last.
+    pub steps: Option<[u64; 2]>,
+}
+
+/// A version of a plugin that was in use.
+#[derive(Debug, Serialize)]
+pub struct VersionRow {
+    /// The plugin.
+    pub plugin: String,
+    /// What it is for.
+    pub role: String,
+    /// Which of the plugin's versions it is, from 1.
+    pub number: usize,
+    /// The version that it states.
+    pub version: String,
+    /// What its settings are, or how they differ from those of the version before.
+    pub settings: String,
+    /// The hash of its bytes.
+    pub hash: String,
+    /// The hash in short.
+    pub short: String,
+    /// The step from which it was in use.
+    pub since: u64,
+    /// The step at which another replaced it.
+    pub until: Option<u64>,
+    /// How it came to be in use.
+    pub how: &'static str,
+}
+
+impl Report {
+    /// Puts together what the files of a run say.
+    pub(super) fn new(run: Run) -> Self {
+        let eras = Eras::new(&run.figures, &run.story);
+        let weights = weights(&run);
+        let state = run.story.state(run.at_work, run.figures.steps.last().copied());
+        let steps = &run.figures.steps;
+        let logged = steps.first().zip(steps.last()).map(|(from, to)| Logged { from: *from, to: *to, rows: steps.len() });
+        let charts = charts::arrange(&run.figures, &eras, &weights);
+        let metrics = figure_rows(&run.figures, &eras);
+        let events = occurrences::rows(&run.story.events);
+        let configuration = configuration::configuration(&run);
+        let story = Summary {
+            facts: facts(&run, &state),
+            state,
+            rewards: weights.into_iter().map(|(name, weight)| (name, words::number(weight))).collect(),
+            key_figures: key_figures(&run.figures, &eras),
+            logged,
+            evaluations: evaluations::rows(&run.figures, &eras),
+            versions: run.story.versions.iter().map(version_row).collect(),
+            notes: run.notes,
+            marks: run.story.marks,
+            checkpoints: run.story.checkpoints,
+        };
+        Self { story, charts, metrics, events, configuration }
+    }
+}
+
+/// Returns a part of a report, or of something else that is shown, as JSON whose texts hide nothing.
+#[must_use]
+pub fn visible_json(part: &impl Serialize) -> serde_json::Value {
+    // What is shown has only names as keys.
+    let mut value = serde_json::to_value(part).unwrap_or_default();
+    show(&mut value);
+    value
+}
+
+/// Makes the texts of a value visible.
+fn show(value: &mut serde_json::Value) {
+    match value {
+        serde_json::Value::String(text) => {
+            if let Cow::Owned(shown) = words::visible(text) {
+                *text = shown;
+            }
+        }
+        serde_json::Value::Array(items) => items.iter_mut().for_each(show),
+        serde_json::Value::Object(entries) => entries.values_mut().for_each(show),
+        _ => {}
+    }
+}
+
+/// Returns a setting that is a string.
+fn setting<'a>(run: &'a Run, key: &str) -> Option<&'a str> {
+    run.settings.get(key).and_then(toml::Value::as_str)
+}
+
+/// Returns a plugin's name in the run from its path.
+fn plugin_name(path: &str) -> &str {
+    let file = last_part(path);
+    file.strip_suffix(".wasm").unwrap_or(file)
+}
+
+fn last_part(path: &str) -> &str {
+    path.rsplit(['/', '\\']).find(|part| !part.is_empty()).unwrap_or(path)
+}
+
+/// Returns the rewards with their current weights.
+fn weights(run: &Run) -> Vec<(String, f64)> {
+    let plugins = run.settings.get("plugin").and_then(toml::Value::as_array).into_iter().flatten();
+    let weight = |plugin: &toml::Value| {
+        let weight = plugin.get("weight");
+        weight.and_then(|w| w.as_float().or_else(|| w.as_integer().map(|w| w as f64))).unwrap_or(1.0)
+    };
+    configuration::names(run, "plugin").into_iter().zip(plugins.map(weight)).collect()
+}
+
+fn facts(run: &Run, state: &State) -> Vec<Fact> {
+    let mut facts = Vec::new();
+    let mut fact = |name, text: String, title: &str| {
+        if !text.is_empty() {
+            facts.push(Fact { name, text, title: title.to_owned() });
+        }
+    };
+    let beginning = run.story.beginning();
+    let algorithm = setting(run, "algorithm").unwrap_or_default();
+    fact("Algorithm", plugin_name(algorithm).to_owned(), algorithm);
+    let model = beginning.map(|e| e.text("model")).filter(|m| !m.is_empty()).or(setting(run, "model")).unwrap_or_default();
+    let made = if run.settings.contains_key("model") { "" } else { " (built-in)" };
+    fact("Model", if model.is_empty() { String::new() } else { format!("{}{made}", last_part(model)) }, model);
+    let dataset = setting(run, "dataset");
+    let built_in = if run.settings.is_empty() { "" } else { "built-in forum posts" };
+    fact("Dataset", dataset.map_or(built_in, last_part).to_owned(), dataset.unwrap_or_default());
+    let done = run.figures.steps.last().copied().max(run.story.last_step()).unwrap_or(0);
+    let planned = beginning.and_then(|e| e.number("max_steps")).map_or_else(String::new, |n| format!(" of {}", words::number(n)));
+    fact("Steps", format!("{}{planned}", words::count(done)), "");
+    let now = (state.word == "running").then(now);
+    fact("Duration", words::duration(run.story.seconds(now, run.figures.values("time").last().copied().flatten())), "");
+    let first = run.story.first();
+    fact("Started", first.and_then(|e| e.time).map(words::moment).unwrap_or_default(), "");
+    let tokens = run.figures.values("num_tokens").iter().rev().flatten().next();
+    fact(
+        "Tokens",
+        tokens.map(|n| words::number(*n)).unwrap_or_default(),
+        "tokens trained on; a prompt counts once per completion",
+    );
+    fact("Checkpoints", checkpoints(run), "");
+    let seed = run.settings.get("seed").map(ToString::to_string).unwrap_or_default();
+    fact("Seed", seed, "");
+    if let Some(fork) = first.filter(|e| e.kind == Some(EventKind::Forked)) {
+        let from = Path::new(fork.text("checkpoint"));
+        let parts: Vec<_> = from.iter().rev().take(2).map(|part| part.to_string_lossy()).collect();
+        fact("Forked from", parts.into_iter().rev().collect::<Vec<_>>().join("/"), fork.text("checkpoint"));
+    }
+    facts
+}
+
+/// Says how many checkpoints were written and kept.
+fn checkpoints(run: &Run) -> String {
+    if run.story.checkpoints.is_empty() {
+        return String::new();
+    }
+    let (written, kept) = (run.story.checkpoints.len() as u64, run.kept.len() as u64);
+    let count = if kept < written { format!("{kept} of {written} kept") } else { words::count(written) };
+    run.kept.last().map_or(count.clone(), |last| format!("{count}, the last at step {}", words::count(*last)))
+}
+
+fn key_figures(figures: &Figures, eras: &Eras<'_>) -> Vec<KeyFigure> {
+    let key = |(name, label): &(&'static str, &'static str)| {
+        let begin = eras.newest(name);
+        let series = &figures.series[figures.place(name)?];
+        // Right after a swap, there is only what was logged before it.
+        let newest = figures.summary(series, begin..figures.steps.len());
+        let is_newest = newest.is_some();
+        let summary = newest.or_else(|| figures.summary(series, 0..figures.steps.len()))?;
+        let since = (begin > 0 && is_newest).then(|| words::count(summary.first.0));
+        Some(KeyFigure { label, metric: name, first: words::number(summary.first.1), last: words::number(summary.last.1), since })
+    };
+    // Two algorithms' names for the same thing may both be present.
+    let mut keys: Vec<KeyFigure> = Vec::new();
+    for key in KEY_FIGURES.iter().filter_map(key) {
+        if keys.len() < MOST_KEY_FIGURES && keys.iter().all(|k| k.label != key.label) {
+            keys.push(key);
+        }
+    }
+    keys
+}
+
+/// Returns a row for each metric, or for each stretch of it between swaps.
+fn figure_rows(figures: &Figures, eras: &Eras<'_>) -> Vec<FigureRow> {
+    let row = |series: &Series, part| {
+        let summary = figures.summary(series, part);
+        let values = summary.as_ref().map(|s| [s.first.1, s.last.1, s.least, s.greatest]);
+        FigureRow { name: series.shown(), values, steps: summary.map(|s| [s.first.0, s.last.0]) }
+    };
+    let mut rows = Vec::new();
+    for series in &figures.series {
+        let starts = eras.starts(&series.name);
+        let begins = std::iter::once(0).chain(starts.iter().copied());
+        let ends = starts.iter().copied().chain([figures.steps.len()]);
+        let parts: Vec<FigureRow> = begins.zip(ends).map(|(begin, end)| row(series, begin..end)).collect();
+        let any = parts.iter().any(|row| row.values.is_some());
+        rows.extend(parts.into_iter().enumerate().filter(|(i, row)| row.values.is_some() || !any && *i == 0).map(|(_, row)| row));
+    }
+    // A stable sort, which keeps the order of the stretches.
+    rows.sort_by(|a, b| a.name.cmp(&b.name));
+    rows
+}
+
+fn version_row(v: &Version) -> VersionRow {
+    VersionRow {
+        plugin: v.plugin.clone(),
+        role: v.role.clone(),
+        number: v.number,
+        version: v.version.clone(),
+        settings: v.settings.clone(),
+        hash: v.hash.clone(),
+        short: words::hash(&v.hash),
+        since: v.since,
+        until: v.until,
+        how: v.how,
+    }
+}

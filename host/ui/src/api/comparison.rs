@@ -1,0 +1,76 @@
+//! Runs side by side: groups of those that differ in their seed only, with the last and the best of each metric.
+
+use super::app::Api;
+use super::query::Query;
+use super::refused::{Refused, Result};
+use crate::report::{Comparison, Group, Spread, visible_json};
+use serde_json::{Map, Value, json};
+
+/// Most groups and metrics with curves.
+const MOST_GROUPS: usize = 24;
+const MOST_METRICS: usize = 400;
+
+/// Most points of a curve, and of all curves together.
+const MOST_POINTS: usize = 1000;
+const MOST_IN_ALL: usize = 1_000_000;
+
+/// Most metrics with values: those that are worth a look first, and others.
+const MOST_VALUES: usize = 200;
+
+impl Api {
+    /// Answers `run=NAME&run=NAME...`.
+    pub(super) fn comparison(&self, query: &Query) -> Result<Value> {
+        let names: Vec<&str> = query.all("run").collect();
+        let paths = names.iter().map(|name| self.path(name)).collect::<Result<Vec<_>>>()?;
+        let comparison = Comparison::load(&paths).map_err(|error| Refused::invalid(error.to_string()))?;
+        if comparison.runs.len() != names.len() {
+            return Err(Refused::invalid("name each run once"));
+        }
+        Ok(visible_json(&answer(&comparison, &names)))
+    }
+}
+
+fn answer(comparison: &Comparison, names: &[&str]) -> Value {
+    let Comparison { groups, metrics, key_metrics, notes, .. } = comparison;
+    let has_seeds = groups.iter().any(|group| group.runs.len() > 1);
+    let shown = &metrics[..metrics.len().min(MOST_METRICS)];
+    let drawn = if has_seeds { groups.len().min(MOST_GROUPS) } else { 0 };
+    let points = (MOST_IN_ALL / (3 * drawn * shown.len()).max(1)).clamp(20, MOST_POINTS);
+    let curves = |group: &Group| {
+        let curve = |metric: &String| {
+            let curve = comparison.curve(group, metric, points);
+            (!curve.x.is_empty()).then(|| (metric.clone(), json!(curve)))
+        };
+        shown.iter().filter_map(curve).collect::<Map<String, Value>>()
+    };
+    let value = |group: &Group, metric: &String| {
+        let last = spread(comparison.last(group, metric)?);
+        Some((metric.clone(), json!({ "last": last, "best": comparison.best(group, metric).map(spread) })))
+    };
+    let view = |(i, group): (usize, &Group)| {
+        json!({
+            "name": group.name,
+            "runs": group.runs.iter().map(|&run| names[run]).collect::<Vec<_>>(),
+            "seeds": comparison.seeds(group),
+            "steps": comparison.steps(group),
+            "states": comparison.states(group),
+            "values": metrics.iter().take(MOST_VALUES).filter_map(|metric| value(group, metric)).collect::<Map<_, _>>(),
+            "curves": if i < drawn { curves(group) } else { Map::new() },
+        })
+    };
+    let differences = comparison.differences.iter().map(|d| json!({ "key": d.key, "values": d.values, "divides": d.divides }));
+    json!({
+        "groups": groups.iter().enumerate().map(view).collect::<Vec<_>>(),
+        "has_seeds": has_seeds,
+        "differences": differences.collect::<Vec<_>>(),
+        "key_metrics": metrics[..*key_metrics],
+        // What has no curve.
+        "omitted_groups": if has_seeds { groups.len() - drawn } else { 0 },
+        "omitted_metrics": metrics.len() - shown.len(),
+        "notes": notes,
+    })
+}
+
+fn spread(Spread { mean, deviation }: Spread) -> Value {
+    json!({ "mean": mean, "deviation": deviation })
+}

@@ -1,0 +1,140 @@
+//! What the page asks, answered ahead.
+
+use super::completions;
+use super::queries::query;
+use crate::api::{Api, Refused, Route};
+use crate::folder::Found;
+use crate::report::Error;
+use crate::run::RunFiles;
+use crate::store::locked;
+use rlhost_config::now;
+use serde_json::{Map, Value, json};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// How long reading a run may take: a file has no other chance.
+const PATIENT: Duration = Duration::from_secs(3600);
+
+/// Most points of a curve, and of all curves together; a band is two more.
+const MOST_POINTS: usize = 2000;
+const LEAST_POINTS: usize = 20;
+const MOST_IN_ALL: usize = 1_000_000;
+
+/// Most runs that have views of their own beside their curves.
+const MOST_VIEWS: usize = 32;
+
+/// Most versions of a plugin whose source is in the file, and the most bytes of them all.
+const MOST_SOURCES: usize = 20;
+const MOST_SOURCE_BYTES: usize = 1 << 20;
+
+/// What the page asks of one run; its curves and completions come beside them.
+const OF_A_RUN: [(&str, Route); 9] = [
+    ("run", Route::Run),
+    ("config", Route::Config),
+    ("diagnosis", Route::Diagnosis),
+    ("story", Route::Story),
+    ("charts", Route::Charts),
+    ("metrics", Route::Metrics),
+    ("events", Route::Events),
+    ("plugins", Route::Plugins),
+    ("group", Route::Group),
+];
+
+/// Returns all answers that a file about these runs has.
+pub(super) fn read(api: &Api, runs: &[Found]) -> Result<Value, Error> {
+    for run in runs {
+        advance(api, &run.path)?;
+    }
+    let all = query(runs.iter().map(|run| ("run", run.name.as_str())));
+    let single = runs.len() == 1;
+    let mut of_runs: Map<String, Value> = Map::new();
+    for (route, _) in OF_A_RUN {
+        of_runs.insert(route.to_owned(), Value::Object(Map::new()));
+    }
+    let (mut series, mut sources) = (Map::new(), Map::new());
+    for (i, run) in runs.iter().enumerate() {
+        series.insert(run.name.clone(), curves(api, run, runs.len()));
+        if i >= MOST_VIEWS {
+            continue;
+        }
+        // A file that can't be read is no page.
+        api.told(&run.path)?;
+        let one = query([("run", run.name.as_str())]);
+        for (route, asked) in OF_A_RUN.iter().filter(|(_, asked)| *asked != Route::Group) {
+            of_runs[*route][&run.name] = given(api.answer(*asked, &one, b""));
+        }
+        of_runs["group"][&run.name] = completions::read(api, run, runs.len());
+        sources.insert(run.name.clone(), scripts(api, &run.name, &of_runs["plugins"][&run.name]));
+    }
+    let asked = |route: Route| given(api.answer(route, &all, b""));
+    let several = |route: Route| if single { Value::Null } else { asked(route) };
+    Ok(json!({
+        "about": {
+            "control": false,
+            "frozen": true,
+            "folder": "",
+            "single": single,
+            "version": env!("CARGO_PKG_VERSION"),
+            "written": now().as_second(),
+        },
+        "runs": asked(Route::Runs),
+        "settings": several(Route::Settings),
+        "comparison": several(Route::Comparison),
+        "charts": several(Route::Charts),
+        "series": series,
+        "of_runs": of_runs,
+        "sources": sources,
+    }))
+}
+
+/// Reads all of a run's files.
+fn advance(api: &Api, path: &Path) -> Result<(), Error> {
+    let run = api.store.run(path);
+    let mut run = locked(&run);
+    let until = Instant::now() + PATIENT;
+    let read = |file, source| Error::Read { path: file, source };
+    let files = RunFiles(path);
+    run.events.advance(until).map_err(|source| read(files.events(), source))?;
+    run.metrics.advance(until).map_err(|source| read(files.metrics(), source))?;
+    run.advance_completions(until).map_err(|source| read(files.completions(), source))?;
+    Ok(())
+}
+
+/// Returns an answer; one that was refused as the page gets it.
+fn given(answer: Result<Value, Refused>) -> Value {
+    answer.unwrap_or_else(|refused| refused.to_json())
+}
+
+/// Returns the curves of a run of so many.
+fn curves(api: &Api, run: &Found, runs: usize) -> Value {
+    let series = locked(&api.store.run(&run.path)).metrics.names().count();
+    let points = (MOST_IN_ALL / (series * runs).max(1)).clamp(LEAST_POINTS, MOST_POINTS);
+    let asked = format!("{}&points={points}", query([("run", run.name.as_str())]));
+    match api.answer(Route::Series, &asked, b"") {
+        Ok(mut answer) => answer["runs"][&run.name].take(),
+        Err(refused) => refused.to_json(),
+    }
+}
+
+/// Returns the sources of versions that the run keeps, by the plugin's name and hash.
+fn scripts(api: &Api, run: &str, plugins: &Value) -> Value {
+    let (mut sources, mut room) = (Map::new(), MOST_SOURCE_BYTES);
+    for plugin in plugins["plugins"].as_array().into_iter().flatten() {
+        let name = plugin["name"].as_str().unwrap_or_default();
+        let history = plugin["history"].as_array().into_iter().flatten();
+        for version in history.filter(|version| version["kept"] == true).take(MOST_SOURCES) {
+            let hash = version["hash"].as_str().unwrap_or_default();
+            let key = format!("{name} {hash}");
+            if sources.contains_key(&key) {
+                continue;
+            }
+            let asked = query([("run", run), ("plugin", name), ("hash", hash)]);
+            let Ok(answer) = api.answer(Route::Source, &asked, b"") else { continue };
+            if let Some(left) = room.checked_sub(answer.to_string().len()) {
+                room = left;
+                sources.insert(key, answer);
+            }
+        }
+    }
+    Value::Object(sources)
+}

@@ -1,0 +1,92 @@
+//! The page in one file, with the answers that it would be given: a report of a run, or a comparison of several.
+//!
+//! The answers are those of [`Api`](crate::api::Api), asked here, so that a file and the live page can't differ. The file loads nothing,
+//! and runs only the page's own scripts.
+
+mod answers;
+mod completions;
+mod document;
+mod queries;
+mod script;
+#[cfg(test)]
+mod tests;
+
+use crate::api::Api;
+use crate::backend::Backend;
+use crate::folder::{Found, Listing};
+use crate::report::{self, Comparison, Error};
+use crate::run::RunFiles;
+use rlhost_followed::own_name;
+use serde_json::Value;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+/// The page of some runs, in one file.
+#[derive(Debug)]
+pub struct FrozenPage {
+    title: String,
+    answers: Value,
+}
+
+impl FrozenPage {
+    /// Reads a run, which may still be running.
+    ///
+    /// # Errors
+    /// If the folder is not a run's, or one of its files can't be read.
+    pub fn from_run(run: &Path, backend: impl Backend) -> Result<Self, Error> {
+        report::check(run)?;
+        let name = own_name(run);
+        let runs = vec![Found { name: name.clone(), path: run.to_owned() }];
+        let api = Api::of(Listing::of(runs.clone()), Box::new(backend), false);
+        Ok(Self { answers: answers::read(&api, &runs)?, title: name })
+    }
+
+    /// Reads the runs of a comparison.
+    ///
+    /// # Errors
+    /// If a file of a run can't be read.
+    pub fn from_comparison(comparison: &Comparison, backend: impl Backend) -> Result<Self, Error> {
+        let found = |run: &report::ComparedRun| Found { name: run.name.clone(), path: run.path.clone() };
+        let runs: Vec<Found> = comparison.runs.iter().map(found).collect();
+        let api = Api::of(Listing::of(runs.clone()), Box::new(backend), false);
+        Ok(Self { answers: answers::read(&api, &runs)?, title: format!("Comparison of {} runs", runs.len()) })
+    }
+
+    /// Returns the file's text.
+    #[must_use]
+    pub fn to_html(&self) -> String {
+        document::html(&self.title, &self.answers)
+    }
+
+    /// Writes a run's report into its folder, as a whole. Returns its path.
+    ///
+    /// # Errors
+    /// As [`FrozenPage::from_run`], and if it can't be written.
+    pub fn write_report(run: &Path, backend: impl Backend) -> Result<PathBuf, Error> {
+        let page = Self::from_run(run, backend)?;
+        let path = RunFiles(run).report();
+        page.write(&path)?;
+        Ok(path)
+    }
+
+    /// Writes the file as a whole, so that nothing is written through a link.
+    ///
+    /// # Errors
+    /// If it can't be written.
+    pub fn write(&self, path: &Path) -> Result<(), Error> {
+        let fail = |source| Error::Write { path: path.to_owned(), source };
+        if path.is_dir() {
+            return Err(fail(std::io::Error::new(std::io::ErrorKind::IsADirectory, "it is a folder")));
+        }
+        let folder = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        #[cfg_attr(not(unix), allow(unused_mut))]
+        let mut builder = tempfile::Builder::new();
+        // Unlike most temporary files, it is meant to be shared.
+        #[cfg(unix)]
+        builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
+        let mut temporary = builder.prefix(".report-").suffix(".tmp").tempfile_in(folder).map_err(fail)?;
+        temporary.write_all(self.to_html().as_bytes()).map_err(fail)?;
+        temporary.persist(path).map_err(|error| fail(error.error))?;
+        Ok(())
+    }
+}
