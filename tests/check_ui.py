@@ -6,8 +6,9 @@
 
 A Chrome or Chromium that is there already is used instead of Playwright's; --chromium names another. --screenshots takes a folder. Three short
 runs are compared; another is followed while it trains: a what-if, a swap, a roll-back, other settings, a rejected version, a pause. A run with
-hostile names and texts, 100,000 completions and 50,000 steps, an empty folder, a failed run and a phone's width follow. Nothing may be
-logged on the browser's console, but for the requests that are refused on purpose.
+hostile names and texts, 100,000 completions and 50,000 steps, an empty folder, a failed run and a phone's width follow. The same page in a
+file, of one run and of three, is opened without a server. Nothing may be logged on the browser's console, but for the requests that are
+refused on purpose. --only frozen runs the files' part alone.
 
 The last output is check_ui.txt beside this file. Exits 1 if something is not as it should be.
 """
@@ -421,6 +422,99 @@ def narrow(check, browser, ui, screenshots):
     view.context.close()
 
 
+def frozen(check, browser, binary, place, runs, screenshots):
+    """The page in a file: of one run, whose reward was swapped, and of three."""
+    report = runs / "one/report.html"
+    subprocess.run([binary, "report", str(runs / "one")], check=True, stdout=subprocess.DEVNULL)
+    several = place / "several.html"
+    subprocess.run([binary, "report", *(str(runs / name) for name in ("one", "two", "three")), "--output", str(several)], check=True, stdout=subprocess.DEVNULL)
+    check("files are small enough to be mailed", max(report.stat().st_size, several.stat().st_size) < 6e6, f"{report.stat().st_size / 1e6:.1f} and {several.stat().st_size / 1e6:.1f} MB")
+    view = Page(browser, report.as_uri(), screenshots=screenshots)
+    page = view.go()
+    expect(page.locator("h1")).to_have_text("one")
+    expect(page.locator(".chart .u-over").first).to_be_visible()
+    check("a file's charts are drawn", page.locator(".chart canvas").count() >= 3, page.locator(".chart canvas").count())
+    check("it says when it was written, and by what", "Written by rlhost" in page.locator("#top").inner_text())
+    check("nothing in it is live", page.locator("#connection.live, .steer:visible, .drop, .pill").count() == 0)
+    expect(page.locator(".keys .tile").first).to_contain_text("from")
+    check("key metrics have a first and a last value", page.locator(".keys .tile").count() >= 3, page.locator(".keys .tile").count())
+    expect(page.locator(".about")).to_contain_text("finished after step 12")
+    view.picture("frozen-overview", full_page=True)
+    for tab in ("Charts", "Metrics", "Rewards", "Events", "Settings"):
+        page.get_by_role("tab", name=tab).click()
+        page.wait_for_timeout(400)
+        view.picture(f"frozen-{tab.lower()}", full_page=True)
+    page.get_by_role("tab", name="Charts").click()
+    page.get_by_label("Along").select_option("tokens")
+    page.wait_for_timeout(300)
+    page.get_by_label("Along").select_option("step")
+    page.wait_for_timeout(600)
+    box = page.locator(".chart .u-over").first.bounding_box()
+    page.mouse.move(box["x"] + 120, box["y"] + 60)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 220, box["y"] + 60)
+    page.mouse.up()
+    expect(page.get_by_role("button", name="Whole run")).to_be_visible()
+    check("a chart of a file zooms", True)
+    page.get_by_role("button", name="Whole run").click()
+    page.get_by_role("tab", name="Metrics").click()
+    page.get_by_label("Search metrics").fill("completions/")
+    names = page.locator("table.metrics tbody th").all_inner_texts()
+    check("metrics are searched", names != [] and all("completions/" in name for name in names), len(names))
+    page.get_by_role("tab", name="Completions").click()
+    expect(page.locator(".item")).to_have_count(40)
+    check("all completions of a short run are there", page.locator(".count").inner_text() == "384 completions", page.locator(".count").inner_text())
+    page.locator(".item").nth(2).click()
+    expect(page.locator(".card")).to_have_count(8)
+    check("a completion opens with its group", page.locator(".card.own").count() == 1)
+    view.picture("frozen-completions")
+    word = page.locator(".card.own .text").inner_text().split()[0]
+    page.get_by_label("Search prompts and completions").fill(word)
+    page.wait_for_timeout(600)
+    check("a search finds", "found in" in page.locator(".count").inner_text(), page.locator(".count").inner_text())
+    page.get_by_label("Search prompts and completions").fill("")
+    page.get_by_label("Sort").select_option("best")
+    page.wait_for_timeout(600)
+    rewards = [float(text.replace("\u2212", "-")) for text in page.locator(".item .chip").all_inner_texts()]
+    check("the best come first", rewards == sorted(rewards, reverse=True), f"{rewards[0]} to {rewards[-1]}")
+    check("nothing is logged", view.logged == [], " ".join(view.logged))
+    view.context.close()
+    compared_in_file(check, browser, several, screenshots)
+    for name, file, place in (("overview", report, ""), ("completions", report, "#/run/one/completions"), ("metrics", report, "#/run/one/metrics"), ("comparison", several, "")):
+        view = Page(browser, file.as_uri(), width=390, height=844, screenshots=screenshots, scheme="dark")
+        view.go(place).wait_for_timeout(800)
+        check(f"a file's {name} fits a phone", view.width() == 0 and view.logged == [], " ".join(view.logged))
+        view.picture(f"phone-frozen-{name}")
+        view.context.close()
+
+
+def compared_in_file(check, browser, several, screenshots):
+    """Three runs in one file."""
+    view = Page(browser, several.as_uri(), screenshots=screenshots)
+    page = view.go()
+    expect(page.locator("table.runs tbody tr")).to_have_count(3)
+    expect(page.locator(".chart .u-over").first).to_be_visible()
+    keys = page.locator(".chart").first.locator(".readout .key")
+    expect(keys).to_have_count(3)
+    check("three runs share a file's charts", True)
+    check("the settings that differ are shown", "learning_rate" in page.locator(".differences").inner_text())
+    groups = page.locator("table.groups tbody tr")
+    expect(groups).to_have_count(2)
+    check("runs that differ in their seed are a group with a spread", "\u00b1" in groups.first.inner_text() and "best" in groups.first.inner_text())
+    page.get_by_label("Average runs that differ in their seed only").check()
+    expect(keys).to_have_count(2)
+    page.wait_for_timeout(300)
+    view.picture("frozen-comparison", full_page=True)
+    page.get_by_label("Average runs that differ in their seed only").uncheck()
+    page.get_by_role("link", name="two", exact=True).click()
+    expect(page.locator("h1")).to_have_text("two")
+    page.get_by_role("tab", name="Completions").click()
+    expect(page.locator(".item").first).to_be_visible()
+    check("each run has its own view", True)
+    check("nothing is logged", view.logged == [], " ".join(view.logged))
+    view.context.close()
+
+
 def guarded(check, ui):
     """Requests that are refused."""
     token = ui.url.split("/")[3]
@@ -434,6 +528,7 @@ def main():
     parser.add_argument("rlhost")
     parser.add_argument("--chromium", default=shutil.which("google-chrome") or shutil.which("chromium"))
     parser.add_argument("--screenshots")
+    parser.add_argument("--only", choices=["frozen"])
     arguments = parser.parse_args()
     expect.set_options(timeout=PATIENCE)
     binary, check = str(Path(arguments.rlhost).resolve()), Check()
@@ -446,6 +541,10 @@ def main():
             subprocess.run([*command, "--log-completions", "all"], check=True, stdout=subprocess.DEVNULL)
         launch = {"executable_path": arguments.chromium} if arguments.chromium else {}
         browser = playwright.chromium.launch(args=["--no-sandbox", "--enable-precise-memory-info"], **launch)
+        frozen(check, browser, binary, place, runs, arguments.screenshots)
+        if arguments.only == "frozen":
+            browser.close()
+            sys.exit(check.failed)
         with Ui(binary, runs) as ui:
             guarded(check, ui)
             compared(check, browser, ui, arguments.screenshots)
