@@ -51,22 +51,26 @@ class Camera:
         self.page.wait_for_timeout(500)
         self.page.screenshot(path=str(self.folder / f"{name}.png"), **options)
 
-    def take_part(self, name, locator):
-        locator.scroll_into_view_if_needed()
+    def take_part(self, name, locator, width=1240, height=700):
+        """Takes the beginning of a part of the page."""
         self.page.wait_for_timeout(500)
-        locator.screenshot(path=str(self.folder / f"{name}.png"))
+        locator.evaluate("element => scrollTo(0, element.getBoundingClientRect().top + scrollY - 60)")
+        box = locator.bounding_box()
+        clip = {"x": box["x"], "y": box["y"], "width": min(box["width"], width), "height": min(box["height"], height)}
+        self.page.screenshot(path=str(self.folder / f"{name}.png"), clip=clip)
 
 
 def follow(binary, place, browser, folder):
     """Follows the tutorial. The pictures are taken at the places that it describes."""
     reward, better, run = place / "my_reward.py", place / "shorter" / "my_reward.py", place / "runs" / "posts"
     better.parent.mkdir()
+    run.parent.mkdir()
     reward.write_text(REWARD.format(target=20))
     better.write_text(REWARD.format(target=8))
     common = ["--max-steps", str(LAST), "--save-steps", "20", "--logging-steps", "1", "--log-completions", "all"]
-    command = [binary, "-q", "--plugin", str(reward), "--plugin", "repetition_reward.wasm", "--output-dir", str(run), *common]
+    command = [binary, "-q", "--plugin", reward.name, "--plugin", "repetition_reward.wasm", "--output-dir", "runs/posts", *common]
     training = subprocess.Popen(command, cwd=place)
-    ui = subprocess.Popen([binary, "ui", str(place / "runs"), "--control"], stdout=subprocess.PIPE, text=True)
+    ui = subprocess.Popen([binary, "ui", "runs", "--control"], cwd=place, stdout=subprocess.PIPE, text=True)
     try:
         url = ui.stdout.readline().split()[0]
         wait_for(run, BEGIN - 1)
@@ -85,7 +89,7 @@ def follow(binary, place, browser, folder):
         card = page.locator(".plugin[aria-label=my_reward]")
         card.locator("input[type=file]").set_input_files(str(better))
         expect(card.locator(".changed tbody tr").first).to_be_visible()
-        camera.take_part("mind-what-if", card)
+        camera.take_part("mind-what-if", card, height=660)
         card.get_by_role("button", name="Swap it in").click()
         expect(page.locator(".toast.good")).to_contain_text("was swapped at step")
         page.get_by_role("group", name="Steer the run").get_by_role("button", name="Continue").click()
@@ -103,7 +107,7 @@ def follow(binary, place, browser, folder):
         page.get_by_label("Setting", exact=True).fill("plugin.my_reward.config.target")
         page.get_by_label("Value").fill("12")
         expect(page.locator(".command")).to_contain_text("target=12")
-        camera.take_part("mind-fork", page.locator("details", has=page.locator(".fork")))
+        camera.take_part("mind-fork", page.locator("details", has=page.locator(".fork")), width=640)
     finally:
         for process in (training, ui):
             process.terminate()

@@ -394,7 +394,7 @@ class SettingsView {
       const isSet = (key) => own.has(key) || own.has(key.split(".")[0]);
       this.rows = Object.entries(settings).map(([key, value]) => ({ key, value, own: isSet(key) })).sort((a, b) => b.own - a.own);
       this.note.textContent = note ?? "";
-      this.fork ??= this.forking.appendChild(new Fork(this.run, settings).element);
+      if (!this.run.about.frozen) this.fork ??= this.forking.appendChild(new Fork(this.run, settings).element);
       this.show();
     } catch (error) {
       fill(this.body, h("tr", {}, h("td", { class: "bad" }, error.message)));

@@ -26,6 +26,10 @@ impl Backend for Scripts {
         Some(String::from_utf8_lossy(bytes).into_owned())
     }
 
+    fn form(&self, _: &Path) -> Result<Value, String> {
+        Err("nobody edits a file".into())
+    }
+
     fn swap(&self, _: &Path, _: &str, _: &[u8]) -> Result<String, String> {
         Err("nothing is sent from a file".into())
     }
