@@ -42,11 +42,22 @@ fn start(place: &Place) -> Served {
 fn assert_same(place: &Place, got: &str, want: &str, step: u64, weights: &str) {
     let file = |run: &str| std::fs::read(place.path(run).join(format!("checkpoint-{step}")).join(weights)).unwrap();
     assert!(file(got) == file(want), "{got}: {weights} differs");
-    assert_eq!(
-        place.timeless(&format!("{got}/completions.jsonl")),
-        place.timeless(&format!("{want}/completions.jsonl")),
-        "{got}"
-    );
+    // Ratios are computed for a server's completions alone, and log-probabilities are the same but for rounding.
+    let written = |run: &str| {
+        let mut lines = place.timeless(&format!("{run}/completions.jsonl"));
+        let tokens = lines.iter_mut().filter_map(|line| line["per_token"].as_object_mut());
+        let logp = |tokens: &mut serde_json::Map<String, Value>| {
+            tokens.remove("ratio");
+            tokens.remove("logp").and_then(|logp| logp.as_array().map(|all| all.iter().filter_map(Value::as_f64).collect()))
+        };
+        let logp: Vec<Vec<f64>> = tokens.filter_map(logp).collect();
+        (lines, logp.concat())
+    };
+    let ((got_lines, got_logp), (want_lines, want_logp)) = (written(got), written(want));
+    assert_eq!(got_lines, want_lines, "{got}");
+    assert_eq!(got_logp.len(), want_logp.len(), "{got}");
+    let differs = |(a, b): (&f64, &f64)| (a - b).abs() > 2e-4;
+    assert!(!got_logp.is_empty() && !got_logp.iter().zip(&want_logp).any(differs), "{got}: {got_logp:?} {want_logp:?}");
     let learned = |run: &str| -> Vec<Value> {
         let rows = place.lines(&format!("{run}/metrics.jsonl"));
         let names = ["reward", "loss", "grad_norm", "entropy", "eval_reward", "eval_loss"];
