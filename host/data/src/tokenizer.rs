@@ -332,9 +332,12 @@ impl Tokenizer {
                 let mut stream = inner.decode_stream(false);
                 let text = |id: &u32| stream.step(*id).map(Option::unwrap_or_default);
                 let mut texts = owned.iter().map(text).collect::<tokenizers::Result<Vec<String>>>()?;
-                let whole = inner.decode(&owned, false)?;
-                if let (Some(rest), Some(last)) = (whole.strip_prefix(&texts.concat()), texts.last_mut()) {
-                    last.push_str(rest);
+                // Nothing is left if the last token completed a character.
+                if texts.last().is_some_and(String::is_empty) {
+                    let whole = inner.decode(&owned, false)?;
+                    if let (Some(rest), Some(last)) = (whole.strip_prefix(&texts.concat()), texts.last_mut()) {
+                        last.push_str(rest);
+                    }
                 }
                 Ok(texts)
             };
