@@ -1,7 +1,7 @@
 //! The settings of a plugin, as a form has them.
 
-use super::schema::{constants, default_of, target};
-use super::settings::{DEEPEST, Setting, has_type, info_of, settings_in};
+use super::schema::{constants, default_of};
+use super::settings::{DEEPEST, Setting, has_type, info_of, inner, settings_in};
 use super::{Engine, Result, Source};
 use crate::config::Limits;
 use serde::Serialize;
@@ -96,10 +96,8 @@ impl FieldKind {
 /// Returns a bound of a number, which may be in a definition or a choice.
 fn bound(property: &Value, schema: &Value, key: &str, depth: usize) -> Option<f64> {
     let own = property[key].as_f64();
-    let choices = ["oneOf", "anyOf", "allOf"].into_iter().flat_map(|key| property[key].as_array().into_iter().flatten());
-    let referred = property["$ref"].as_str().and_then(|to| target(schema, to));
-    let mut inner = choices.chain(referred).filter(|_| depth > 0);
-    own.or_else(|| inner.find_map(|inner| bound(inner, schema, key, depth - 1)))
+    let of_inner = || inner(property, schema).find_map(|inner| bound(inner, schema, key, depth - 1));
+    own.or_else(|| if depth > 0 { of_inner() } else { None })
 }
 
 #[cfg(test)]

@@ -133,9 +133,13 @@ pub(super) fn has_type(property: &Value, kind: &str, schema: &Value, depth: usiz
         Value::Array(several) => several.iter().any(|one| one == kind),
         _ => false,
     };
+    own || depth > 0 && inner(property, schema).any(|inner| has_type(inner, kind, schema, depth - 1))
+}
+
+/// Returns what else describes a property's values: its choices, and the definition that it refers to.
+pub(super) fn inner<'a>(property: &'a Value, schema: &'a Value) -> impl Iterator<Item = &'a Value> {
     let choices = ["oneOf", "anyOf", "allOf"].into_iter().flat_map(|key| property[key].as_array().into_iter().flatten());
-    let referred = property["$ref"].as_str().and_then(|to| target(schema, to));
-    own || depth > 0 && choices.chain(referred).any(|inner| has_type(inner, kind, schema, depth - 1))
+    choices.chain(property["$ref"].as_str().and_then(|to| target(schema, to)))
 }
 
 #[cfg(test)]
