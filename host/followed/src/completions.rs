@@ -1,6 +1,6 @@
 //! Where each completion of a run is in its file, with what they are sorted and selected by.
 
-use super::tail::{Piece, Tail};
+use super::tail::{Piece, Tail, open};
 use crate::config::json_lines::{LONGEST_COMPLETION, Line, Reader};
 use crate::run::is_completion_undone;
 use serde::Deserialize;
@@ -113,7 +113,7 @@ impl Completions {
     /// # Errors
     /// If it can't be read.
     pub fn open(&self) -> io::Result<Reader> {
-        Ok(Reader::open(self.tail.path(), LONGEST_COMPLETION)?.up_to(u64::MAX))
+        Ok(open(self.tail.path(), LONGEST_COMPLETION)?.up_to(u64::MAX))
     }
 }
 

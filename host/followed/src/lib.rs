@@ -81,9 +81,11 @@ impl Followed {
 
     /// Returns the run's settings by their dotted keys; none if they can't be read.
     pub fn settings(&mut self) -> Arc<BTreeMap<String, String>> {
-        let path = ConfigInForce::path(&self.path);
-        let stamp = path.metadata().and_then(|found| Ok((found.modified()?, found.len()))).ok();
-        let stamp = stamp.map(|(modified, length)| (path, modified, length));
+        let stamp = ConfigInForce::own_path(&self.path).and_then(|path| {
+            let found = path.metadata()?;
+            Ok((path, found.modified()?, found.len()))
+        });
+        let stamp = stamp.ok();
         if stamp.is_none() || stamp != self.settings.read {
             self.settings.values = Arc::new(report::settings_of(&self.path).unwrap_or_default());
             self.settings.read = stamp;
@@ -164,7 +166,8 @@ impl State {
 /// Returns the configuration of a run, as far as it can be read.
 #[must_use]
 pub fn config_of(run: &Path) -> Option<Config> {
-    config::read([ConfigInForce::path(run).as_path()], &Overrides::default()).ok()
+    let path = ConfigInForce::own_path(run).ok()?;
+    config::read([path.as_path()], &Overrides::default()).ok()
 }
 
 /// Returns the name of a run's folder alone, printable.

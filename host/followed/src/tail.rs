@@ -2,8 +2,9 @@
 
 use crate::config::files;
 use crate::config::json_lines::{Line, Reader};
+use crate::run::must_be_own;
 use std::io::{self, Read, Seek, SeekFrom};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 /// Bytes before the place that was reached, which tell whether the file was written again.
@@ -51,7 +52,7 @@ impl Tail {
 
     /// Calls `take` for what is new, until it is late. Returns whether that was all. A missing file has no lines.
     pub fn advance(&mut self, until: Instant, mut take: impl FnMut(Piece<'_>)) -> io::Result<bool> {
-        let reader = match Reader::open(&self.path, self.longest) {
+        let reader = match open(&self.path, self.longest) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 self.restart(&mut take);
                 return Ok(true);
@@ -103,6 +104,12 @@ impl Tail {
         };
         read().is_ok_and(|bytes| bytes == self.before)
     }
+}
+
+/// Opens a file of a run's folder, unless it is a link.
+pub(super) fn open(path: &Path, longest: u64) -> io::Result<Reader> {
+    must_be_own(path.parent().unwrap_or(path), path)?;
+    Reader::open(path, longest)
 }
 
 #[cfg(test)]

@@ -3,9 +3,9 @@
 
 use super::older::Older;
 use super::{Held, Settings, Watch};
-use crate::config::json_lines::{self, Unread};
+use crate::config::json_lines::Unread;
 use crate::config::printable;
-use crate::run::{ConfigInForce, EventLine, RowKind, RunFiles, each_metrics_row, is_undone};
+use crate::run::{ConfigInForce, EventLine, RowKind, RunFiles, each_metrics_row, each_own_line, is_undone};
 use std::io;
 use std::path::Path;
 
@@ -57,7 +57,7 @@ impl Diagnosis {
     /// log comes from the completions.
     fn follow(&mut self, run: &Path, settings: impl FnOnce(Option<f64>) -> Settings, completes: bool) -> Watch {
         let (mut usual, mut changes) = (None, Vec::new());
-        let outcome = json_lines::each(&RunFiles(run).events(), |line| {
+        let outcome = each_own_line(run, &RunFiles(run).events(), |line| {
             let event = EventLine::of(line);
             usual = event.number("usual_learning_rate").or(usual);
             let Some(step) = event.step else { return };

@@ -3,7 +3,7 @@
 use super::groups::{Parts, Scores, parts};
 use super::settings::{Reward, Settings, metric_of};
 use crate::config::json_lines::{LONGEST_COMPLETION, Reader};
-use crate::run::{MetricsRow, RowKind, RunFiles, ScoredCompletion};
+use crate::run::{MetricsRow, RowKind, RunFiles, ScoredCompletion, must_be_own};
 use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
@@ -47,7 +47,9 @@ impl<'a> Older<'a> {
 
 /// Returns the parts in each generation, by its step.
 fn read(run: &Path, rewards: &[Reward]) -> io::Result<BTreeMap<u64, Parts>> {
-    let mut reader = Reader::open(&RunFiles(run).completions(), LONGEST_COMPLETION)?.up_to(MOST_BYTES);
+    let file = RunFiles(run).completions();
+    must_be_own(run, &file)?;
+    let mut reader = Reader::open(&file, LONGEST_COMPLETION)?.up_to(MOST_BYTES);
     let mut found = BTreeMap::new();
     let mut generation: Vec<ScoredCompletion> = Vec::new();
     while let Some(completion) = reader.object::<ScoredCompletion>()? {

@@ -30,8 +30,7 @@ pub use evaluations::Row as EvaluationRow;
 pub use occurrences::Occurrence;
 pub use story::{Mark, State};
 
-use crate::config::json_lines;
-use crate::run::{CheckpointFiles, ConfigInForce, EventLine, RunFiles, is_running};
+use crate::run::{CheckpointFiles, ConfigInForce, EventLine, RunFiles, each_own_line, is_running};
 use serde_json::{Map, Value};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -183,9 +182,9 @@ fn name(path: &Path) -> String {
     path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
 }
 
-/// Calls `take` with each object in a file of JSON lines; a missing file has none. What can't be read is reported in `notes`.
+/// Calls `take` with each object in a file of JSON lines in a run's folder; a missing file has none. What can't be read is reported in `notes`.
 fn each_line(path: &Path, notes: &mut Vec<String>, take: impl FnMut(Map<String, Value>)) -> Result<(), Error> {
-    match json_lines::each(path, take) {
+    match each_own_line(path.parent().unwrap_or(path), path, take) {
         Ok(unread) => notes.extend(unread.notes(&name(path))),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         Err(source) => return Err(Error::Read { path: path.to_owned(), source }),

@@ -3,8 +3,8 @@
 //! A step can have two rows: one of training and one of an evaluation. Every reader uses [`each_metrics_row`] or [`Metrics::load`], so
 //! that no reader loses one of them.
 
-use super::{PluginVersion, RunFiles};
-use crate::config::{json_lines, printable};
+use super::{PluginVersion, RunFiles, each_own_line};
+use crate::config::printable;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use std::io;
@@ -93,10 +93,10 @@ pub fn metric_name(name: &str) -> String {
 /// notes on what could not be read.
 ///
 /// # Errors
-/// If the file is missing, is not a regular file or can't be read.
+/// If the file is missing, is not a regular file, is a link or can't be read.
 pub fn each_metrics_row(run: &Path, mut take: impl FnMut(MetricsRow)) -> io::Result<Vec<String>> {
     let mut without_step = 0u64;
-    let unread = json_lines::each(&RunFiles(run).metrics(), |line| match MetricsRow::from_line(&line) {
+    let unread = each_own_line(run, &RunFiles(run).metrics(), |line| match MetricsRow::from_line(&line) {
         Some(row) => take(row),
         None => without_step += 1,
     })?;

@@ -1,7 +1,7 @@
 //! What trackers are told of a run.
 
-use crate::config::{files, json_lines, printable};
-use crate::run::{ConfigInForce, EventLine, RunFiles, each_metrics_row};
+use crate::config::{files, printable};
+use crate::run::{ConfigInForce, EventLine, RunFiles, each_metrics_row, each_own_line};
 use jiff::Timestamp;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
@@ -110,7 +110,7 @@ impl Run {
         flatten("", &serde_json::to_value(table).unwrap_or_default(), &mut settings);
         let (mut started, mut end, mut beginnings) = (None, None, Vec::<Beginning>::new());
         // A run without events has metrics all the same.
-        let _ = json_lines::each(&RunFiles(path).events(), |line| {
+        let _ = each_own_line(path, &RunFiles(path).events(), |line| {
             let event = EventLine::of(line);
             let time = event.time.map(Timestamp::as_millisecond);
             started = started.or(time);

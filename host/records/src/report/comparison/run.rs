@@ -1,10 +1,10 @@
 //! What a run brings to a comparison.
 
-use crate::config::{json_lines, printable};
+use crate::config::printable;
 use crate::report::Error;
 use crate::report::dependence::Dependence;
 use crate::report::story::Change;
-use crate::run::{EventKind, EventLine, Metrics, PluginVersion, RunFiles, is_running, is_undone, short_hash};
+use crate::run::{EventKind, EventLine, Metrics, PluginVersion, RunFiles, each_own_line, is_running, is_undone, short_hash};
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
@@ -121,7 +121,7 @@ struct History {
 impl History {
     fn read(run: &Path) -> io::Result<Self> {
         let (mut this, mut begun) = (Self::default(), 0);
-        let read = json_lines::each(&RunFiles(run).events(), |line| {
+        let read = each_own_line(run, &RunFiles(run).events(), |line| {
             let event = EventLine::of(line);
             let step = event.step.unwrap_or(begun);
             let Some(kind) = event.kind else { return };
