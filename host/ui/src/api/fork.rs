@@ -27,7 +27,9 @@ impl Api {
         if sets.len() > MOST_SETTINGS || sets.iter().map(String::len).chain([folder.as_os_str().len()]).any(|n| n > LONGEST) {
             return Err(Refused::invalid(format!("a fork has at most {MOST_SETTINGS} settings, of {LONGEST} bytes each")));
         }
-        let problem = if folder.exists() { Some(format!("{} exists", folder.display())) } else { problem(&run, &sets) };
+        // No path of a request is looked at but a name beside the run.
+        let is_taken = folder.parent() == run.parent() && folder.file_name().is_some() && folder.exists();
+        let problem = if is_taken { Some(format!("{} exists", folder.display())) } else { problem(&run, &sets) };
         let command = step.map(|step| {
             let from = format!("rlhost --resume-from-checkpoint {}", shell_word(&RunFiles(&run).checkpoint(step)));
             let sets = sets.iter().map(|set| format!("--set {}", word(set.trim())));
@@ -59,11 +61,13 @@ fn word(set: &str) -> String {
 
 /// Returns what is wrong with settings, judged by the run's own with these in their place.
 fn problem(run: &Path, sets: &[String]) -> Option<String> {
-    let read = || {
-        let overrides = Overrides { sets: Set::read_all(sets)?, ..Overrides::default() };
-        config::read([ConfigInForce::path(run).as_path()], &overrides)
+    let read = || -> std::result::Result<(), String> {
+        let sets = Set::read_all(sets).map_err(|error| error.to_string())?;
+        let overrides = Overrides { sets, ..Overrides::default() };
+        let path = ConfigInForce::own_path(run).map_err(|error| error.to_string())?;
+        config::read([path.as_path()], &overrides).map(drop).map_err(|error| error.to_string())
     };
-    read().err().map(|error| error.to_string())
+    read().err()
 }
 
 #[cfg(test)]
@@ -96,6 +100,12 @@ mod tests {
         assert!(ask("set=nothing")["problem"].as_str().unwrap().contains("KEY=VALUE"));
         let exists = format!("folder={place}/a%20b");
         assert!(ask(&exists)["problem"].as_str().unwrap().ends_with("exists"));
+        // Nothing is told of folders elsewhere.
+        for elsewhere in
+            ["%2Fetc", "%2Fetc%2Fpasswd", &format!("{place}/a%20b/.."), &format!("{place}/a%20b/checkpoint-2"), "..", "."]
+        {
+            assert_eq!(ask(&format!("folder={elsewhere}"))["problem"], Value::Null, "{elsewhere}");
+        }
         assert_eq!(ask("step=3")["command"], Value::Null);
         fs::create_dir(root.path().join("a b-fork")).unwrap();
         assert!(ask("")["folder"].as_str().unwrap().ends_with("a b-fork-2"));
