@@ -3,7 +3,7 @@
 use super::tail::{Piece, Tail};
 use crate::config::printable;
 use crate::report;
-use crate::run::{EventKind, EventLine, PluginVersion, RunAction, is_undone};
+use crate::run::{EventKind, EventLine, PluginVersion, RunAction, Worked, is_undone};
 use serde::Serialize;
 use serde_json::{Map, Value};
 use std::io;
@@ -95,6 +95,8 @@ pub struct Events {
     pub max_steps: Option<u64>,
     /// Seconds since 1970.
     pub started: Option<f64>,
+    /// How long processes worked on the run.
+    pub worked: Worked,
     /// Keys of the configuration that the user set.
     pub set: Vec<String>,
     /// Events that were left out for want of room.
@@ -112,6 +114,7 @@ impl Events {
             last: None,
             max_steps: None,
             started: None,
+            worked: Worked::default(),
             set: Vec::new(),
             left_out: 0,
         }
@@ -147,6 +150,7 @@ impl Events {
 
     fn add(&mut self, event: &EventLine) {
         let time = event.time.map(|time| time.as_millisecond() as f64 / 1000.0);
+        self.worked.see(event);
         if let Some(kind) = event.kind {
             if kind.begins() || kind.ends() {
                 (self.last, self.paused) = (Some(kind), false);

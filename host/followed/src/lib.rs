@@ -139,6 +139,14 @@ impl Followed {
         }
     }
 
+    /// Returns the seconds that the run's processes worked on it; none if nothing has happened yet.
+    #[must_use]
+    pub fn seconds(&self, state: State) -> Option<f64> {
+        let is_at_work = matches!(state, State::Running | State::Paused);
+        let logged = self.metrics.seconds_of_process();
+        self.events.last.map(|_| self.events.worked.seconds(is_at_work.then(config::now), logged)).or(self.metrics.seconds())
+    }
+
     /// Returns the seconds that a running run has left, as far as its newest steps tell.
     #[must_use]
     pub fn left(&self, state: State) -> Option<f64> {

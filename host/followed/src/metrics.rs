@@ -27,10 +27,40 @@ const TOKENS: &str = "num_tokens";
 pub enum Axis {
     /// Steps.
     Step,
-    /// Seconds since the run's start.
+    /// Seconds that the run's processes worked.
     Time,
     /// Tokens seen.
     Tokens,
+}
+
+/// Longest time that counts, in seconds: a file may be anybody's.
+const LONGEST_TIME: f64 = 1e12;
+
+/// Makes the seconds that rows have, which each process of a run counts from 0, the seconds that all of them worked.
+#[derive(Clone, Copy, Debug, Default)]
+struct Clock {
+    /// Seconds of the processes before.
+    before: f64,
+    /// The last row's time.
+    last: f64,
+    /// The last step of a training row and of an evaluation.
+    steps: [Option<u64>; 2],
+}
+
+impl Clock {
+    /// Returns the time of the next row of the file. A process begins where time goes back, or where steps are taken again; an evaluation of
+    /// the same step may have been requested twice.
+    fn read(&mut self, row: &MetricsRow, time: f64) -> f64 {
+        if !(0.0..LONGEST_TIME).contains(&time) {
+            return f64::NAN;
+        }
+        let (kind, least) = if row.kind == RowKind::Train { (0, row.step) } else { (1, row.step.saturating_add(1)) };
+        if time < self.last || self.steps[kind].is_some_and(|last| least <= last) {
+            *self = Self { before: self.before + self.last, ..Self::default() };
+        }
+        (self.last, self.steps[kind]) = (time, Some(row.step));
+        self.before + time
+    }
 }
 
 /// The metrics of a run. A step's training row and its evaluation's row are one.
@@ -41,6 +71,7 @@ pub struct Metrics {
     /// The step of each row.
     pub steps: Vec<u64>,
     times: Vec<f64>,
+    clock: Clock,
     kinds: Vec<u8>,
     columns: BTreeMap<String, Vec<f32>>,
     /// The versions that rows name, from which row on.
@@ -69,7 +100,7 @@ pub struct Sampled {
     pub x: Vec<f64>,
     /// The last step behind each point.
     pub steps: Vec<u64>,
-    /// Seconds since the run's start at that step.
+    /// Seconds that the run's processes worked until that step.
     pub times: Vec<Option<f64>>,
     /// Whether the rows behind a point are of training (1), of an evaluation (2), or both (3): what a step did not measure is no gap.
     pub kinds: Vec<u8>,
@@ -99,6 +130,7 @@ impl Metrics {
             generation: 0,
             steps: Vec::new(),
             times: Vec::new(),
+            clock: Clock::default(),
             kinds: Vec::new(),
             versions: Vec::new(),
             columns: BTreeMap::new(),
@@ -131,7 +163,10 @@ impl Metrics {
         // Taken out, so that rows can be added while it reads.
         let mut tail = std::mem::replace(&mut self.tail, Tail::new(PathBuf::new(), 0));
         let read = tail.advance(until, |piece| match piece {
-            Piece::Restart => self.truncate(0),
+            Piece::Restart => {
+                self.truncate(0);
+                self.clock = Clock::default();
+            }
             Piece::Line(_, text) => {
                 let line = serde_json::from_slice::<Map<String, Value>>(text).ok();
                 line.and_then(|line| MetricsRow::from_line(&line)).into_iter().for_each(|row| self.add(&row));
@@ -171,7 +206,7 @@ impl Metrics {
         for (name, value) in &row.values {
             let Some(value) = *value else { continue };
             if name == "time" {
-                self.times[last] = value;
+                self.times[last] = self.clock.read(row, value);
                 continue;
             }
             if let Some(column) = self.columns.get_mut(name) {
@@ -205,7 +240,13 @@ impl Metrics {
         column.iter().rev().find(|value| value.is_finite()).map(|value| rounded(*value))
     }
 
-    /// Returns the seconds since the start at the last row.
+    /// Returns the seconds of the newest process at its last row.
+    #[must_use]
+    pub fn seconds_of_process(&self) -> Option<f64> {
+        self.seconds().map(|_| self.clock.last)
+    }
+
+    /// Returns the seconds that the run's processes worked until the last row.
     #[must_use]
     pub fn seconds(&self) -> Option<f64> {
         self.times.iter().rev().copied().find(|time| time.is_finite())
@@ -356,9 +397,22 @@ mod tests {
         assert_eq!(sampled.series["loss"].y, [Some(4.0), Some(2.5)]);
         assert_eq!(sampled.series["eval_loss"].y, [None, Some(5.0)]);
         // What a step did not measure is no gap.
-        assert_eq!((sampled.kinds, sampled.times), (vec![1, 3], vec![Some(1.0), Some(2.5)]));
-        assert_eq!((metrics.last("loss"), metrics.seconds()), (Some(2.5), Some(2.5)));
-        assert_eq!(metrics.rate(), Some(1.0 / 1.5));
+        assert_eq!((sampled.kinds, sampled.times), (vec![1, 3], vec![Some(1.0), Some(5.5)]));
+        assert_eq!((metrics.last("loss"), metrics.seconds(), metrics.seconds_of_process()), (Some(2.5), Some(5.5), Some(2.5)));
+        assert_eq!(metrics.rate(), Some(1.0 / 4.5));
+    }
+
+    #[test]
+    fn time_goes_on_where_a_run_resumes() {
+        let metrics = read(concat!(
+            "{\"step\":10,\"time\":1029.1,\"a\":1}\n{\"step\":10,\"time\":1030,\"eval_a\":1}\n{\"step\":10,\"time\":1031,\"eval_a\":1}\n",
+            // Resumed from step 10, then from step 11 by a process that was slower to begin.
+            "{\"step\":11,\"time\":1.5,\"a\":1}\n{\"step\":12,\"time\":2.5,\"a\":1}\n{\"step\":12,\"time\":4,\"a\":1}\n",
+            "{\"step\":13,\"time\":-1,\"a\":1}\n{\"step\":14,\"time\":1e300,\"a\":1}\n{\"step\":15,\"time\":6,\"a\":1}\n",
+        ));
+        let sampled = metrics.sample(&|_| true, &Sampling { axis: Axis::Time, ..all(100) });
+        assert_eq!(sampled.x, [1031.0, 1032.5, 1037.5, 1039.5]);
+        assert_eq!(sampled.steps, [10, 11, 12, 15]);
     }
 
     #[test]

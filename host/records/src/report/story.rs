@@ -6,7 +6,7 @@
 use super::Error;
 use super::sentences;
 use super::words;
-use crate::run::{EventKind, EventLine, PluginVersion, is_undone};
+use crate::run::{EventKind, EventLine, PluginVersion, Worked, is_undone};
 use jiff::Timestamp;
 use serde::Serialize;
 use serde_json::Value;
@@ -372,22 +372,8 @@ impl Story {
     /// Returns the seconds that processes worked on the run. `now` is the end of the current process if it is running, `logged`
     /// the time that it last logged.
     pub(super) fn seconds(&self, now: Option<Timestamp>, logged: Option<f64>) -> f64 {
-        let mut seconds = 0.0;
-        let mut part: Option<(Timestamp, Timestamp)> = None;
-        let length = |part: Option<(Timestamp, Timestamp)>| part.map_or(0.0, |(from, to)| to.duration_since(from).as_secs_f64());
-        for event in self.all() {
-            if event.begins() {
-                seconds += length(part.take());
-                part = event.time.map(|time| (time, time));
-            } else if let Some(spent) = event.number("seconds").filter(|_| event.ends()) {
-                seconds += spent;
-                part = None;
-            } else if let (Some((_, to)), Some(time)) = (&mut part, event.time) {
-                *to = time;
-            }
-        }
-        // Events have a resolution of a second, and a process that crashed may have none after its first.
-        let last = part.map(|(from, to)| length(Some((from, now.unwrap_or(to)))).max(logged.unwrap_or(0.0)));
-        seconds + last.unwrap_or(0.0)
+        let mut worked = Worked::default();
+        self.all().for_each(|event| worked.see(event));
+        worked.seconds(now, logged)
     }
 }

@@ -12,6 +12,7 @@ mod own;
 mod requests;
 mod rollouts;
 mod version;
+mod worked;
 
 pub use checkpoint_files::CheckpointFiles;
 pub use completions::{CompletionLine, EpisodeLine, Recorded, RecordedEpisode, ScoredCompletion, TokenValues, TurnRow};
@@ -26,3 +27,4 @@ pub use own::{each_own_line, must_be_own};
 pub use requests::{RunAction, RunRequest, TakenRequest, send_request, take_requests};
 pub use rollouts::{Bound, Rollout, Rollouts, Seen, Selection, Steps, VALUES};
 pub use version::{PluginVersion, short_hash};
+pub use worked::Worked;

@@ -28,7 +28,7 @@ pub(super) fn status(run: &Followed) -> Value {
         "max_steps": run.events.max_steps,
         "started": run.events.started,
         "ended": run.events.all.last().and_then(|event| event.time),
-        "seconds": run.metrics.seconds(),
+        "seconds": run.seconds(state),
         "rate": run.metrics.rate(),
         "left": run.left(state),
         "reward": run.metrics.last("reward"),

@@ -76,7 +76,7 @@ fn figures(watched: &Watched) -> Vec<String> {
     let left = watched.followed.left(watched.state).filter(|left| *left < LONGEST);
     let left = left.map(|left| format!("{} left", clock(Duration::from_secs_f64(left))));
     let ended = !watched.is_at_work() && watched.step().is_some();
-    let took = metrics.seconds().filter(|took| ended && (0.0..LONGEST).contains(took));
+    let took = watched.followed.seconds(watched.state).filter(|took| ended && (0.0..LONGEST).contains(took));
     let took = took.map(|took| format!("took {}", clock(Duration::from_secs_f64(took))));
     [left, took, rate, epoch].into_iter().flatten().collect()
 }
