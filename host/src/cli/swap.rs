@@ -1,14 +1,14 @@
 //! `rlhost swap`: replaces a plugin or reward model of a running run and reports the outcome.
 
+use super::control::user;
 use super::failure::Failure;
 use crate::config::{Overrides, PluginEntry, did_you_mean, files, now, printable, read};
 use crate::metrics::Comparison;
 use crate::plugin::Source;
-use crate::run::{ConfigInForce, EventKind, EventLine, RunFiles, is_running};
+use crate::run::{ConfigInForce, EventKind, EventLine, PluginRequest, RunFiles, is_running};
 use crate::train;
 use anyhow::{Context, anyhow};
-use std::fs;
-use std::io::{Read, Seek, SeekFrom};
+use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -68,7 +68,8 @@ impl Sent {
         };
         let from = RunFiles(run).events().metadata().map_or(0, |m| m.len());
         let failed = |source| train::Error::Write { path: RunFiles(run).inbox(), source };
-        let name = send(run, name, &bytes, kind).map_err(failed)?;
+        let about = PluginRequest { by: user(), ..PluginRequest::default() };
+        let name = send(run, name, Some((&bytes, kind)), &about).map_err(failed)?;
         Ok(Self { run: run.to_owned(), name, from })
     }
 
@@ -86,11 +87,17 @@ impl Sent {
     }
 }
 
-/// Sends a plugin's bytes to a running run, without waiting for the outcome. Returns the request's name.
-pub(super) fn request(run: &Path, name: &str, bytes: &[u8]) -> anyhow::Result<String> {
+/// Sends a plugin's bytes to a running run, or settings for the plugin that it has, without waiting for the outcome. Returns the request's
+/// name.
+pub(super) fn request(run: &Path, name: &str, bytes: Option<&[u8]>, about: &PluginRequest) -> anyhow::Result<String> {
     match check(run, name)? {
-        Replaced::Plugin => send(run, name, bytes, "wasm").with_context(|| RunFiles(run).inbox().display().to_string()),
-        Replaced::Model => Err(anyhow!("{name} is a reward model: replace it with rlhost swap, which takes a folder")),
+        Replaced::Model if bytes.is_some() => {
+            Err(anyhow!("{name} is a reward model: replace it with rlhost swap, which takes a folder"))
+        }
+        Replaced::Plugin | Replaced::Model => {
+            let plugin = bytes.map(|bytes| (bytes, "wasm"));
+            send(run, name, plugin, about).with_context(|| RunFiles(run).inbox().display().to_string())
+        }
     }
 }
 
@@ -118,7 +125,8 @@ fn check(run: &Path, name: &str) -> anyhow::Result<Replaced> {
         Some(false) => return Err(anyhow!("{}: no rlhost process is running this run", run.display())),
         None => return Err(anyhow!("{} is not the folder of a run", run.display())),
     }
-    let config = read([ConfigInForce::path(run).as_path()], &Overrides::default())?;
+    let path = ConfigInForce::own_path(run).with_context(|| RunFiles(run).config().display().to_string())?;
+    let config = read([path.as_path()], &Overrides::default())?;
     if !config.hot_reload {
         return Err(anyhow!("{}: this run was started with hot_reload = false", run.display()));
     }
@@ -135,16 +143,25 @@ fn check(run: &Path, name: &str) -> anyhow::Result<Replaced> {
     Ok(Replaced::Plugin)
 }
 
-/// Puts the bytes into the run's inbox atomically. Returns the request's name.
-fn send(run: &Path, name: &str, bytes: &[u8], kind: &str) -> std::io::Result<String> {
+/// Puts bytes with the ending of their file, if there are some, and what comes with them into the run's inbox, each file as a whole.
+/// Returns the request's name.
+fn send(run: &Path, name: &str, bytes: Option<(&[u8], &str)>, about: &PluginRequest) -> std::io::Result<String> {
     let inbox = RunFiles(run).inbox();
     // Somebody may have removed it since the run began.
     files::own_folder(&inbox)?;
-    let temporary = tempfile::Builder::new().prefix(".swap-").tempfile_in(run)?;
-    fs::write(temporary.path(), bytes)?;
     // Later requests sort later by name.
     let request = format!("{name}@{}", now().as_nanosecond());
-    temporary.persist(inbox.join(format!("{request}.{kind}"))).map_err(|e| e.error)?;
+    let put = |bytes: &[u8], ending: &str| {
+        let mut temporary = tempfile::Builder::new().prefix(".swap-").tempfile_in(run)?;
+        temporary.write_all(bytes)?;
+        temporary.persist(inbox.join(format!("{request}.{ending}"))).map(drop).map_err(|e| e.error)
+    };
+    let about = serde_json::to_vec(about)?;
+    match bytes {
+        // The run takes the request when the bytes are there.
+        Some((bytes, ending)) => put(&about, PluginRequest::BESIDE).and_then(|()| put(bytes, ending))?,
+        None => put(&about, PluginRequest::ALONE)?,
+    }
     Ok(request)
 }
 

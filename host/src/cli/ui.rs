@@ -5,10 +5,10 @@ use super::{control, output, replay, swap};
 use crate::config::Limits;
 use crate::plugin::{self, Engine, Source};
 use crate::report;
-use crate::run::RunAction;
+use crate::run::{PluginRequest, RunAction};
 use anyhow::anyhow;
-use rlhost_ui::{Backend, Page, Question, Rescored, Settings};
-use serde_json::Value;
+use rlhost_ui::{Backend, Changes, Page, Question, Rescored, Settings};
+use serde_json::{Map, Value};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
@@ -90,6 +90,11 @@ fn message(error: &anyhow::Error) -> String {
     format!("{error:#}")
 }
 
+/// Names who acts on the page: whoever started it.
+fn in_the_browser() -> String {
+    format!("{}, in the browser", control::user())
+}
+
 impl Backend for Plugins {
     fn plugin(&self, file: &Path) -> Result<Vec<u8>, String> {
         let source = Source::open(&file.display().to_string()).map_err(|error| error.to_string())?;
@@ -110,12 +115,19 @@ impl Backend for Plugins {
         fields().map_err(|error| message(&error))
     }
 
-    fn swap(&self, run: &Path, name: &str, bytes: &[u8]) -> Result<String, String> {
-        swap::request(run, name, bytes).map_err(|error| message(&error))
+    fn swap(&self, run: &Path, name: &str, bytes: &[u8], settings: Option<&Map<String, Value>>) -> Result<String, String> {
+        let about = PluginRequest { by: in_the_browser(), settings: settings.cloned(), weight: None };
+        swap::request(run, name, Some(bytes), &about).map_err(|error| message(&error))
+    }
+
+    fn configure(&self, run: &Path, name: &str, changes: &Changes) -> Result<String, String> {
+        let Changes { settings, weight } = changes.clone();
+        let about = PluginRequest { by: in_the_browser(), settings, weight };
+        swap::request(run, name, None, &about).map_err(|error| message(&error))
     }
 
     fn request(&self, run: &Path, action: RunAction) -> Result<String, String> {
-        control::request(run, action, &format!("{}, in the browser", control::user())).map_err(|error| message(&error))
+        control::request(run, action, &in_the_browser()).map_err(|error| message(&error))
     }
 
     fn rescore(&self, question: &Question<'_>) -> Result<Vec<Rescored>, String> {

@@ -21,12 +21,19 @@ pub trait Backend: Send + Sync + 'static {
     /// If it can't be loaded.
     fn form(&self, plugin: &Path) -> Result<Value, String>;
 
-    /// Sends a plugin's bytes to a running run, to replace the plugin of this name. Returns the request's name, which the event that
-    /// answers it has.
+    /// Sends a plugin's bytes to a running run, to replace the plugin of this name. It gets these settings; without any, those that the
+    /// user gave the plugin before. Returns the request's name, which the event that answers it has.
     ///
     /// # Errors
     /// If the run is not running, or has no such plugin.
-    fn swap(&self, run: &Path, name: &str, bytes: &[u8]) -> Result<String, String>;
+    fn swap(&self, run: &Path, name: &str, bytes: &[u8], settings: Option<&Map<String, Value>>) -> Result<String, String>;
+
+    /// Sends other settings for the plugin of this name to a running run. Returns the request's name, which the events that answer it
+    /// have.
+    ///
+    /// # Errors
+    /// If the run is not running, or has no such plugin.
+    fn configure(&self, run: &Path, name: &str, changes: &Changes) -> Result<String, String>;
 
     /// Requests something of a running run. Returns the request's name, which the event that answers it has.
     ///
@@ -39,6 +46,15 @@ pub trait Backend: Send + Sync + 'static {
     /// # Errors
     /// If the plugin can't be loaded or fails, or the completions can't be read.
     fn rescore(&self, question: &Question<'_>) -> Result<Vec<Rescored>, String>;
+}
+
+/// Other settings of a plugin.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Changes {
+    /// All of its settings, if they change; one that is missing has its default.
+    pub settings: Option<Map<String, Value>>,
+    /// The weight of its scores, if that changes.
+    pub weight: Option<f64>,
 }
 
 /// What would another reward have said?

@@ -16,7 +16,7 @@ mod store;
 #[cfg(test)]
 mod tests;
 
-pub use backend::{Backend, Question, Rescored};
+pub use backend::{Backend, Changes, Question, Rescored};
 pub use frozen::FrozenPage;
 pub use server::{Page, Settings};
 

@@ -1,9 +1,9 @@
 //! The page's server, asked over HTTP.
 
-use crate::backend::{Backend, Question, Rescored};
+use crate::backend::{Backend, Changes, Question, Rescored};
 use crate::run::{PluginVersion, RunAction, RunFiles};
 use crate::server::{Page, Settings};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -32,8 +32,13 @@ impl Backend for Fake {
         Ok(json!([{ "name": String::from_utf8_lossy(&bytes) }]))
     }
 
-    fn swap(&self, run: &Path, name: &str, bytes: &[u8]) -> Result<String, String> {
-        Ok(format!("{name}@{}:{}", run.file_name().unwrap().to_string_lossy(), String::from_utf8_lossy(bytes)))
+    fn swap(&self, run: &Path, name: &str, bytes: &[u8], settings: Option<&Map<String, Value>>) -> Result<String, String> {
+        let settings = settings.map_or_else(String::new, |settings| format!(" {}", json!(settings)));
+        Ok(format!("{name}@{}:{}{settings}", run.file_name().unwrap().to_string_lossy(), String::from_utf8_lossy(bytes)))
+    }
+
+    fn configure(&self, run: &Path, name: &str, changes: &Changes) -> Result<String, String> {
+        Ok(format!("{name}@{}:{} {:?}", run.file_name().unwrap().to_string_lossy(), json!(changes.settings), changes.weight))
     }
 
     fn request(&self, run: &Path, action: RunAction) -> Result<String, String> {
@@ -368,7 +373,18 @@ fn acts_need_control_and_come_from_the_page() {
     let plugins = RunFiles(&served.root.path().join("a")).plugins();
     fs::create_dir(&plugins).unwrap();
     fs::write(plugins.join(format!("r-{}.wasm", "ab".repeat(8))), "older").unwrap();
-    assert_eq!(served.post("api/roll-back?run=a&plugin=r&hash=abababababab", b"").json()["request"], "r@a:older");
+    let older = |version: &str| served.post(&format!("api/roll-back?run=a&plugin=r&hash=abababababab{version}"), b"");
+    assert_eq!(older("").json()["request"], "r@a:older {\"x\":1}");
+    // With the settings that it had.
+    let swapped = json!({
+        "event": "plugin_swapped", "plugin": "r", "from": "ab".repeat(32), "to": "ab".repeat(32), "from_settings": "cd", "to_settings": "ef",
+        "step": 2, "config": {"x": 2, "y": null},
+    });
+    let file = RunFiles(&served.root.path().join("a")).events();
+    File::options().append(true).open(file).unwrap().write_all(format!("{swapped}\n").as_bytes()).unwrap();
+    assert_eq!(older("").json()["request"], "r@a:older {\"x\":2}");
+    assert_eq!(older("&version=abababababab%2Bcd").json()["request"], "r@a:older {\"x\":1}");
+    assert_eq!(older("&version=abababababab%2Bff").status, 404);
     assert_eq!(served.get("api/source?run=a&plugin=r&hash=abababababab").json(), json!({"source": "older", "bytes": 5}));
     assert_eq!(served.post("api/steer?run=a&action=pause", b"").json()["request"], "a:pause");
     let unknown = served.post("api/steer?run=a&action=fly", b"");
@@ -377,6 +393,10 @@ fn acts_need_control_and_come_from_the_page() {
         (served.get("api/steer?run=a&action=stop").status, reading.post("api/steer?run=a&action=stop", b"").status),
         (405, 403)
     );
-    // Nothing runs here whose settings could be edited.
-    assert_eq!(served.post("api/configure?run=a&plugin=r", b"{\"weight\": 2}").status, 409);
+    // Settings are those in force with what changes.
+    let configured = |body: &[u8]| served.post("api/configure?run=a&plugin=r", body);
+    assert_eq!(configured(b"{\"weight\": 2}").json()["request"], "r@a:null Some(2.0)");
+    assert_eq!(configured(b"{\"settings\": {\"z\": 7}}").json()["request"], "r@a:{\"x\":2,\"z\":7} None");
+    assert_eq!((configured(b"{\"weight\": \"x\"}").status, configured(b"7").status), (400, 400));
+    assert_eq!(served.post("api/configure?run=a&plugin=nobody", b"{}").status, 404);
 }

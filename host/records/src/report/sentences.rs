@@ -27,19 +27,22 @@ pub(super) fn about(event: &EventLine) -> String {
                 true => format!("{} loaded again", to.short()),
                 false => format!("{} \u{2192} {}", from.short(), to.short()),
             };
-            format!("{name}{}: {change}{}", stated(event), shadow(event))
+            format!("{name}{}: {change}{}{}", stated(event), shadow(event), by(event))
         }
         EventKind::PluginRolledBack => {
             let (from, to) = (event.version("from"), event.version("to"));
             format!("{name}: {} rolled back to {}; {}", from.short(), to.short(), text("reason"))
         }
-        EventKind::PluginRefused => format!("{name}: {}", text("reason")),
+        EventKind::PluginRefused => match text("by") {
+            "" => format!("{name}: {}", text("reason")),
+            by => format!("{name}, from {by}: {}", text("reason")),
+        },
         EventKind::SettingsRefused if name.is_empty() => text("reason").to_owned(),
         EventKind::SettingsRefused => format!("{name}: {}", text("reason")),
         EventKind::PluginError => repeated(event, unscored(event)),
         EventKind::SettingsChanged => {
             let side = |key: &str| event.fields.get(key).cloned().unwrap_or_default();
-            format!("{name}: {}", differences(&side("from"), &side("to")))
+            format!("{name}: {}{}", differences(&side("from"), &side("to")), by(event))
         }
         EventKind::Requested => {
             let refused = text("refused");
@@ -62,6 +65,11 @@ pub(super) fn about(event: &EventLine) -> String {
         EventKind::Warning | EventKind::Finding => text("text").to_owned(),
         EventKind::Finished | EventKind::Stopped => took(event, "after "),
     }
+}
+
+/// Names who made a change, if that is known.
+pub(super) fn by(event: &EventLine) -> String {
+    Some(event.text("by")).filter(|by| !by.is_empty()).map(|by| format!("; by {by}")).unwrap_or_default()
 }
 
 /// Returns the version that a plugin states, after a space.

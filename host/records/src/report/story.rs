@@ -253,7 +253,7 @@ impl Story {
         } else if settings_alone {
             let (what, how) =
                 if changed.is_empty() { ("loaded again".to_owned(), "loaded again") } else { (changed, "new settings") };
-            ("settings", how, format!("{name}: {what}{}", sentences::shadow(event)))
+            ("settings", how, format!("{name}: {what}{}{}", sentences::shadow(event), sentences::by(event)))
         } else {
             ("swap", "swapped in", format!("{}{}", sentences::about(event), with(&changed)))
         };

@@ -41,6 +41,9 @@ pub enum Event<'a> {
         noticed_at_step: u64,
         /// The name under which `rlhost swap` sent it.
         request: Option<&'a str>,
+        /// Who sent it.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        by: Option<&'a str>,
         /// The version that the new plugin states.
         version: &'a str,
         config: &'a Map<String, Value>,
@@ -61,7 +64,16 @@ pub enum Event<'a> {
         reason: String,
     },
     /// A plugin was rejected.
-    PluginRefused { plugin: &'a str, hash: Option<&'a str>, step: u64, request: Option<&'a str>, reason: &'a str },
+    PluginRefused {
+        plugin: &'a str,
+        hash: Option<&'a str>,
+        step: u64,
+        request: Option<&'a str>,
+        /// Who sent it.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        by: Option<&'a str>,
+        reason: &'a str,
+    },
     /// An edit of config.toml was rejected.
     SettingsRefused {
         /// The plugin whose new settings were tried.
@@ -81,7 +93,18 @@ pub enum Event<'a> {
         row_reasons: Vec<&'a str>,
     },
     /// A reward's weight or error policy changed.
-    SettingsChanged { plugin: &'a str, step: u64, from: Scoring, to: Scoring },
+    SettingsChanged {
+        plugin: &'a str,
+        step: u64,
+        from: Scoring,
+        to: Scoring,
+        /// The name under which it was requested, if it was.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        request: Option<&'a str>,
+        /// Who requested it.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        by: Option<&'a str>,
+    },
     /// Somebody requested something of the run, which it does or refuses.
     Requested {
         /// What; see [`RunAction`](super::RunAction).

@@ -24,7 +24,7 @@ pub use in_force::ConfigInForce;
 pub use lock::{RunLock, Whereabouts, is_running, lock};
 pub use metrics::{Metrics, MetricsRow, RowKind, each_metrics_row, metric_name};
 pub use own::{each_own_line, must_be_own};
-pub use requests::{RunAction, RunRequest, TakenRequest, send_request, take_requests};
+pub use requests::{PluginRequest, RunAction, RunRequest, TakenRequest, send_request, take_requests};
 pub use rollouts::{Bound, Rollout, Rollouts, Seen, Selection, Steps, VALUES};
 pub use version::{PluginVersion, short_hash};
 pub use worked::Worked;

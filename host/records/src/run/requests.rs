@@ -1,8 +1,10 @@
-//! What people request of a running run: files in its folder, which the run takes between two steps.
+//! What people request of a running run: files in its folder, which the run takes between two steps; and what comes with a plugin that
+//! they send.
 
 use super::RunFiles;
 use crate::config::{files, now};
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
@@ -69,6 +71,37 @@ pub struct TakenRequest {
     pub name: String,
     /// What it says.
     pub request: RunRequest,
+}
+
+/// What comes with a plugin that is sent to a running run, or without one: who sends it, and what is set.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct PluginRequest {
+    /// Who sends it.
+    pub by: String,
+    /// The plugin's settings; one that is missing has the version's default. None: those that the user gave the version before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub settings: Option<Map<String, Value>>,
+    /// The weight of its scores.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub weight: Option<f64>,
+}
+
+impl PluginRequest {
+    /// Ending of the file that comes with a plugin's, and has its name otherwise.
+    pub const BESIDE: &'static str = "about";
+    /// Ending of the file of a request that sends no plugin.
+    pub const ALONE: &'static str = "settings";
+    /// Largest file of one, in bytes.
+    const LARGEST: u64 = 1 << 20;
+
+    /// Reads the file of one.
+    ///
+    /// # Errors
+    /// If it can't be read or understood.
+    pub fn load(file: &Path) -> io::Result<Self> {
+        Ok(serde_json::from_slice(&files::read(file, Self::LARGEST)?)?)
+    }
 }
 
 /// Requests something of the run in this folder. Returns the request's name.

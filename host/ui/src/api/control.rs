@@ -1,19 +1,18 @@
-//! Acts on a run: what another reward would have said, a swap, a roll-back, other settings. The means are those of `rlhost swap` and
-//! of an editor: the page can do nothing that they can't.
+//! Acts on a run: what another reward would have said, a swap, a roll-back, other settings. The page can do nothing that `rlhost swap`
+//! and an editor of config.toml can't.
 
 use super::app::Api;
-use super::plugins::{current, kept};
+use super::plugins::{current, kept, shown_settings};
 use super::query::Query;
 use super::refused::{Refused, Result};
 use super::text::shown;
-use crate::backend::{Question, Rescored};
-use crate::config::{self, PluginEntry, files, printable};
+use crate::backend::{Changes, Question, Rescored};
+use crate::config::printable;
 use crate::metrics::Comparison;
-use crate::run::{RunAction, RunFiles, is_running};
+use crate::run::RunAction;
 use crate::store::{PATIENCE, locked};
 use rlhost_followed::rounded;
 use serde_json::{Map, Value, json};
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::TryLockError;
 use std::time::{Duration, Instant};
@@ -34,12 +33,13 @@ const PATIENT: Duration = Duration::from_secs(60);
 
 /// A plugin that was dropped onto the page, in a file for as long as this exists.
 struct Dropped {
-    _folder: Option<tempfile::TempDir>,
+    folder: Option<tempfile::TempDir>,
     path: PathBuf,
 }
 
 impl Api {
-    /// Scores the newest completions with a dropped plugin (the body, `file` its name), or with a version that the run keeps (`hash`).
+    /// Scores the newest completions with a dropped plugin (the body, `file` its name), or with a version that the run keeps (`hash`,
+    /// `version`) and its settings. Both may have other `settings`.
     pub(super) fn what_if(&self, query: &Query, body: &[u8]) -> Result<Value> {
         let _one = match self.scoring.try_lock() {
             Ok(guard) => guard,
@@ -48,7 +48,7 @@ impl Api {
         };
         let reward = query.required("plugin")?;
         let count = query.count("newest", USUAL_COMPLETIONS, MOST_COMPLETIONS)?.max(1);
-        let settings: Map<String, Value> = match query.get("settings") {
+        let mut settings: Map<String, Value> = match query.get("settings") {
             Some(text) => {
                 serde_json::from_str(text).map_err(|e| Refused::invalid(format!("settings must be a JSON object: {e}")))?
             }
@@ -62,7 +62,9 @@ impl Api {
                 return Err(Refused::new(503, "the list of completions is still being read; try again"));
             }
             let dropped = if query.get("hash").is_some() {
-                Dropped { _folder: None, path: kept(&run, query)?.0 }
+                let kept = kept(&run, query)?;
+                settings = changed(kept.settings, &settings);
+                Dropped { folder: None, path: kept.path }
             } else {
                 Dropped::new(query, body)?
             };
@@ -75,32 +77,33 @@ impl Api {
         };
         let current = current.as_deref();
         let question = Question { run: &run, plugin: &dropped.path, reward, current, settings: &settings, from };
-        let rescored = self.backend.rescore(&question).map_err(|detail| Refused::new(422, detail))?;
-        Ok(answer(rescored, reward))
+        let rescored = self.backend.rescore(&question).map_err(|detail| Refused::new(422, dropped.named_in(&detail)))?;
+        let mut answer = answer(rescored, reward);
+        answer["settings"] = if query.get("hash").is_some() { json!(shown_settings(&settings)) } else { Value::Null };
+        Ok(answer)
     }
 
     /// Sends a dropped plugin to the run.
     pub(super) fn swap(&self, query: &Query, body: &[u8]) -> Result<Value> {
         let (name, run) = (query.required("plugin")?, self.path_of(query)?);
         let dropped = Dropped::new(query, body)?;
-        let bytes = self.backend.plugin(&dropped.path).map_err(|detail| Refused::new(422, detail))?;
-        self.send(&run, name, &bytes)
+        let bytes = self.backend.plugin(&dropped.path).map_err(|detail| Refused::new(422, dropped.named_in(&detail)))?;
+        self.send(&run, name, &bytes, None)
     }
 
-    /// Sends a version that the run keeps.
+    /// Sends a version that the run has had, with the settings that it had.
     pub(super) fn roll_back(&self, query: &Query) -> Result<Value> {
         let followed = self.followed(query)?;
-        let (run, bytes) = {
+        let (run, kept) = {
             let mut run = locked(&followed);
             run.advance(Instant::now() + PATIENCE)?;
-            let (_, bytes) = kept(&run, query)?;
-            (run.path.clone(), bytes)
+            (run.path.clone(), kept(&run, query)?)
         };
-        self.send(&run, query.required("plugin")?, &bytes)
+        self.send(&run, query.required("plugin")?, &kept.bytes, Some(&kept.settings))
     }
 
-    fn send(&self, run: &Path, name: &str, bytes: &[u8]) -> Result<Value> {
-        let request = self.backend.swap(run, name, bytes).map_err(|detail| Refused::new(409, detail))?;
+    fn send(&self, run: &Path, name: &str, bytes: &[u8], settings: Option<&Map<String, Value>>) -> Result<Value> {
+        let request = self.backend.swap(run, name, bytes, settings).map_err(|detail| Refused::new(409, detail))?;
         Ok(json!({ "request": printable(&request, 300) }))
     }
 
@@ -115,29 +118,34 @@ impl Api {
         Ok(json!({ "request": printable(&request, 300) }))
     }
 
-    /// Edits config.toml, as an editor would: the body has `settings` of a plugin, and perhaps its `weight`. The run tries them and
-    /// reports in an event.
+    /// Sends other settings of a plugin to the run: the body has those that change (`settings`), of which one that is null gets its
+    /// default, and perhaps its `weight`. The run tries them, writes them to config.toml if they pass, and reports in an event.
     pub(super) fn configure(&self, query: &Query, body: &[u8]) -> Result<Value> {
-        let (name, run) = (query.required("plugin")?, self.path_of(query)?);
+        let name = query.required("plugin")?;
         let invalid = |e: serde_json::Error| Refused::invalid(format!("the settings are not a JSON object: {e}"));
         let body: Map<String, Value> = serde_json::from_slice(body).map_err(invalid)?;
-        if is_running(&run) != Some(true) {
-            return Err(Refused::new(409, "no rlhost process is running this run"));
-        }
-        let file = RunFiles(&run).config();
-        let text = files::read_text(&file, config::LARGEST)?;
-        let edited = edited(&text, name, &body).map_err(|detail| Refused::new(409, detail))?;
-        let mut temporary = files::temporary_in(&run)?;
-        temporary.write_all(edited.as_bytes())?;
-        temporary.persist(&file).map_err(|e| e.error)?;
-        Ok(json!({ "edited": true }))
+        let weight = body.get("weight").map(|weight| weight.as_f64().ok_or_else(|| Refused::invalid("a weight is a number")));
+        let changes = body.get("settings").map(|own| own.as_object().ok_or_else(|| Refused::invalid("settings are an object")));
+        let (weight, changes) = (weight.transpose()?, changes.transpose()?);
+        let followed = self.followed(query)?;
+        let (run, now) = {
+            let mut run = locked(&followed);
+            run.advance(Instant::now() + PATIENCE)?;
+            let now = run.events.current(name).map(|now| now.config.clone());
+            (run.path.clone(), now.ok_or_else(|| Refused::new(404, format!("the run has loaded no plugin {name:?}")))?)
+        };
+        let settings = changes.map(|changes| changed(now, changes));
+        let request = self.backend.configure(&run, name, &Changes { settings, weight });
+        let request = request.map_err(|detail| Refused::new(409, detail))?;
+        Ok(json!({ "request": printable(&request, 300) }))
     }
 }
 
 impl Dropped {
     /// Writes a request's body to a file of the name that it had, in a folder of its own.
     fn new(query: &Query, body: &[u8]) -> Result<Self> {
-        let name = query.required("file")?;
+        let given = query.required("file")?;
+        let name = &without_number(given);
         let (stem, ending) = name.rsplit_once('.').unwrap_or((name, ""));
         let is_plain = |text: &str| text.bytes().all(|b| b.is_ascii_alphanumeric() || b"_-. ".contains(&b));
         if stem.is_empty() || stem.starts_with('.') || name.len() > 120 || !is_plain(name) {
@@ -152,64 +160,32 @@ impl Dropped {
         let folder = tempfile::Builder::new().prefix("rlhost-ui-").tempdir()?;
         let path = folder.path().join(name);
         std::fs::write(&path, body)?;
-        Ok(Self { _folder: Some(folder), path })
+        Ok(Self { folder: Some(folder), path })
+    }
+
+    /// Returns a message about it in which it has its name: nobody knows its path.
+    fn named_in(&self, message: &str) -> String {
+        let folder = self.folder.as_ref().map(|folder| format!("{}/", folder.path().display()));
+        folder.map_or_else(|| message.to_owned(), |folder| message.replace(&folder, ""))
     }
 }
 
-/// Returns config.toml's text with other settings of a plugin: those of a reward or environment are in its entry, those of the
-/// algorithm in the table `loss`.
-fn edited(text: &str, name: &str, changes: &Map<String, Value>) -> std::result::Result<String, String> {
-    let mut table: toml::Table = text.parse().map_err(|e: toml::de::Error| format!("config.toml: {}", e.message()))?;
-    let place = place_of(&table, name).ok_or_else(|| format!("config.toml has no plugin {name:?}"))?;
-    let no_table = || "config.toml has an entry that is no table".to_owned();
-    if let (Some(weight), Place::Entry { key, at }) = (changes.get("weight"), &place) {
-        let weight = weight.as_f64().filter(|weight| weight.is_finite()).ok_or("a weight is a number")?;
-        entry(&mut table, key, *at).ok_or_else(no_table)?.insert("weight".into(), weight.into());
-    }
-    if let Some(settings) = changes.get("settings") {
-        let settings = settings.as_object().ok_or("settings are an object")?;
-        let (holder, key) = match &place {
-            Place::Entry { key, at } => (entry(&mut table, key, *at).ok_or_else(no_table)?, "config"),
-            Place::Algorithm => (&mut table, "loss"),
-        };
-        let own = holder.entry(key).or_insert_with(|| toml::Value::Table(toml::Table::new()));
-        let own = own.as_table_mut().ok_or("config.toml: the plugin's settings are no table")?;
-        for (key, value) in settings {
-            match toml::Value::try_from(value) {
-                Ok(value) => drop(own.insert(key.clone(), value)),
-                // TOML has no null: the setting takes its default.
-                Err(_) => drop(own.remove(key)),
-            }
-        }
-    }
-    toml::to_string(&table).map_err(|e| format!("config.toml can't be written: {e}"))
-}
-
-/// Where config.toml has a plugin's settings.
-enum Place {
-    /// In an entry of this list.
-    Entry { key: &'static str, at: usize },
-    /// In the table of the algorithm's.
-    Algorithm,
-}
-
-/// Finds a plugin by its name.
-fn place_of(table: &toml::Table, name: &str) -> Option<Place> {
-    let own_name = |entry: &toml::Value| {
-        let text = |key: &str| entry.get(key).and_then(toml::Value::as_str).map(str::to_owned);
-        text("name").or_else(|| Some(PluginEntry::new(text("path")?).name().to_owned()))
+/// Returns the name that a file had before a browser added a number to tell it from another, as in `my_reward (1).py`.
+fn without_number(name: &str) -> String {
+    let parts = || {
+        let (stem, ending) = name.rsplit_once('.')?;
+        let (stem, number) = stem.strip_suffix(')')?.rsplit_once('(')?;
+        let is_number = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
+        is_number.then(|| format!("{}.{ending}", stem.trim_end()))
     };
-    let in_list = |key: &'static str| {
-        let at = table.get(key)?.as_array()?.iter().position(|entry| own_name(entry).as_deref() == Some(name))?;
-        Some(Place::Entry { key, at })
-    };
-    let algorithm = table.get("algorithm").and_then(toml::Value::as_str).unwrap_or(config::DEFAULT_ALGORITHM);
-    let is_algorithm = PluginEntry::new(algorithm.to_owned()).name() == name;
-    ["plugin", "environment"].into_iter().find_map(in_list).or(is_algorithm.then_some(Place::Algorithm))
+    parts().unwrap_or_else(|| name.to_owned())
 }
 
-fn entry<'a>(table: &'a mut toml::Table, key: &str, at: usize) -> Option<&'a mut toml::Table> {
-    table.get_mut(key)?.as_array_mut()?.get_mut(at)?.as_table_mut()
+/// Returns the settings that a plugin has with these in their place.
+fn changed(mut now: Map<String, Value>, changes: &Map<String, Value>) -> Map<String, Value> {
+    now.extend(changes.clone());
+    now.retain(|_, value| !value.is_null());
+    now
 }
 
 /// Compares both scores: those of the version that scored last, since other versions had other scales.
@@ -289,30 +265,32 @@ mod tests {
         };
         let path = dropped("my-reward_2.py", b"x").unwrap();
         assert!(path.ends_with("my-reward_2.py") && !path.exists());
-        for name in ["../a.py", "a/b.py", ".py", "..py", "a.sh", "a", "", "a\u{202e}.py", "a\0.py", "a\\b.wasm", &"a".repeat(200)]
-        {
+        assert!(dropped("my_reward (12).py", b"x").unwrap().ends_with("my_reward.py"));
+        for name in [
+            "../a.py",
+            "a/b.py",
+            ".py",
+            "..py",
+            "a.sh",
+            "(1).py",
+            "a (b).py",
+            "a",
+            "",
+            "a\u{202e}.py",
+            "a\0.py",
+            "a\\b.wasm",
+            &"a".repeat(200),
+        ] {
             assert_eq!(dropped(name, b"x").unwrap_err().status, 400, "{name:?}");
         }
         assert!(dropped("a.py", b"").unwrap_err().message.contains("is empty"));
     }
 
     #[test]
-    fn settings_of_one_plugin_are_edited_and_nothing_else() {
-        let text = "seed = 3\n\n[[plugin]]\npath = \"a.wasm\"\n\n[[plugin]]\npath = \"dir/b.py\"\nweight = 1.0\n[plugin.config]\nx = 1\n";
-        let changes = json!({ "weight": 0.5, "settings": { "x": 2, "y": "z", "gone": null } });
-        let new = edited(text, "b", changes.as_object().unwrap()).unwrap();
-        let table: toml::Table = new.parse().unwrap();
-        assert_eq!(table["plugin"][0].as_table().unwrap().len(), 1);
-        assert_eq!(table["plugin"][1]["weight"].as_float(), Some(0.5));
-        assert_eq!(table["plugin"][1]["config"].to_string(), "{ x = 2, y = \"z\" }");
-        assert_eq!(table["seed"].as_integer(), Some(3));
-        assert_eq!(edited(text, "c", &Map::new()).unwrap_err(), "config.toml has no plugin \"c\"");
-        let loss = json!({ "settings": { "beta": 0.1 } });
-        let algorithm = edited(&format!("algorithm = \"dir/mine.wasm\"\n{text}"), "mine", loss.as_object().unwrap()).unwrap();
-        let table: toml::Table = algorithm.parse().unwrap();
-        assert_eq!((table["loss"]["beta"].as_float(), table["plugin"].as_array().map(Vec::len)), (Some(0.1), Some(2)));
-        assert!(edited(text, "grpo", loss.as_object().unwrap()).unwrap().contains("[loss]"));
-        assert!(edited(text, "a", json!({"weight": "x"}).as_object().unwrap()).is_err());
+    fn settings_that_change_take_the_place_of_those_in_force() {
+        let map = |value: Value| value.as_object().cloned().unwrap();
+        let now = map(json!({ "x": 1, "y": 2, "z": null }));
+        assert_eq!(changed(now, &map(json!({ "x": 3, "y": null }))), map(json!({ "x": 3 })));
     }
 
     #[test]

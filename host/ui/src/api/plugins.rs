@@ -5,7 +5,7 @@ use super::query::Query;
 use super::refused::{Refused, Result};
 use super::text::shown;
 use crate::config::{PluginEntry, files, printable};
-use crate::run::{RunFiles, short_hash};
+use crate::run::{RunFiles, must_be_own, short_hash};
 use crate::store::{PATIENCE, locked};
 use rlhost_followed::{Change, Followed, Loaded, config_of};
 use serde_json::{Map, Value, json};
@@ -63,7 +63,7 @@ impl Api {
         let run = self.followed(query)?;
         let mut run = locked(&run);
         run.advance(Instant::now() + PATIENCE)?;
-        let bytes = kept(&run, query)?.1;
+        let bytes = kept(&run, query)?.bytes;
         let source = self.backend.source(&bytes).map(|source| shown(&source, LONGEST_SOURCE));
         Ok(json!({ "source": source, "bytes": bytes.len() }))
     }
@@ -74,7 +74,7 @@ impl Api {
         let path = {
             let mut run = locked(&run);
             run.advance(Instant::now() + PATIENCE)?;
-            kept(&run, query)?.0
+            kept(&run, query)?.path
         };
         let mut forms = self.forms.lock().unwrap_or_else(PoisonError::into_inner);
         if forms.len() >= MOST_FORMS {
@@ -92,15 +92,28 @@ impl Api {
     }
 }
 
-/// Returns the bytes of the version that a query names by `plugin` and `hash`, which must be one of the run's events, with their path.
-pub(super) fn kept(run: &Followed, query: &Query) -> Result<(PathBuf, Vec<u8>)> {
-    let (name, hash) = (query.required("plugin")?, query.required("hash")?);
-    let is_meant = |change: &&Change| change.plugin == name && short_hash(change.version.hash()) == short_hash(hash);
+/// A version of a plugin that the run keeps.
+pub(super) struct Kept {
+    pub path: PathBuf,
+    pub bytes: Vec<u8>,
+    pub settings: Map<String, Value>,
+}
+
+/// Returns the version that a query names by `plugin` and `hash`, and by `version` if it matters with which settings; it must be one of
+/// the run's events.
+pub(super) fn kept(run: &Followed, query: &Query) -> Result<Kept> {
+    let (name, hash, version) = (query.required("plugin")?, query.required("hash")?, query.get("version"));
+    let is_meant = |change: &&Change| {
+        let has_settings = || version.is_none_or(|version| change.version.short() == version);
+        change.plugin == name && short_hash(change.version.hash()) == short_hash(hash) && has_settings()
+    };
     let change = run.events.changes.iter().rev().find(is_meant);
     let change = change.ok_or_else(|| Refused::new(404, format!("the run has no version {hash:?} of {name:?}")))?;
     let path = path_of(&run.path, change).ok_or_else(|| Refused::new(404, "the bytes of this version are not in the run"))?;
     let bytes = files::read(&path, LARGEST_PLUGIN)?;
-    Ok((path, bytes))
+    let mut settings = change.config.clone();
+    settings.retain(|_, value| !value.is_null());
+    Ok(Kept { path, bytes, settings })
 }
 
 /// Returns where the run keeps the version of a plugin that it has now, if it does.
@@ -115,14 +128,12 @@ fn path_of(run: &Path, change: &Change) -> Option<PathBuf> {
     let is_file_name = !change.plugin.contains(['/', '\\', '\0']) && !change.plugin.starts_with('.');
     let path = (is_file_name && change.version.is_hexadecimal() && hash.len() >= 16)
         .then(|| RunFiles(run).plugin(&change.plugin, hash))?;
-    let is_file = path.symlink_metadata().is_ok_and(|found| found.is_file());
+    let is_file = must_be_own(run, &path).is_ok() && path.is_file();
     is_file.then_some(path)
 }
 
 /// Returns a version as the page shows it.
 fn version(run: &Path, change: &Change) -> Value {
-    let config: Map<String, Value> =
-        change.config.iter().map(|(key, value)| (printable(key, LONGEST_SETTING), bounded(value))).collect();
     json!({
         "kind": change.kind,
         "time": change.time,
@@ -130,13 +141,18 @@ fn version(run: &Path, change: &Change) -> Value {
         "version": printable(&change.version.short(), LONGEST_SETTING),
         "hash": printable(short_hash(change.version.hash()), LONGEST_SETTING),
         "stated": change.stated,
-        "config": config,
+        "config": shown_settings(&change.config),
         "shadow": change.shadow,
         "pause_ms": change.pause_ms,
         "reason": change.reason,
         "undone": change.undone,
         "kept": path_of(run, change).is_some(),
     })
+}
+
+/// Returns settings as the page shows them.
+pub(super) fn shown_settings(settings: &Map<String, Value>) -> Map<String, Value> {
+    settings.iter().map(|(key, value)| (printable(key, LONGEST_SETTING), bounded(value))).collect()
 }
 
 /// Returns a setting's value, or its beginning as text if it is long.

@@ -2,11 +2,11 @@
 
 use super::FrozenPage;
 use crate::api::{Api, Route};
-use crate::backend::{Backend, Question, Rescored};
+use crate::backend::{Backend, Changes, Question, Rescored};
 use crate::folder::Listing;
 use crate::report::Comparison;
 use crate::run::{RunAction, RunFiles};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -30,7 +30,11 @@ impl Backend for Scripts {
         Err("nobody edits a file".into())
     }
 
-    fn swap(&self, _: &Path, _: &str, _: &[u8]) -> Result<String, String> {
+    fn swap(&self, _: &Path, _: &str, _: &[u8], _: Option<&Map<String, Value>>) -> Result<String, String> {
+        Err("nothing is sent from a file".into())
+    }
+
+    fn configure(&self, _: &Path, _: &str, _: &Changes) -> Result<String, String> {
         Err("nothing is sent from a file".into())
     }
 

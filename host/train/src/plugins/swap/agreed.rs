@@ -49,7 +49,7 @@ impl Told {
                     Self::Model { name, path: path.clone(), hash }
                 }
             }),
-            Proposal::Settings { name, weight, on_error } => {
+            Proposal::Settings { name, weight, on_error, .. } => {
                 Some(Self::Settings { name: name.clone(), weight: *weight, on_error: *on_error })
             }
             Proposal::Refused { .. } => None,
@@ -93,7 +93,10 @@ impl Plugins {
     /// Handles a proposal on another rank.
     fn heard(&self, told: Told, step: u64) -> Result<Proposal> {
         let (name, hash, version) = match told {
-            Told::Settings { name, weight, on_error } => return Ok(Proposal::Settings { name, weight, on_error }),
+            Told::Settings { name, weight, on_error } => {
+                // The first rank records who asked for it.
+                return Ok(Proposal::Settings { name, weight, on_error, trigger: Trigger::Settings });
+            }
             Told::Model { name, path, hash } => {
                 let version = self.open_model(&name, &path, &hash, "has other files here than for the first process");
                 (name, hash, version)

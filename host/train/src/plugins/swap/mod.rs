@@ -2,6 +2,7 @@
 //! puts those that pass in place between steps, and rolls back those that fail within their first steps.
 
 mod agreed;
+mod asked;
 mod keeping;
 mod models;
 mod replaced;
@@ -123,7 +124,9 @@ impl Plugins {
         for proposal in self.agreed(proposals, step)? {
             match proposal {
                 Proposal::Swap(candidate) => self.take_in(*candidate, &named, recorder)?,
-                Proposal::Settings { name, weight, on_error } => self.take_settings(&name, weight, on_error, recorder)?,
+                Proposal::Settings { name, weight, on_error, trigger } => {
+                    self.take_settings(&name, Scoring { weight, on_error }, &trigger, recorder)?;
+                }
                 Proposal::Refused { name, hash, trigger, reason } => {
                     insist(&named, &name, &trigger, &reason)?;
                     self.refuse(&Refusal { name: &name, hash: hash.as_deref(), trigger: &trigger, reason: &reason }, recorder)?;
@@ -153,7 +156,14 @@ impl Plugins {
             true => tracing::warn!("{name} was not swapped, and {in_use} keeps running; {version}{reason}"),
             false => tracing::warn!("{name} was not swapped: {version}{reason}; {in_use} keeps running"),
         }
-        recorder.journal.event(&Event::PluginRefused { plugin: name, hash: *hash, step, request: trigger.request(), reason })
+        recorder.journal.event(&Event::PluginRefused {
+            plugin: name,
+            hash: *hash,
+            step,
+            request: trigger.request(),
+            by: trigger.by(),
+            reason,
+        })
     }
 
     /// Swaps in a version that passed its trial.
@@ -250,8 +260,9 @@ impl Plugins {
         }
     }
 
-    /// Applies a reward's weight and error policy changed in config.toml.
-    fn take_settings(&mut self, name: &str, weight: f64, on_error: OnError, recorder: &mut Recorder<'_>) -> Result<()> {
+    /// Applies a reward's changed weight and error policy.
+    fn take_settings(&mut self, name: &str, to: Scoring, trigger: &Trigger, recorder: &mut Recorder<'_>) -> Result<()> {
+        let Scoring { weight, on_error } = to;
         let step = recorder.step;
         let index = self.rewards.iter().position(|r| r.name() == name);
         let of_environment = self.config.environment.iter_mut().find(|entry| entry.name() == name);
@@ -264,9 +275,15 @@ impl Plugins {
         }
         self.swaps.with(|board| board.config = self.config.clone());
         recorder.journal.set_config(&self.config)?;
-        let to = Scoring { weight, on_error };
         tracing::info!("{name}: {} from step {step} on", changed_scoring(&from, &to));
-        recorder.journal.event(&Event::SettingsChanged { plugin: name, step, from, to })
+        recorder.journal.event(&Event::SettingsChanged {
+            plugin: name,
+            step,
+            from,
+            to,
+            request: trigger.request(),
+            by: trigger.by(),
+        })
     }
 
     /// Returns the plugin of that name.
@@ -315,6 +332,7 @@ impl Plugins {
             step: *step,
             noticed_at_step: how.noticed,
             request: how.trigger.request(),
+            by: how.trigger.by(),
             version: &how.stated,
             config: how.config,
             state_handed_over: how.handed_over,

@@ -1,11 +1,18 @@
-//! What `rlhost swap` has put into a run's inbox: files named `<plugin>@<request>`, of which only the newest of each plugin matters.
+//! What `rlhost swap` and the page have put into a run's inbox: files named `<plugin>@<request>`, of which only the newest of each plugin
+//! matters.
 
+use super::watching::Asker;
+use crate::run::PluginRequest;
 use std::collections::BTreeMap;
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
 /// Ending of the files that name the folder of a reward model.
 const MODEL: &str = "model";
+
+/// Longest name of who sent a request, in characters.
+const LONGEST_NAME: usize = 100;
 
 /// A file in the inbox.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -25,12 +32,42 @@ impl Request {
         let id = path.file_stem()?.to_str()?.to_owned();
         let (name, number) = id.rsplit_once('@')?;
         let (name, number) = (name.to_owned(), number.parse().unwrap_or_default());
-        (ending == "wasm" || ending == MODEL).then_some(Self { number, id, name, path })
+        ["wasm", MODEL, PluginRequest::ALONE].iter().any(|own| ending == *own).then_some(Self { number, id, name, path })
     }
 
     /// Returns whether it names the folder of a reward model.
     pub(super) fn is_of_model(&self) -> bool {
         self.path.extension().is_some_and(|ending| ending == MODEL)
+    }
+
+    /// Returns whether it sends no plugin or model: it changes the settings of the one that the run has.
+    pub(super) fn is_of_settings(&self) -> bool {
+        self.path.extension().is_some_and(|ending| ending == PluginRequest::ALONE)
+    }
+
+    /// Reads who sent it and what it sets. Older versions of `rlhost swap` don't say.
+    pub(super) fn about(&self) -> io::Result<PluginRequest> {
+        let file = if self.is_of_settings() { self.path.clone() } else { self.beside() };
+        match PluginRequest::load(&file) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(PluginRequest::default()),
+            read => read,
+        }
+    }
+
+    /// Returns who sent it.
+    pub(super) fn asker(&self, about: &PluginRequest) -> Asker {
+        let by = Some(about.by.chars().take(LONGEST_NAME).collect::<String>()).filter(|by| !by.is_empty());
+        Asker { request: self.id.clone(), by, sets: about.settings.is_some() }
+    }
+
+    /// Removes its files.
+    pub(super) fn remove(&self) {
+        drop(fs::remove_file(&self.path));
+        drop(fs::remove_file(self.beside()));
+    }
+
+    fn beside(&self) -> PathBuf {
+        self.path.with_extension(PluginRequest::BESIDE)
     }
 }
 
@@ -54,7 +91,7 @@ impl Inbox {
         for mut requests in by_name.into_values() {
             requests.sort();
             this.newest.extend(requests.pop());
-            requests.iter().for_each(|older| drop(fs::remove_file(&older.path)));
+            requests.iter().for_each(Request::remove);
             let number = requests.len();
             this.dropped.extend(requests.pop().map(|last| (last, number)));
         }
@@ -70,19 +107,52 @@ mod tests {
     #[test]
     fn of_many_requests_the_newest_of_each_plugin_is_left() {
         let inbox = tempfile::tempdir().unwrap();
-        let names = ["a@9.wasm", "a@10.wasm", "b@2.wasm", "b@1.model", "c@d@7.model", "notes.txt", "plain.wasm", "a@8.txt"];
+        let names = [
+            "a@9.wasm",
+            "a@9.about",
+            "a@10.about",
+            "d@3.settings",
+            "a@10.wasm",
+            "b@2.wasm",
+            "b@1.model",
+            "c@d@7.model",
+            "notes.txt",
+            "plain.wasm",
+            "a@8.txt",
+        ];
         for name in names {
             fs::write(inbox.path().join(name), "").unwrap();
         }
         let read = Inbox::read(inbox.path());
         let ids = |requests: &[Request]| requests.iter().map(|request| request.id.clone()).collect::<Vec<_>>();
-        assert_eq!(ids(&read.newest), ["b@2", "c@d@7", "a@10"]);
-        assert_eq!((read.newest[1].name.as_str(), read.newest[1].is_of_model()), ("c@d", true));
+        assert_eq!(ids(&read.newest), ["b@2", "d@3", "c@d@7", "a@10"]);
+        assert_eq!((read.newest[2].name.as_str(), read.newest[2].is_of_model()), ("c@d", true));
+        assert!(read.newest[1].is_of_settings());
         let dropped: Vec<(&str, usize)> = read.dropped.iter().map(|(last, number)| (last.id.as_str(), *number)).collect();
         assert_eq!(dropped, [("a@9", 1), ("b@1", 1)]);
         let mut left: Vec<String> =
             fs::read_dir(inbox.path()).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
         left.sort();
-        assert_eq!(left, ["a@10.wasm", "a@8.txt", "b@2.wasm", "c@d@7.model", "notes.txt", "plain.wasm"]);
+        let wanted = ["a@10.about", "a@10.wasm", "a@8.txt", "b@2.wasm", "c@d@7.model", "d@3.settings", "notes.txt", "plain.wasm"];
+        assert_eq!(left, wanted);
+    }
+
+    #[test]
+    fn a_request_says_who_sent_it_and_an_older_one_does_not() {
+        let inbox = tempfile::tempdir().unwrap();
+        let request = |name: &str| Request::from_path(inbox.path().join(name)).unwrap();
+        let read = |name: &str| request(name).about();
+        assert_eq!(read("a@1.wasm").unwrap(), PluginRequest::default());
+        fs::write(inbox.path().join("a@1.about"), r#"{"by":"me","settings":{"x":1}}"#).unwrap();
+        let about = read("a@1.wasm").unwrap();
+        let asker = request("a@1.wasm").asker(&about);
+        assert_eq!((asker.request.as_str(), asker.by.as_deref(), asker.sets), ("a@1", Some("me"), true));
+        fs::write(inbox.path().join("b@2.settings"), r#"{"by":"","weight":2}"#).unwrap();
+        let about = read("b@2.settings").unwrap();
+        assert_eq!((about.weight, request("b@2.settings").asker(&about).by), (Some(2.0), None));
+        fs::write(inbox.path().join("a@1.about"), r#"{"by":"me","other":1}"#).unwrap();
+        assert!(read("a@1.wasm").unwrap_err().to_string().contains("other"));
+        request("a@1.wasm").remove();
+        assert!(!inbox.path().join("a@1.about").exists());
     }
 }

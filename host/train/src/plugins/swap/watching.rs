@@ -3,7 +3,7 @@
 use super::requests::{Inbox, Request};
 use super::slots::{Board, Chosen, Slot};
 use super::version::Version;
-use crate::config::{self, Config, OnError, Overrides, PluginEntry, STACK, files, printable_path};
+use crate::config::{self, Config, OnError, Overrides, PluginEntry, STACK, files, printable, printable_path};
 use crate::flow::Flow;
 use crate::journal::keep_bytes;
 use crate::origin::cant_change;
@@ -43,15 +43,42 @@ pub(super) enum Trigger {
     File,
     /// The run's config.toml changed.
     Settings,
-    /// `rlhost swap` sent it, under this name.
-    Request(String),
+    /// `rlhost swap` or the page sent it.
+    Request(Asker),
+}
+
+/// Who sent a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Asker {
+    /// The request's name.
+    pub request: String,
+    pub by: Option<String>,
+    /// Whether the request has all settings of the plugin.
+    pub sets: bool,
 }
 
 impl Trigger {
     pub(super) fn request(&self) -> Option<&str> {
         match self {
-            Self::Request(name) => Some(name),
+            Self::Request(asker) => Some(&asker.request),
             Self::File | Self::Settings => None,
+        }
+    }
+
+    /// Returns who sent it, if that is known.
+    pub(super) fn by(&self) -> Option<&str> {
+        match self {
+            Self::Request(asker) => asker.by.as_deref(),
+            Self::File | Self::Settings => None,
+        }
+    }
+
+    /// Returns whether it says what settings the plugin gets; otherwise it keeps those that the user chose.
+    fn sets(&self) -> bool {
+        match self {
+            Self::Request(asker) => asker.sets,
+            Self::Settings => true,
+            Self::File => false,
         }
     }
 }
@@ -69,7 +96,7 @@ pub(super) struct Candidate {
 /// What the training thread should do between steps.
 pub(super) enum Proposal {
     Swap(Box<Candidate>),
-    Settings { name: String, weight: f64, on_error: OnError },
+    Settings { name: String, weight: f64, on_error: OnError, trigger: Trigger },
     Refused { name: String, hash: Option<String>, trigger: Trigger, reason: String },
 }
 
@@ -199,7 +226,7 @@ impl Watching {
 
     /// Removes requests for plugins that the run does not have. Returns one refusal of them all.
     fn unknown(&self, requests: &[Request]) -> Option<Proposal> {
-        requests.iter().for_each(|request| drop(fs::remove_file(&request.path)));
+        requests.iter().for_each(Request::remove);
         let last = requests.last()?;
         let names = self.with(|board| board.slots.iter().map(|s| s.name.clone()).collect::<Vec<_>>().join(", "));
         let more = match requests.len() - 1 {
@@ -211,9 +238,17 @@ impl Watching {
 
     /// Handles a request; returns false if the run has ended.
     fn request(&mut self, request: &Request) -> bool {
-        let (name, trigger) = (request.name.as_str(), Trigger::Request(request.id.clone()));
+        let (name, about) = (request.name.as_str(), request.about());
         let read = read_file(&request.path);
-        let _ = fs::remove_file(&request.path);
+        request.remove();
+        let about = match about {
+            Ok(about) => about,
+            Err(e) => return self.propose(refused(request, format!("what it says of its settings can't be read: {e}"))),
+        };
+        let trigger = Trigger::Request(request.asker(&about));
+        if request.is_of_settings() {
+            return self.asked(name, &about, &trigger).into_iter().all(|proposal| self.propose(proposal));
+        }
         let bytes = match read {
             Ok(bytes) => bytes,
             Err(e) => return self.propose(refused(request, e.to_string())),
@@ -223,7 +258,8 @@ impl Watching {
             Some(slot) if !request.is_of_model() => {
                 let source = Source::new(name.to_owned(), Cow::Owned(bytes));
                 tracing::info!("{name}: rlhost swap sent version {}; compiling and trying it", short_hash(source.hash()));
-                self.candidate(Slot { source, ..slot }, trigger)
+                let config = about.settings.unwrap_or_else(|| slot.config.clone());
+                self.candidate(Slot { source, config, ..slot }, trigger)
             }
             None if !request.is_of_model() => refused(request, "it is a reward model, and the file a plugin".to_owned()),
             _ => self.model_candidate(name, &String::from_utf8_lossy(&bytes), trigger),
@@ -302,13 +338,13 @@ impl Watching {
     fn tried(&self, slot: Slot, trigger: Trigger) -> (Proposal, bool) {
         let (noticed, seed, trial) = self.with(|board| (board.step, board.config.seed, board.trial.clone()));
         let config = self.with(|board| board.config.clone());
-        let given = if trigger == Trigger::Settings { &slot.config } else { &slot.chosen };
+        let given = if trigger.sets() { &slot.config } else { &slot.chosen };
         let (mut whole, begun) = (true, Instant::now());
         let attempt = || {
             let load = |given| AnyPlugin::load(&self.engine, &slot.source, slot.role, given, &slot.limits, seed);
             let loaded = match load(given) {
                 // A setting that has its default is not missed where it no longer exists.
-                Err(plugin::Error::Config { .. }) if trigger != Trigger::Settings => load(&slot.beyond_defaults),
+                Err(plugin::Error::Config { .. }) if !trigger.sets() => load(&slot.beyond_defaults),
                 loaded => loaded,
             };
             whole = !matches!(loaded, Err(plugin::Error::NotComponent { .. }));
@@ -379,28 +415,32 @@ impl Watching {
                 return self.propose(Proposal::Refused { name, hash: None, trigger, reason });
             }
         };
-        edits.into_iter().all(|edit| {
-            let proposal = match edit {
-                Edit::Settings { name, weight, on_error } => Proposal::Settings { name, weight, on_error },
-                Edit::Plugin { name, config, limits } => {
-                    let found = self.with(|board| {
-                        let of_algorithm = |s: &&Slot| s.role == Role::Algorithm;
-                        let slots = &board.slots;
-                        name.map_or_else(|| slots.iter().find(of_algorithm), |n| slots.iter().find(|s| s.name == n)).cloned()
-                    });
-                    let Some(slot) = found else { return true };
-                    tracing::info!("{}: new settings in {}; trying them", slot.name, RunFiles::CONFIG);
-                    self.candidate(Slot { config, limits, ..slot }, Trigger::Settings)
-                }
-            };
-            self.propose(proposal)
+        edits.into_iter().filter_map(|edit| self.edited(edit, &Trigger::Settings)).all(|proposal| self.propose(proposal))
+    }
+
+    /// Returns what becomes of an edit of the configuration; none if it is of a plugin that the run does not have.
+    pub(super) fn edited(&self, edit: Edit, trigger: &Trigger) -> Option<Proposal> {
+        Some(match edit {
+            Edit::Settings { name, weight, on_error } => Proposal::Settings { name, weight, on_error, trigger: trigger.clone() },
+            Edit::Plugin { name, config, limits } => {
+                let slot = self.with(|board| {
+                    let of_algorithm = |s: &&Slot| s.role == Role::Algorithm;
+                    let slots = &board.slots;
+                    name.map_or_else(|| slots.iter().find(of_algorithm), |n| slots.iter().find(|s| s.name == n)).cloned()
+                })?;
+                let source =
+                    trigger.by().map_or_else(|| RunFiles::CONFIG.to_owned(), |by| format!("a request of {}", printable(by, 200)));
+                tracing::info!("{}: new settings in {source}; trying them", slot.name);
+                self.candidate(Slot { config, limits, ..slot }, trigger.clone())
+            }
         })
     }
 }
 
 /// Returns the refusal of a request.
 fn refused(request: &Request, reason: String) -> Proposal {
-    let trigger = Trigger::Request(request.id.clone());
+    let about = request.about().unwrap_or_default();
+    let trigger = Trigger::Request(request.asker(&about));
     Proposal::Refused { name: request.name.clone(), hash: None, trigger, reason }
 }
 
@@ -439,7 +479,7 @@ fn fits(loaded: &mut AnyPlugin, trial: &super::Trial, config: &Config) -> Result
 
 /// A change of the configuration that is allowed during a run.
 #[derive(Debug, PartialEq)]
-enum Edit {
+pub(super) enum Edit {
     Settings {
         name: String,
         weight: f64,
@@ -454,7 +494,7 @@ enum Edit {
 }
 
 /// Returns the differences; the error names a key that can't change.
-fn edits_between(now: &Config, new: &Config) -> Result<Vec<Edit>, String> {
+pub(super) fn edits_between(now: &Config, new: &Config) -> Result<Vec<Edit>, String> {
     let changes = config::changes(now, new).map_err(|e| e.to_string())?;
     if let Some(key) = changes.keys().find(|key| config::key(key).is_none_or(|known| !known.live)) {
         return Err(cant_change(key));
