@@ -1,11 +1,12 @@
 //! The runs that were looked at.
 
+use crate::run::{RunFiles, is_running};
 use rlhost_followed::Followed;
 use serde_json::Value;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 /// Most runs that are kept in memory.
 const MOST_RUNS: usize = 300;
@@ -45,9 +46,31 @@ struct Kept {
     report: Slot<Told>,
 }
 
-/// The runs that were looked at, by their folders.
+/// A run's files at a time: when each was written last, and its length.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Stamp([Option<(SystemTime, u64)>; 4]);
+
+impl Stamp {
+    pub fn of(run: &Path) -> Self {
+        let files = RunFiles(run);
+        let stamp = |path: PathBuf| path.metadata().and_then(|found| Ok((found.modified()?, found.len()))).ok();
+        Self([files.events(), files.metrics(), files.config(), files.written_config()].map(stamp))
+    }
+}
+
+/// What the table has of a run.
+#[derive(Clone)]
+pub(crate) struct Row {
+    pub row: Value,
+    pub settings: Arc<BTreeMap<String, String>>,
+}
+
+/// The runs that were looked at, by their folders; and the rows of all that have ended, which are small and need not be read again.
 #[derive(Default)]
-pub(crate) struct Store(Mutex<HashMap<PathBuf, Kept>>);
+pub(crate) struct Store {
+    runs: Mutex<HashMap<PathBuf, Kept>>,
+    ended: Mutex<HashMap<PathBuf, (Stamp, Row)>>,
+}
 
 impl Store {
     /// Returns a run; forgets the one that was not looked at for longest if there are too many.
@@ -65,8 +88,24 @@ impl Store {
         self.kept(path, |kept| Arc::clone(&kept.report))
     }
 
+    /// Returns whether a run is kept.
+    pub fn has(&self, path: &Path) -> bool {
+        self.runs.lock().unwrap_or_else(PoisonError::into_inner).contains_key(path)
+    }
+
+    /// Returns the row of a run that has ended, if its files are as they were then.
+    pub fn ended(&self, path: &Path) -> Option<Row> {
+        let (stamp, row) = self.ended.lock().unwrap_or_else(PoisonError::into_inner).get(path).cloned()?;
+        (stamp == Stamp::of(path) && is_running(path) != Some(true)).then_some(row)
+    }
+
+    /// Keeps the row of a run that has ended; `stamp` is from before its files were read.
+    pub fn end(&self, path: &Path, stamp: Stamp, row: Row) {
+        self.ended.lock().unwrap_or_else(PoisonError::into_inner).insert(path.to_owned(), (stamp, row));
+    }
+
     fn kept<T>(&self, path: &Path, part: impl FnOnce(&Kept) -> T) -> T {
-        let mut runs = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut runs = self.runs.lock().unwrap_or_else(PoisonError::into_inner);
         if runs.len() >= MOST_RUNS && !runs.contains_key(path) {
             let oldest = runs.iter().min_by_key(|(_, kept)| kept.used).map(|(path, _)| path.clone());
             oldest.map(|path| runs.remove(&path));

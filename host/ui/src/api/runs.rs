@@ -4,7 +4,9 @@ use super::app::Api;
 use super::query::Query;
 use super::refused::{Refused, Result};
 use super::run::status;
-use crate::store::{PATIENCE, locked};
+use crate::folder::Found;
+use crate::store::{PATIENCE, Row, Stamp, locked};
+use rlhost_followed::{Followed, State};
 use serde_json::{Map, Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -23,21 +25,39 @@ impl Api {
         let until = Instant::now() + 2 * PATIENCE;
         let (mut rows, mut settings, mut complete) = (Vec::new(), Vec::new(), true);
         for run in found.iter() {
-            let followed = self.store.run(&run.path);
-            let mut followed = locked(&followed);
-            let read = followed.advance(until);
-            complete &= *read.as_ref().unwrap_or(&true);
-            let mut row = status(&followed);
+            let Row { mut row, settings: own } = self.store.ended(&run.path).unwrap_or_else(|| self.row(run, until));
+            complete &= row["complete"] == true;
             row["name"] = run.name.as_str().into();
-            row["error"] = read.err().map(|error| error.to_string()).into();
-            row["complete"] = (followed.metrics.share() > 0.999).into();
             if rows.len() < MOST_COMPARED {
-                settings.push((run.name.clone(), followed.settings()));
+                settings.push((run.name.clone(), own));
             }
             rows.push(row);
         }
         let differing = differing(&settings);
         Ok(json!({ "runs": rows, "complete": complete, "settings": differing }))
+    }
+
+    /// Returns the row of a run, as far as it can be read in time.
+    fn row(&self, run: &Found, until: Instant) -> Row {
+        if Instant::now() >= until && !self.store.has(&run.path) {
+            // Its turn comes when those before it are read.
+            let mut row = status(&Followed::new(&run.path));
+            (row["error"], row["complete"]) = (Value::Null, false.into());
+            return Row { row, settings: Arc::default() };
+        }
+        let stamp = Stamp::of(&run.path);
+        let followed = self.store.run(&run.path);
+        let mut followed = locked(&followed);
+        let read = followed.advance(until);
+        let is_read = *read.as_ref().unwrap_or(&true);
+        let mut row = status(&followed);
+        row["error"] = read.err().map(|error| error.to_string()).into();
+        row["complete"] = is_read.into();
+        let row = Row { row, settings: followed.settings() };
+        if is_read && !matches!(followed.state(), State::Running | State::Paused) {
+            self.store.end(&run.path, stamp, row.clone());
+        }
+        row
     }
 
     /// Settings in which the runs of a query differ.
@@ -70,4 +90,53 @@ fn differing(all: &[(String, Arc<BTreeMap<String, String>>)]) -> Value {
         }
     }
     Value::Object(differing)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::run::RunFiles;
+    use crate::tests::Fake;
+    use std::fs;
+    use std::time::Duration;
+
+    #[test]
+    fn runs_that_have_ended_are_read_once() {
+        let root = tempfile::tempdir().unwrap();
+        let names: Vec<String> = (0..330).map(|i| format!("run-{i:03}")).collect();
+        for name in &names {
+            let files = root.path().join(name);
+            fs::create_dir(&files).unwrap();
+            fs::write(RunFiles(&files).events(), "{\"event\":\"started\",\"step\":0}\n{\"event\":\"finished\",\"step\":1}\n")
+                .unwrap();
+            fs::write(RunFiles(&files).metrics(), "{\"step\":1,\"reward\":2}\n").unwrap();
+        }
+        let api = Api::new(root.path().to_owned(), Box::new(Fake), false);
+        while api.runs().unwrap()["complete"] == false {}
+        // More than are kept in memory.
+        let path = |name: &String| root.path().join(name);
+        assert!(names.iter().any(|name| !api.store.has(&path(name))));
+        assert!(names.iter().all(|name| api.store.ended(&path(name)).is_some()));
+        let kept: Vec<bool> = names.iter().map(|name| api.store.has(&path(name))).collect();
+        let again = api.runs().unwrap();
+        assert_eq!(again["runs"][0]["reward"], 2.0);
+        assert_eq!(names.iter().map(|name| api.store.has(&path(name))).collect::<Vec<_>>(), kept, "nothing was read again");
+        // One that goes on is read.
+        fs::write(RunFiles(&path(&names[0])).metrics(), "{\"step\":1,\"reward\":2}\n{\"step\":2,\"reward\":7}\n").unwrap();
+        assert!(api.store.ended(&path(&names[0])).is_none());
+        assert_eq!(api.runs().unwrap()["runs"][0]["reward"], 7.0);
+    }
+
+    #[test]
+    fn a_late_answer_has_all_runs_and_says_that_there_is_more() {
+        let root = tempfile::tempdir().unwrap();
+        let run = root.path().join("a");
+        fs::create_dir(&run).unwrap();
+        fs::write(RunFiles(&run).events(), "{\"event\":\"finished\",\"step\":1}\n").unwrap();
+        let api = Api::new(root.path().to_owned(), Box::new(Fake), false);
+        let found = Found { name: "a".into(), path: run };
+        let past = Instant::now().checked_sub(Duration::from_secs(1)).unwrap();
+        assert_eq!(api.row(&found, past).row["complete"], false);
+        assert!(!api.store.has(&found.path));
+    }
 }
