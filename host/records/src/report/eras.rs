@@ -10,12 +10,16 @@ use std::collections::BTreeSet;
 /// Most stretches of one metric. Of more, the first are one.
 const MOST: usize = 40;
 
+/// The metric that depends on all rewards and their weights.
+const ALL: &str = "reward";
+
 /// A stretch of a metric.
 #[derive(Debug, PartialEq, Serialize)]
 pub struct Era {
     /// Its steps.
     pub label: String,
-    /// The number of its colour; a version that comes back has the colour that it had.
+    /// The number of its colour: the same in all charts for what began at the same step. A version that comes back has the colour that it
+    /// had.
     pub colour: usize,
 }
 
@@ -81,16 +85,35 @@ impl<'a> Eras<'a> {
         });
         let begin = std::iter::once(format!("to step {}", step(first - 1)));
         let labels = begin.chain(between).chain([format!("from step {}", step(*last))]);
-        let mut seen: Vec<String> = Vec::new();
+        let whole = self.of_all_rewards();
+        let mut seen: Vec<(String, usize)> = Vec::new();
         let points = starts.first().map(|first| first - 1).into_iter().chain(starts.iter().copied());
-        let colours = points.map(|point| {
+        let colours = points.enumerate().map(|(i, point)| {
             let made_by = self.made_by(metric, point);
-            seen.iter().position(|other| *other == made_by).unwrap_or_else(|| {
-                seen.push(made_by);
-                seen.len() - 1
+            let known = seen.iter().find(|(other, _)| *other == made_by).map(|(_, colour)| *colour);
+            known.unwrap_or_else(|| {
+                let of_whole = || whole.iter().position(|all| *all == self.made_by(ALL, point)).unwrap_or(seen.len());
+                // The first begins with the run, wherever it ends.
+                let colour = if i == 0 { 0 } else { of_whole() };
+                seen.push((made_by, colour));
+                colour
             })
         });
         labels.zip(colours.collect::<Vec<_>>()).map(|(label, colour)| Era { label, colour }).collect()
+    }
+
+    /// Returns what made the total of all rewards, in the order in which that began. Stretches of different metrics that begin at the same
+    /// change have one colour by it.
+    fn of_all_rewards(&self) -> Vec<String> {
+        let mut all: Vec<String> = Vec::new();
+        let starts = self.starts(ALL);
+        for point in starts.first().map(|first| first - 1).into_iter().chain(starts) {
+            let made_by = self.made_by(ALL, point);
+            if !all.contains(&made_by) {
+                all.push(made_by);
+            }
+        }
+        all
     }
 
     /// Returns what made a metric at a point: the versions and weights that it depends on.

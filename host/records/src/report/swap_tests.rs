@@ -87,6 +87,25 @@ fn a_version_that_comes_back_has_its_number_and_its_colour_again() {
 }
 
 #[test]
+fn what_begins_at_the_same_swap_has_the_same_colour_in_all_charts() {
+    let other = |hash: &str| {
+        let mut event = loaded(hash, 20);
+        event["plugin"] = json!("other");
+        event
+    };
+    let mut second = swapped(20, "cccc", "dddd", 20);
+    second["plugin"] = json!("other");
+    let events = [begun("started", 0), loaded("aaaa", 20), other("cccc"), swapped(10, "aaaa", "bbbb", 20), second];
+    let row = |step: u64| json!({ "reward": step, "rewards/length/mean": step, "rewards/other/mean": step });
+    let report = report(run(&lines(events), &metrics(0..=30, row), "").path());
+    let colours = |name: &str| {
+        chart(&report, name)["eras"].as_array().unwrap().iter().map(|era| era["colour"].as_u64().unwrap()).collect::<Vec<_>>()
+    };
+    assert_eq!(colours("reward"), [0, 1, 2]);
+    assert_eq!((colours("rewards/length/mean"), colours("rewards/other/mean")), (vec![0, 1], vec![0, 2]));
+}
+
+#[test]
 fn rows_name_the_versions_that_they_were_made_with() {
     // The events are lost, or say otherwise.
     let hash = |step: u64| if step <= 12 { "aaaa" } else { "bbbb" };
