@@ -6,10 +6,19 @@ export function address(name, tab = "overview", parameters = {}) {
   return `#/run/${encodeURIComponent(name)}/${tab}${query.size > 0 ? `?${query}` : ""}`;
 }
 
+/** A part of an address; one that is malformed, as somebody may have typed it, is a name that no run has. */
+function decoded(part) {
+  try {
+    return decodeURIComponent(part);
+  } catch {
+    return part;
+  }
+}
+
 /** What the page's address asks for. */
 export function place() {
   const [path, query = ""] = location.hash.replace(/^#\/?/, "").split("?");
-  const [view, name, tab] = path.split("/").map(decodeURIComponent);
+  const [view, name, tab] = path.split("/").map(decoded);
   return { view: view || "runs", name, tab: tab || "overview", parameters: new URLSearchParams(query) };
 }
 
