@@ -47,6 +47,17 @@ pub(super) fn named(config: &Value) -> Map<String, Value> {
     texts.collect()
 }
 
+/// Returns the named tokens in the order in which transformers adds those that a tokenizer lacks: first those that every tokenizer may
+/// have, then others by their order in the settings.
+fn named_in_order(config: &Value) -> Vec<&Value> {
+    let settings = || config.as_object().into_iter().flatten();
+    let usual = NAMES.iter().map(|name| &config[*name]);
+    let is_other = |key: &&String| !NAMES.contains(&key.as_str()) && key.ends_with("_token");
+    let other = settings().filter(|(key, _)| is_other(key)).map(|(_, value)| value);
+    let further = FURTHER.into_iter().find_map(|key| config[key].as_object()).into_iter().flat_map(Map::values);
+    usual.chain(other).chain(further).filter(|value| text(value).is_some_and(|text| !text.is_empty())).collect()
+}
+
 /// Tokens that settings add to a tokenizer.
 #[derive(Debug, Default)]
 pub(super) struct Added {
@@ -89,7 +100,7 @@ impl Added {
             }
             _ => return Err(format!("{ADDED} is not an object of tokens by their ids")),
         }
-        for token in further {
+        for token in named_in_order(config).into_iter().chain(further) {
             let own = text(token).ok_or_else(|| "extra_special_tokens: one is not a token".to_owned())?;
             let token = described(token).unwrap_or_else(|| AddedToken::from(own, true));
             this.named.push(AddedToken { special: true, ..token });
@@ -179,9 +190,9 @@ mod tests {
             |tokens: &[AddedToken]| tokens.iter().map(|token| (token.content.clone(), properties(token))).collect::<Vec<_>>();
         let [yes, no] = [true, false];
         assert_eq!(of(&added.described), [("<f>".into(), [no, no, no, no, yes]), ("<e>".into(), [yes; 5])]);
-        assert_eq!(of(&added.named), [("<g>".into(), [no, no, no, no, yes]), ("<h>".into(), [no, yes, no, yes, yes])]);
+        assert_eq!(of(&added.named)[1..], [("<g>".into(), [no, no, no, no, yes]), ("<h>".into(), [no, yes, no, yes, yes])]);
         let legacy = Added::from_settings(&json!({"pad_token": "<p>"}), map(json!({"<q>": 8, "<p>": 7}))).unwrap();
-        assert_eq!(of(&legacy.named), [("<p>".into(), [no, no, no, no, yes]), ("<q>".into(), [no, no, no, yes, no])]);
+        assert_eq!(of(&legacy.named)[..2], [("<p>".into(), [no, no, no, no, yes]), ("<q>".into(), [no, no, no, yes, no])]);
         for (wrong, part) in [
             (json!({"added_tokens_decoder": []}), "not an object"),
             (json!({"added_tokens_decoder": {"x": {"content": "a"}}}), "\"x\" is not the id"),
@@ -233,6 +244,10 @@ mod tests {
         assert_eq!((tokenizer.special_in("x<g>"), tokenizer.vocab_size()), (Some("<g>"), 7));
         assert_eq!(tokens(&settings(json!({"additional_special_tokens": ["<g>", "<e>"]})), "a<g><e>"), [1, 5, 4]);
         assert_eq!(tokens(&[("added_tokens.json", json!({"<h>": 5}))], "a<h>"), [1, 5]);
+        // Named tokens that the tokenizer lacks are added in transformers' order.
+        let named = json!({"image_token": "<i>", "mask_token": "<m>", "extra_special_tokens": {"audio": {"content": "<u>", "rstrip": true}}});
+        assert_eq!(tokens(&settings(named), "<m><i><u> b"), [5, 6, 7, 2]);
+        assert_eq!(tokens(&[("special_tokens_map.json", json!({"cls_token": "<c>", "eos_token": "<x>"}))], "<c><x>"), [6, 5]);
         let wrong = opened(&settings(json!({"added_tokens_decoder": {"x": {}}}))).unwrap_err().to_string();
         assert!(wrong.contains("tokenizer_config.json") && wrong.contains("\"x\" is not the id"), "{wrong}");
     }

@@ -12,10 +12,17 @@ const MARKS: [(&str, &str); 8] = [
     ("<|channel|>analysis<|message|>", "<|end|>"),
 ];
 
-/// Returns what ends the thought that is open at the end of a prompt, if one is.
+/// What stands between two turns. A mark of a thought before it belongs to an earlier turn, such as a question about `<think>`.
+const BETWEEN_TURNS: [&str; 6] = ["<|", "[/INST]", "</s>", "<start_of_turn>", "assistant", "ASSISTANT"];
+
+/// Returns what ends the thought that is open at the end of a prompt, if one is: a template may open it, and begin it as well.
 fn open_at_the_end(prompt: &str) -> Option<&'static str> {
-    let is_open = |open: &str| prompt.trim_end().ends_with(open.trim_end());
-    MARKS.into_iter().find(|(open, _)| is_open(open)).map(|(_, close)| close)
+    let prompt = prompt.trim_end();
+    let opened = MARKS.into_iter().filter_map(|(open, close)| Some((prompt.rfind(open.trim_end())?, open.trim_end(), close)));
+    let (at, open, close) = opened.max_by_key(|(at, open, _)| (*at, open.len()))?;
+    let begun = &prompt[at + open.len()..];
+    let is_over = begun.contains(close) || BETWEEN_TURNS.iter().any(|mark| begun.contains(mark));
+    (!is_over).then_some(close)
 }
 
 /// Returns where the last thought of a text ends; 0 without one.
@@ -66,6 +73,12 @@ mod tests {
             ("user\nq\nassistant\n<think>\n", "maybe <tool_call>x</tool_call></think>\n42", "\n42"),
             ("<think>\n", "never ends <tool_call>x</tool_call>", ""),
             ("<think>\n\n</think>\n\n", "<tool_call>x</tool_call>", "<tool_call>x</tool_call>"),
+            ("<|im_start|>assistant\n<think>\nOkay, ", "so <tool_call>x</tool_call></think>42", "42"),
+            ("<think>a</think><think>b", "c</think>d", "d"),
+            ("<|start|>assistant<|channel|>analysis<|message|>We", "b<|end|>c", "c"),
+            // Of an earlier turn.
+            ("What is <think>?<|im_end|>\n<|im_start|>assistant\n", "a<tool_call>x</tool_call>", "a<tool_call>x</tool_call>"),
+            ("user: <think>\nassistant:", "a</think>b", "a</think>b"),
             ("", "a<think>never ends", "a"),
             ("", "no</think> thought", "no</think> thought"),
             ("", "<think>a</think>b<think>c</think>d", "bd"),

@@ -176,7 +176,7 @@ fn tables_of_every_codec_give_the_same_json() {
             "day": "1969-12-31", "price": "-0.05", "bytes": null, "nothing": null,
         }),
     ];
-    for codec in ["none", "snappy", "gzip", "zstd", "lz4"] {
+    for codec in ["none", "snappy", "gzip", "zstd", "lz4", "brotli"] {
         let rows = read(&fixture(&format!("table-{codec}.parquet")).as_path().into()).unwrap();
         assert!(rows[2].0.wrong("x").to_string().ends_with(&format!("table-{codec}.parquet:3: x")));
         assert_eq!(columns(rows), expected, "{codec}");
