@@ -90,6 +90,7 @@ mod resume {
     mod grants;
     mod layouts;
     mod plugins;
+    mod rollout_log;
     mod rollouts;
     mod runs;
 }

@@ -33,6 +33,22 @@ pub enum RolloutSync {
     Disk,
 }
 
+/// Which generations a run keeps in its rollout log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum RolloutLog {
+    /// Those that no checkpoint has, if agents or inference servers write completions; otherwise none.
+    Auto,
+    /// None.
+    #[serde(alias = "false")]
+    None,
+    /// Those that no checkpoint has.
+    Unsaved,
+    /// All.
+    #[serde(alias = "true")]
+    All,
+}
+
 /// The precision of the weights that completions are generated with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]

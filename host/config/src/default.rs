@@ -2,7 +2,7 @@
 
 use super::{
     Config, DEFAULT_ALGORITHM, Device, LearnFrom, Limits, LogCompletions, LrSchedule, ModelDtype, OnSaveError, Optim,
-    PackingStrategy, Period, ReduceDtype, ReportTo, RolloutDtype, Strategy,
+    PackingStrategy, Period, ReduceDtype, ReportTo, RolloutDtype, RolloutLog, Strategy,
 };
 use serde_json::Map;
 use std::collections::BTreeSet;
@@ -64,6 +64,8 @@ impl Default for Config {
             rollout_sync_dir: None,
             rollout_timeout_s: 600.0,
             max_staleness: 0,
+            rollout_log: RolloutLog::Auto,
+            replay_rollouts: None,
             filter_groups: false,
             filter_groups_metric: None,
             max_num_gen_batches: 10,

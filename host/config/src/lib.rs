@@ -60,7 +60,7 @@ pub use batches::Batches;
 pub use changes::{changes, same};
 pub use choices::{
     LearnFrom, LogCompletions, ModelDtype, OldLogp, OnSaveError, PackingStrategy, ReduceDtype, ReportTo, RolloutDtype,
-    RolloutSync, Strategy, ZeroStage,
+    RolloutLog, RolloutSync, Strategy, ZeroStage,
 };
 pub use clock::{local_now, now};
 pub use device::Device;

@@ -2,7 +2,7 @@
 
 use super::{
     AgentEntry, Device, LearnFrom, Limits, LogCompletions, LrSchedule, ModelDtype, OldLogp, OnSaveError, Optim, PackingStrategy,
-    Period, PluginEntry, ReduceDtype, ReportTo, RolloutDtype, RolloutSync, Strategy, ZeroStage,
+    Period, PluginEntry, ReduceDtype, ReportTo, RolloutDtype, RolloutLog, RolloutSync, Strategy, ZeroStage,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -196,6 +196,14 @@ pub struct Config {
     /// With rollout servers: number of updates that the policy may be ahead of the one that wrote a completion when training on it
     /// begins; generations that this leaves room for are made while training goes on [default: 0]
     pub max_staleness: u64,
+    /// Generations whose completions the run keeps in the folder rollouts: those that no checkpoint has (unsaved), so that a resumed run
+    /// trains on them, or all, so that rlhost replay --train can repeat the run; or none [default: unsaved if an agent or rollout
+    /// servers write completions, or else none]
+    #[schemars(extend("on_resume" = "free"))]
+    pub rollout_log: RolloutLog,
+    /// Run whose logged completions are trained on, in place of completions of the policy; it was made with rollout_log = "all"
+    #[schemars(extend("reach" = "read"))]
+    pub replay_rollouts: Option<String>,
 
     /// Train only on prompts whose completions' rewards differ, and generate for more prompts until there are enough (dynamic
     /// sampling, DAPO, arXiv 2503.14476) [default: false]

@@ -159,7 +159,9 @@ impl Config {
         for (table, entry) in entries.chain(self.environment.iter().map(|entry| ("environment", entry))) {
             all.extend(Grant::of_entry(table, entry, !self.replay_only));
         }
-        if let Some(agent) = self.agent.first() {
+        // A replay asks nobody.
+        let writes = self.replay_rollouts.is_none();
+        if let Some(agent) = self.agent.first().filter(|_| writes) {
             let kind = if agent.listen.is_some() { Kind::Port } else { Kind::Program };
             let part = |agent: &AgentEntry| match (&agent.listen, &agent.api_key_file) {
                 (None, _) => serde_json::json!({"command": agent.command, "pass_env": agent.pass_env}),
@@ -169,7 +171,7 @@ impl Config {
             let agents = self.agent.iter().map(part).collect();
             all.push(Grant { kind, parts: vec![("agent".to_owned(), agents)] });
         }
-        if !self.rollout_server.is_empty() {
+        if writes && !self.rollout_server.is_empty() {
             let mut parts = vec![("rollout_server".to_owned(), json(&self.rollout_server))];
             parts.extend(self.rollout_sync_dir.iter().map(|folder| ("rollout_sync_dir".to_owned(), json(folder))));
             all.push(Grant { kind: Kind::Servers, parts });
@@ -197,7 +199,7 @@ mod tests {
     const COMPUTES: &str = "dataset_train_split dataset_test_split columns system_prompt prompt_template strict_data eos_token pad_token strftime_now learn_from \
         seed data_seed device bf16 dtype load_in_8bit load_in_4bit num_threads dist_timeout_s reduce_dtype overlap_comm zero_stage shard_frozen \
         num_generations max_prompt_length max_completion_length temperature top_p top_k min_p repetition_penalty \
-        score_sampling_support old_logp rollout_dtype stop max_num_seqs rollout_sync rollout_timeout_s max_staleness filter_groups filter_groups_metric max_num_gen_batches \
+        score_sampling_support old_logp rollout_dtype stop max_num_seqs rollout_sync rollout_timeout_s max_staleness rollout_log filter_groups filter_groups_metric max_num_gen_batches \
         skip_groups skip_groups_after sync_ref_model ref_model_mixup_alpha ref_model_sync_steps precompute_ref_log_probs max_length \
         completion_only_loss assistant_only_loss packing packing_strategy eval_packing per_device_train_batch_size \
         per_device_eval_batch_size gradient_accumulation_steps steps_per_generation generation_batch_size num_iterations \

@@ -1,6 +1,6 @@
 //! What a configuration says of inference servers that generate its completions.
 
-use super::{Address, Config, RolloutDtype, shortest};
+use super::{Address, Config, RolloutDtype, RolloutLog, shortest};
 use std::time::Duration;
 use toml::{Table, Value};
 
@@ -17,6 +17,17 @@ impl Config {
         (self.rollout_sync, self.rollout_sync_dir, self.max_staleness) = (None, None, 0);
     }
 
+    /// Returns which generations the rollout log keeps: never `Auto`.
+    pub fn rollout_log(&self) -> RolloutLog {
+        let repeats = self.agent.is_empty() && self.rollout_server.is_empty();
+        match self.rollout_log {
+            _ if self.replay_rollouts.is_some() => RolloutLog::None,
+            RolloutLog::Auto if repeats => RolloutLog::None,
+            RolloutLog::Auto => RolloutLog::Unsaved,
+            given => given,
+        }
+    }
+
     /// Returns how long a rollout server may take.
     pub fn rollout_timeout(&self) -> Duration {
         Duration::try_from_secs_f64(self.rollout_timeout_s).unwrap_or(Duration::MAX)
@@ -26,6 +37,12 @@ impl Config {
     pub(super) fn check_servers(&self) -> Result<(), (&'static str, String)> {
         if self.rollout_timeout_s.is_nan() || self.rollout_timeout_s <= 0.0 {
             return Err(("rollout_timeout_s", format!("is {}; it must be greater than 0", shortest(self.rollout_timeout_s))));
+        }
+        if self.replay_rollouts.as_deref() == Some("") {
+            return Err(("replay_rollouts", "is empty; name a run's folder, or leave it out".into()));
+        }
+        if self.replay_rollouts.is_some() && self.rollout_log == RolloutLog::All {
+            return Err(("rollout_log", "is of no use with replay_rollouts: the run that is replayed has the log".into()));
         }
         if self.rollout_server.is_empty() {
             let of_servers = [

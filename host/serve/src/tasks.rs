@@ -61,6 +61,15 @@ pub struct TaskEnd {
     pub failed: Option<String>,
 }
 
+/// Hears how a generation's episodes go.
+pub trait Audience {
+    /// Hears how far it is.
+    fn progressed(&mut self, progress: Progress);
+
+    /// Hears what came of the episode of this index.
+    fn ended(&mut self, at: usize, end: TaskEnd);
+}
+
 /// How far a generation is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
@@ -107,7 +116,7 @@ enum Stage {
     #[default]
     Offered,
     Open(Open),
-    Ended(TaskEnd),
+    Ended(Option<TaskEnd>),
 }
 
 struct Open {
@@ -166,8 +175,8 @@ impl Tasks {
         Self { sessions, check, longest_wait, state, ended, offers }
     }
 
-    /// Offers episodes, and returns what came of each when all have ended. `watch` is called at least every `interval`.
-    pub fn play(&self, tasks: Vec<Task>, rules: TaskRules, interval: Duration, watch: &mut dyn FnMut(Progress)) -> Vec<TaskEnd> {
+    /// Offers episodes, and tells the audience what came of each as it ends, until all have. The audience hears at least every `interval`.
+    pub fn play(&self, tasks: Vec<Task>, rules: TaskRules, interval: Duration, audience: &mut dyn Audience) {
         let mut state = self.lock();
         let begun = Instant::now();
         state.stages = tasks.iter().map(|_| Stage::Offered).collect();
@@ -177,16 +186,23 @@ impl Tasks {
         loop {
             self.expire(&mut state, rules.timeout);
             let (progress, now) = (state.progress(), Instant::now());
+            let ends = state.take_ends();
+            if !ends.is_empty() {
+                // Drivers need not wait for what the audience does with them.
+                drop(state);
+                ends.into_iter().for_each(|(at, end)| audience.ended(at, end));
+                state = self.lock();
+                continue;
+            }
             if progress.ended == state.tasks.len() {
                 break;
             }
-            watch(progress);
+            audience.progressed(progress);
             let pause = state.next_expiry(rules.timeout).saturating_duration_since(now).min(interval);
             state = self.ended.wait_timeout(state, pause).unwrap_or_else(PoisonError::into_inner).0;
         }
         state.tasks.clear();
-        let ended = |stage| if let Stage::Ended(end) = stage { end } else { TaskEnd::default() };
-        std::mem::take(&mut state.stages).into_iter().map(ended).collect()
+        state.stages.clear();
     }
 
     /// Says that no more episodes come, to whoever waits for one.
@@ -206,7 +222,7 @@ impl Tasks {
         if is_quiet {
             for at in std::mem::take(&mut state.offered) {
                 let failed = Some(format!("has no driver: none began the episode within {seconds} s (timeout_s)"));
-                state.stages[at] = Stage::Ended(TaskEnd { failed, ..TaskEnd::default() });
+                state.stages[at] = Stage::Ended(Some(TaskEnd { failed, ..TaskEnd::default() }));
             }
         }
     }
@@ -218,7 +234,7 @@ impl Tasks {
         let calls = record.calls.len();
         let report = if open.report.is_empty() { String::new() } else { Value::Object(open.report).to_string() };
         let wrong = open.wrong.map(|wrong| format!("sent a report that {wrong}"));
-        state.stages[at] = Stage::Ended(TaskEnd { record, report, failed: failed.or(wrong) });
+        state.stages[at] = Stage::Ended(Some(TaskEnd { record, report, failed: failed.or(wrong) }));
         state.open -= 1;
         state.heard = Some(Instant::now());
         self.ended.notify_all();
@@ -316,6 +332,13 @@ impl State {
     fn find(&self, session: &Session) -> Option<usize> {
         let is = |stage: &Stage| matches!(stage, Stage::Open(open) if std::ptr::eq(&*open.session, session));
         self.stages.iter().position(is)
+    }
+
+    /// Takes what came of the episodes that have ended since the last time.
+    fn take_ends(&mut self) -> Vec<(usize, TaskEnd)> {
+        let take =
+            |(at, stage): (usize, &mut Stage)| if let Stage::Ended(end) = stage { end.take().map(|end| (at, end)) } else { None };
+        self.stages.iter_mut().enumerate().filter_map(take).collect()
     }
 
     fn progress(&self) -> Progress {

@@ -7,6 +7,7 @@ use super::granted;
 use crate::config::{self, Asked, Config, ConfigFile, Foreign, Grant, Key, Limits, Overrides, PluginEntry, Set, scalar};
 use crate::dist::World;
 use crate::plugin::{Engine, Setting, Takes, hints_of};
+use crate::run::ConfigInForce;
 use crate::train::{self, Beginning};
 use anyhow::anyhow;
 use clap::ArgMatches;
@@ -28,6 +29,8 @@ pub(super) struct Given {
     is_of_run: bool,
     /// Whether a page in the browser shows the run.
     pub shows_page: bool,
+    /// The run whose configuration this one has, and whose completions it trains on.
+    replayed: Option<PathBuf>,
 }
 
 /// Returns the texts given for a flag.
@@ -78,6 +81,7 @@ impl Given {
             is_of_run: true,
             shows_page: matches.try_get_one::<bool>("ui").ok().flatten() == Some(&true),
             accept_grants: matches.try_get_one::<bool>("accept_grants").ok().flatten() == Some(&true),
+            replayed: None,
         })
     }
 
@@ -90,7 +94,13 @@ impl Given {
             accept_grants,
             is_of_run: true,
             shows_page: false,
+            replayed: None,
         }
+    }
+
+    /// Creates the configuration of a run that repeats another one with the completions that it logged.
+    pub(super) fn of_replay(run: PathBuf, sets: Vec<Set>, accept_grants: bool) -> Self {
+        Self { replayed: Some(run), ..Self::of_sets(sets, accept_grants) }
     }
 
     /// Returns this configuration for a command that is no run: it opens no ports, least of all those of the run that it reads, and asks no
@@ -114,23 +124,28 @@ impl Given {
 
     /// Returns the configuration of a run. What it reaches must be granted: by the command line, or before, by this user.
     pub(super) fn resolve(&self, beginning: &Beginning, world: &World) -> Result<Config, Failure> {
-        let base = beginning.config_file().map_err(Failure::of)?;
+        let base = match &self.replayed {
+            Some(run) => Some(ConfigInForce::path(run)),
+            None => beginning.config_file().map_err(Failure::of)?,
+        };
         let mut config = self.config(base.as_deref(), beginning)?;
         if !self.is_of_run {
             config.generate_here();
         }
-        if let Some(origin) = beginning.origin() {
+        if let Some(run) = beginning.origin().map(|origin| &origin.run).or(self.replayed.as_ref()) {
             // Marks are checked where the first process runs: the key may be on its machine only.
             let accepted = || {
                 let given = |grant: &Grant| self.accept_grants || self.gives(grant, &config);
                 // As text: a grant holds values of any kind.
-                anyhow::Ok(serde_json::to_string(&granted::accepted(&config, &origin.run, given)?)?)
+                anyhow::Ok(serde_json::to_string(&granted::accepted(&config, run, given)?)?)
             };
             let accepted = world.broadcast("accepted grants", accepted).map_err(Failure::of)?;
             let accepted: Vec<Grant> = serde_json::from_str(&accepted).map_err(Failure::of)?;
             granted::check_accepted(&config, &accepted, world.rank())?;
         }
-        if !self.is_of_run {
+        // The run that is repeated may still use its port.
+        let has_port = self.replayed.is_none() || self.overrides.value_of("metrics_port").is_some();
+        if !self.is_of_run || !has_port {
             config.metrics_port = None;
         }
         if world.is_first() {

@@ -48,6 +48,7 @@ mod rank;
 mod reference;
 mod replay;
 mod replayed_episodes;
+mod replayed_training;
 mod replayed_versions;
 mod report;
 mod rescored;
@@ -286,6 +287,7 @@ fn carry_out(matches: &ArgMatches, known: &Known) -> Result<(), Failure> {
         Other::Sweep(args) => sweep::run(&args),
         Other::Swap(args) => swap::run(&args),
         Other::Control(args) => control::run(&args),
+        Other::Replay(args) if args.training.train => replayed_training::run(&args),
         Other::Replay(args) => replay::run(&args),
         Other::Score(args) => score::run(&args),
         Other::Ui(args) => ui::run(&args),

@@ -33,13 +33,28 @@ const SHOWN: usize = 5;
 /// Memory that all completions may take.
 const MOST_MEMORY: usize = 4 << 30;
 
+/// Arguments of `replay` for training.
+#[derive(clap::Args, Default)]
+pub(super) struct TrainingArgs {
+    /// Train again, as a new run, on the completions that the run logged (rollout_log = "all"): nothing is generated, and neither agents
+    /// nor servers are asked. --set changes keys of the run, as in --set learning_rate=1e-5
+    #[arg(long, conflicts_with_all = ["plugin", "reward_model", "environment", "with", "failed", "replay_only"])]
+    pub train: bool,
+    /// With --train: folder of the new run [default: the run's with -replay after its name]
+    #[arg(long, alias = "output_dir", requires = "train")]
+    pub output_dir: Option<PathBuf>,
+    /// With --train: allow what the run's folder sets beyond the defaults
+    #[arg(long, alias = "accept_grants", requires = "train")]
+    pub accept_grants: bool,
+}
+
 /// Arguments of `replay`.
 #[derive(clap::Args)]
 pub(super) struct Args {
     /// Folder of the run
-    run: PathBuf,
+    pub run: PathBuf,
     /// Reward plugin: a path, or the file name of a built-in plugin
-    #[arg(long, required_unless_present_any = ["reward_model", "environment"])]
+    #[arg(long, required_unless_present_any = ["reward_model", "environment", "train"])]
     plugin: Option<String>,
     /// Reward model to score with instead: the name of one of the run, a folder, a run's folder, or a name on the hub
     #[arg(long, alias = "reward_model", conflicts_with = "plugin")]
@@ -47,11 +62,13 @@ pub(super) struct Args {
     /// Environment to replay the recorded turns of episodes with instead: a path, or the file name of a built-in one
     #[arg(long, conflicts_with_all = ["plugin", "reward_model"])]
     environment: Option<String>,
+    #[command(flatten)]
+    pub training: TrainingArgs,
     /// Setting of the plugin or environment, as in --set target=8, or a key of the plugin or model, as in
     /// --set plugin.NAME.compare=others; may be repeated. compare, step_separator, load_in_8bit and load_in_4bit are those of the
     /// run's reward of that name unless they are set
     #[arg(long, value_name = "KEY=VALUE")]
-    set: Vec<String>,
+    pub set: Vec<String>,
     /// Compare only with this reward of the run, or with one version of it, by the first digits of its hash: NAME, NAME@HASH or, with
     /// those of its settings, NAME@HASH+DIGEST
     #[arg(long, value_name = "NAME")]
@@ -161,6 +178,7 @@ pub(super) fn what_if(question: &Question<'_>) -> anyhow::Result<Vec<Rescored>> 
         granted: Granted::default(),
         failed: false,
         replay_only: true,
+        training: TrainingArgs::default(),
     };
     let mut settings = carried_over(&args, &config, own, question.current)?;
     settings.extend(question.settings.clone());

@@ -138,7 +138,7 @@ pub(super) fn go_on(
 }
 
 /// Sets up a run and trains.
-fn start(given: &Given, beginning: &Beginning, stopping: &Stopping, world: &Rc<World>) -> Result<(), Failure> {
+pub(super) fn start(given: &Given, beginning: &Beginning, stopping: &Stopping, world: &Rc<World>) -> Result<(), Failure> {
     let set_up = || {
         let config = given.resolve(beginning, world)?;
         if world.is_first() {

@@ -5,7 +5,7 @@ use crate::run::TurnRow;
 use serde::{Deserialize, Serialize};
 
 /// The outcome of an episode, besides its tokens.
-#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 pub(crate) struct Episode {
     /// The environment's index in the run.
     pub environment: usize,

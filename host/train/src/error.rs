@@ -100,6 +100,9 @@ pub enum Error {
     /// Inference servers that were to generate completions can't be used.
     #[error("{0}")]
     RolloutServers(String),
+    /// A run that is replayed has no more completions.
+    #[error("{0}")]
+    ReplayEnds(String),
     /// Too few groups of completions have rewards that differ.
     #[error(
         "filter_groups: in {} (max_num_gen_batches) only {found} of the {wanted} prompts that a step needs have completions \
@@ -232,6 +235,7 @@ impl Error {
             | Self::Unscored { .. }
             | Self::NoSpread { .. }
             | Self::RolloutServers(_)
+            | Self::ReplayEnds(_)
             | Self::WeightsDiffer { .. }
             | Self::Encoding { .. }
             | Self::Bug(_) => false,

@@ -29,6 +29,7 @@ mod requests;
 mod rescoring;
 mod reward_failure;
 mod reward_model;
+mod rollout_log;
 mod saving;
 mod setup;
 mod sharding;
@@ -36,6 +37,7 @@ mod shared_model;
 mod snapshot;
 mod solved;
 mod step;
+mod stored_rollouts;
 mod trainer;
 
 use rlhost_config as config;

@@ -6,7 +6,9 @@ use super::flow::{Flow, MetricsPlan};
 use super::pass_metrics::PassMetrics;
 use super::periods::Periods;
 use super::phase::Phase;
-use crate::config::{AgentEntry, Batches, Config, LrShape, OldLogp, OnPlateau, ReduceDtype, RolloutDtype, RolloutSync};
+use crate::config::{
+    AgentEntry, Batches, Config, LrShape, OldLogp, OnPlateau, ReduceDtype, RolloutDtype, RolloutLog, RolloutSync,
+};
 use crate::rollout::Sampling;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -245,12 +247,28 @@ pub(super) struct RolloutPlan {
     pub servers: Option<ServerPlan>,
     /// The agent whose episodes completions are, if there is one.
     pub agent: Option<AgentEntry>,
-    /// Limits of episodes.
-    pub max_turns: usize,
-    pub max_episode_tokens: usize,
+    /// What is logged, and read from a log.
+    pub logs: LogPlan,
+    pub episode_limits: EpisodeLimits,
     pub seed: u64,
     /// Whether log-probabilities of later updates are computed by a training pass rather than taken from sampling.
     pub recomputes_old_logp: bool,
+}
+
+/// What is logged of completions, and read from a log.
+#[derive(Clone, Debug)]
+pub(super) struct LogPlan {
+    /// Which generations are logged.
+    pub kept: RolloutLog,
+    /// The run whose logged completions are trained on.
+    pub replayed: Option<PathBuf>,
+}
+
+/// Limits of an episode.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct EpisodeLimits {
+    pub turns: usize,
+    pub tokens: usize,
 }
 
 /// The inference servers that write completions.
@@ -290,7 +308,7 @@ impl SyncFolder {
 
 impl ServerPlan {
     fn new(config: &Config) -> Option<Self> {
-        (!config.rollout_server.is_empty()).then(|| Self {
+        (!config.rollout_server.is_empty() && config.replay_rollouts.is_none()).then(|| Self {
             urls: config.rollout_server.clone(),
             sync: config.rollout_sync,
             folder: SyncFolder::new(config),
@@ -353,8 +371,8 @@ impl RolloutPlan {
             has_environment: !config.environment.is_empty(),
             servers: ServerPlan::new(config),
             agent: config.agent.first().cloned(),
-            max_turns: config.max_turns,
-            max_episode_tokens: config.max_episode_tokens.unwrap_or(usize::MAX),
+            logs: LogPlan { kept: config.rollout_log(), replayed: config.replay_rollouts.as_ref().map(PathBuf::from) },
+            episode_limits: EpisodeLimits { turns: config.max_turns, tokens: config.max_episode_tokens.unwrap_or(usize::MAX) },
             seed: config.seed,
             recomputes_old_logp: config.old_logp == Some(OldLogp::Recompute),
         }

@@ -128,8 +128,9 @@ impl Trainer {
     /// Has short completions of these prompts scored.
     fn scores_of_completions(&mut self, prompts: Vec<Arc<Prompt>>) -> Result<Vec<Scores>> {
         let is_shortened = self.plan.rollout.max_completion_length > SHORT.1;
-        let home = Home { model: self.source.clone(), folder: self.journal.path().to_owned() };
-        self.collector.shorten(SHORT, &home);
+        let (model, folder) = (self.source.clone(), self.journal.path().to_owned());
+        let home = Home { model, folder, first_step: 0, keeps_log: false };
+        self.collector.shorten(SHORT, &home)?;
         let at = self.moment();
         let (learner, phase) = (&self.learner, Phase::Train);
         let mut with = With { learner, plugins: &mut self.plugins, journal: &mut self.journal, at, phase };

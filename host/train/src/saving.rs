@@ -56,6 +56,8 @@ impl Trainer {
         let begun = Instant::now();
         self.journal.record_saves(true)?;
         self.follow(true)?;
+        let journal = &self.journal;
+        self.collector.saving(step, &|earlier| journal.has_checkpoint(earlier))?;
         self.learner.check_weights()?;
         // Only scheduled checkpoints: one that the user requested must not change which one is the best.
         if self.saves_at(step) && !self.state.owes_evaluation {

@@ -19,6 +19,7 @@ use super::learner::Optimizers;
 use super::origin::{Beginning, ORDER_OF_ALL, Origin};
 use super::patience::Patience;
 use super::plugins::{Chosen, Predecessor, Predecessors, Replaced, Seen, Swap, What};
+use super::stored_rollouts::Tensors;
 use super::trainer::{State, Trainer};
 use super::{Error, Result};
 use crate::checkpoint::{JointSave, PartsTimeout};
@@ -41,7 +42,7 @@ use std::fs;
 use std::io::{BufReader, Read};
 use std::path::Path;
 use std::sync::Arc;
-use waiting::{Manifest, Tensors, Waiting};
+use waiting::{Manifest, Waiting};
 
 /// Maximum size in bytes; a waiting token takes about a hundred with all its columns.
 const LARGEST_REST: u64 = 8 << 30;

@@ -296,6 +296,7 @@ impl Trainer {
     pub(super) fn follow(&mut self, saves: bool) -> Result<()> {
         if let Some(now) = self.journal.follow(saves)? {
             self.plugins.follow(&now);
+            self.collector.follow(&now);
         }
         Ok(())
     }

@@ -96,7 +96,7 @@ pub struct EpisodeLine<'a> {
 }
 
 /// A turn of an episode as it was passed to the environment, without its text.
-#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 pub struct TurnRow {
     /// Whether it ended on its own rather than at a limit.
     pub finished: bool,

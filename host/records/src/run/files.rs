@@ -10,7 +10,7 @@ pub struct RunFiles<'a>(pub &'a Path);
 
 impl RunFiles<'_> {
     /// Names of what a run creates before its first step.
-    pub const BEGUN: [&'static str; 16] = [
+    pub const BEGUN: [&'static str; 17] = [
         Self::AGENT_KEY,
         Self::FAILED,
         Self::ANSWERS,
@@ -27,6 +27,7 @@ impl RunFiles<'_> {
         Self::INBOX,
         Self::REQUESTS,
         Self::MADE_MODEL,
+        Self::ROLLOUTS,
     ];
 
     /// The configuration, which a person may edit.
@@ -53,6 +54,8 @@ impl RunFiles<'_> {
     const REQUESTS: &'static str = "requests";
     /// Folder of the model that was made for a run.
     const MADE_MODEL: &'static str = "model";
+    /// Folder of the log of its rollouts.
+    const ROLLOUTS: &'static str = "rollouts";
     const WRITTEN_CONFIG: &'static str = ".config.toml";
     const ANSWERS: &'static str = "answers";
     /// One line a grant that the user gave the run.
@@ -133,6 +136,11 @@ impl RunFiles<'_> {
     /// Returns the folder of the model that was made for the run.
     pub fn made_model(self) -> PathBuf {
         self.0.join(Self::MADE_MODEL)
+    }
+
+    /// Returns the folder of the log of its rollouts.
+    pub fn rollouts(self) -> PathBuf {
+        self.0.join(Self::ROLLOUTS)
     }
 
     /// Returns the folder of the events for TensorBoard.

@@ -1,6 +1,7 @@
 use super::*;
 use crate::ops::sampler::Sampling;
 use serde_json::json;
+use std::collections::BTreeMap;
 use std::thread;
 
 const SAMPLING: Sampling = Sampling { temperature: 0.9, top_p: 1.0, top_k: 0, min_p: 0.0, repetition_penalty: 1.0 };
@@ -22,13 +23,30 @@ fn offers(count: usize) -> Vec<Task> {
     (0..count).map(offer).collect()
 }
 
+struct Heard {
+    ends: BTreeMap<usize, TaskEnd>,
+    looks: usize,
+}
+
+impl Audience for Heard {
+    fn progressed(&mut self, _: Progress) {
+        self.looks += 1;
+    }
+
+    fn ended(&mut self, at: usize, end: TaskEnd) {
+        assert!(self.ends.insert(at, end).is_none());
+    }
+}
+
 /// Plays this many episodes while `drive` does what drivers do, and returns what came of them, with the number of looks.
 fn played(tasks: &Arc<Tasks>, count: usize, rules: TaskRules, drive: impl FnOnce(&Tasks)) -> (Vec<TaskEnd>, usize) {
-    let (own, mut looks) = (Arc::clone(tasks), 0);
+    let own = Arc::clone(tasks);
     let interval = Duration::from_millis(20);
     let playing = thread::spawn(move || {
-        let ends = own.play(offers(count), rules, interval, &mut |_| looks += 1);
-        (ends, looks)
+        let mut heard = Heard { ends: BTreeMap::new(), looks: 0 };
+        own.play(offers(count), rules, interval, &mut heard);
+        assert!(heard.ends.keys().copied().eq(0..count), "each ends once");
+        (heard.ends.into_values().collect(), heard.looks)
     });
     while tasks.lock().rules.is_none() {
         thread::yield_now();

@@ -4,6 +4,7 @@ use super::compared::ComparedModels;
 use super::sequences::sequences_of;
 use super::source::Home;
 use super::{Collector, Counters, Data, Turns, source_of};
+use crate::Result;
 use crate::dist::World;
 use crate::plan::Plan;
 use crate::shared_model::SharedModel;
@@ -13,6 +14,9 @@ use std::rc::Rc;
 impl Collector {
     /// Creates a collector at the beginning of the data, with a reference model if there is one; `longest` is the length of the longest
     /// sequence of given completions.
+    ///
+    /// # Errors
+    /// If a log of rollouts can't be read.
     pub(crate) fn new(
         world: Rc<World>,
         plan: &Plan,
@@ -21,12 +25,12 @@ impl Collector {
         home: &Home,
         reference: Option<SharedModel>,
         longest: usize,
-    ) -> Self {
+    ) -> Result<Self> {
         let (pending, counters, turns) = (VecDeque::new(), Counters::default(), Rc::new(turns));
-        let source = source_of(&plan.rollout, &turns, home);
+        let source = source_of(&plan.rollout, &turns, home, &world)?;
         let (batching, rollout) = (plan.batching.clone(), plan.rollout.clone());
         let compared = ComparedModels { reference, plan: plan.reference, teacher: None };
         let sequences = sequences_of(&batching);
-        Self { world, sequences, batching, rollout, data, turns, source, compared, longest, pending, counters }
+        Ok(Self { world, sequences, batching, rollout, data, turns, source, compared, longest, pending, counters })
     }
 }

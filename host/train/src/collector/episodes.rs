@@ -330,7 +330,7 @@ impl Table<'_> {
             let extras = serde_json::to_string(&extras).unwrap_or_default();
             Episode { environment, prompt: prompt.0, messages, extras, seed, turns, rewards, output: None, failed }
         });
-        RolloutBatch { episodes: episodes.collect(), rollouts, metrics, warnings: Vec::new() }
+        RolloutBatch { episodes: episodes.collect(), rollouts, metrics, ..RolloutBatch::default() }
     }
 }
 

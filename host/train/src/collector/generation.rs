@@ -44,6 +44,8 @@ struct RolledOut {
     texts: Vec<String>,
     /// Empty without an environment.
     episodes: Vec<Episode>,
+    /// Whether this process did not compute its part.
+    elsewhere: bool,
 }
 
 impl Collector {
@@ -56,9 +58,10 @@ impl Collector {
     ) -> Result<(Experience, Figures)> {
         let mut figures = Figures::begin();
         let own = self.world.share(prompts.len());
-        let RolledOut { rollouts, texts, episodes } = self.roll_out(with, &prompts, own.clone(), generation, &mut figures)?;
+        let RolledOut { rollouts, texts, episodes, elsewhere } =
+            self.roll_out(with, &prompts, own.clone(), generation, &mut figures)?;
         figures.lap("rollout");
-        figures.did(self.work(with, &prompts, own, &rollouts));
+        figures.did(if elsewhere { written(&rollouts) } else { self.work(with, &prompts, own, &rollouts) });
 
         let mut experience = Experience::new(prompts, rollouts);
         (experience.texts, experience.episodes) = (texts, episodes);
@@ -129,6 +132,7 @@ impl Collector {
             phase,
             environments: Environments::default(),
             keeps_prompt_pass: false,
+            ended: None,
         }
     }
 
@@ -147,7 +151,7 @@ impl Collector {
             ..self.request(&prompts[own.clone()], generation, with.phase)
         };
         let policy = PolicyVersion { policy: with.learner.policy(), version: with.at.step };
-        let RolloutBatch { mut rollouts, episodes, metrics, warnings } = self.source.roll_out(&request, policy)?;
+        let RolloutBatch { mut rollouts, episodes, metrics, warnings, elsewhere } = self.source.roll_out(&request, policy)?;
         for text in &warnings {
             with.journal.event(&Event::Warning { text })?;
         }
@@ -157,10 +161,11 @@ impl Collector {
         let completions = rollouts.into_iter().zip(texts).collect();
         let (rollouts, texts) = self.world.concat("completions", completions)?.into_iter().unzip();
         if !self.rollout.has_episodes() {
-            return Ok(RolledOut { rollouts, texts, episodes });
+            return Ok(RolledOut { rollouts, texts, episodes, elsewhere });
         }
         let all = self.world.concat("episodes", episodes)?;
-        episodes::fatal(&all, &with.plugins.partners()).map_or(Ok(RolledOut { rollouts, texts, episodes: all }), Err)
+        let rolled_out = RolledOut { rollouts, texts, episodes: all, elsewhere };
+        episodes::fatal(&rolled_out.episodes, &with.plugins.partners()).map_or(Ok(rolled_out), Err)
     }
 
     /// Has all completions scored, and reports errors.
@@ -262,10 +267,6 @@ impl Collector {
                 lengths.push(rollout.tokens.len());
             }
         }
-        let generated = rollouts.iter().map(|r| r.sampled() as u64).sum();
-        if self.rollout.servers.is_some() {
-            return Work { generated, ..Work::default() };
-        }
         let policy = with.learner.policy();
         let (model, a, most) = (policy.computing(), policy.architecture(), self.rollout.max_num_seqs);
         let bits = match (self.rollout.dtype, policy.computes_in()) {
@@ -275,8 +276,13 @@ impl Collector {
             _ => 32,
         };
         let (generation, caches) = (model.generated(a, &asked, most, bits), model.most_cached(a, &asked, most, bits) as usize);
-        Work { generated, generation, caches, ..Work::default() }
+        Work { generation, caches, ..written(rollouts) }
     }
+}
+
+/// Returns the work of writing completions, without what computing them took.
+fn written(rollouts: &[Rollout]) -> Work {
+    Work { generated: rollouts.iter().map(|rollout| rollout.sampled() as u64).sum(), ..Work::default() }
 }
 
 /// Adds the inputs of reward models, if there are any, to a batch.

@@ -4,15 +4,19 @@
 mod agents;
 mod ahead;
 mod answers;
+mod author;
 mod beginning;
 mod compared;
 mod data;
+mod ended;
 mod episodes;
 mod filtering;
 mod generation;
 mod local;
+mod logged;
 mod reference;
 mod rehearsing;
+mod replayed;
 mod samples;
 mod sequences;
 pub(super) mod servers;
@@ -39,6 +43,7 @@ use super::phase::Phase;
 use super::plan::{Batching, RolloutPlan};
 use super::plugins::Plugins;
 use super::shared_model::SharedModel;
+use crate::config::RolloutLog;
 use crate::data::{Cursor, shuffle};
 use crate::dist::World;
 use crate::metrics::{Metric, Reduction};
@@ -49,10 +54,13 @@ use crate::run::Event;
 use agents::Agents;
 use compared::ComparedModels;
 use local::{Decoder, Episodes};
+use logged::Logged;
+use replayed::Replayed;
 use servers::Servers;
-use source::RolloutSource;
+use source::{RolloutSource, SavedPlace};
 use std::collections::VecDeque;
 use std::ops::Range;
+use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -138,14 +146,29 @@ trait Sequences {
     fn record(&self, collector: &mut Collector, experience: &Experience, with: &mut With<'_>) -> Result<Figures>;
 }
 
-/// Returns what writes the completions of a run with this plan.
-fn source_of(plan: &Rc<RolloutPlan>, turns: &Rc<Turns>, home: &Home) -> Box<dyn RolloutSource> {
-    match (&plan.agent, &plan.servers) {
+/// Returns what writes the completions of a run with this plan, and keeps a log of them if it says so.
+///
+/// # Errors
+/// If the log of this run, or of the one that it repeats, can't be read.
+fn source_of(plan: &Rc<RolloutPlan>, turns: &Rc<Turns>, home: &Home, world: &Rc<World>) -> Result<Box<dyn RolloutSource>> {
+    if let Some(run) = &plan.logs.replayed {
+        let generates = !plan.has_episodes();
+        let decoder = generates.then(|| Box::new(Decoder::new(turns.clone())) as Box<dyn RolloutSource>);
+        return Ok(Box::new(Replayed::new(run, decoder, world.clone())?));
+    }
+    let source: Box<dyn RolloutSource> = match (&plan.agent, &plan.servers) {
         (Some(agent), _) => Box::new(Agents::new(turns.clone(), plan.clone(), agent.clone(), home.folder.clone())),
-        (None, Some(servers)) => Box::new(Servers::new(turns.clone(), plan.clone(), servers.clone(), home.model.clone())),
+        (None, Some(servers)) => {
+            Box::new(Servers::new(turns.clone(), plan.clone(), servers.clone(), home.model.clone(), world.clone()))
+        }
         (None, None) if plan.has_environment => Box::new(Episodes::new(turns.clone())),
         (None, None) => Box::new(Decoder::new(turns.clone())),
+    };
+    if !home.keeps_log || plan.logs.kept == RolloutLog::None {
+        return Ok(source);
     }
+    let limits = format!("{} {:?} {:?}", plan.max_completion_length, plan.stop, plan.episode_limits);
+    Ok(Box::new(Logged::new(source, home, plan.logs.kept, format!("{} {limits}", plan.seed), world.clone())?))
 }
 
 impl Collector {
@@ -373,6 +396,19 @@ impl Collector {
     fn waiting(&self) -> usize {
         let passes = self.counters.passes_left as usize * self.batching.passes.micro_batches;
         self.pending.len() + passes + self.data.ahead() * self.batching.micro_batches_per_generation()
+    }
+
+    /// Forgets what is kept of rollouts for a resumed run and is in a checkpoint: another one is about to be written.
+    ///
+    /// # Errors
+    /// If it can't be removed.
+    pub(super) fn saving(&mut self, step: u64, is_saved: &dyn Fn(u64) -> bool) -> Result<()> {
+        self.source.saving(SavedPlace { step, generation: self.counters.generation }, is_saved)
+    }
+
+    /// Continues in another place, where the run's folder has gone.
+    pub(super) fn follow(&mut self, run: &Path) {
+        self.source.follow(run);
     }
 
     /// Returns the current position.

@@ -8,16 +8,20 @@ use std::rc::Rc;
 
 impl Collector {
     /// Makes generations short: at most so many completions of a prompt, of at most so many tokens. `home` is the run's.
-    pub(crate) fn shorten(&mut self, (samples, tokens): (usize, usize), home: &Home) {
+    ///
+    /// # Errors
+    /// If the log of a run that is to be replayed can't be read.
+    pub(crate) fn shorten(&mut self, (samples, tokens): (usize, usize), home: &Home) -> Result<()> {
         let mut batching = (*self.batching).clone();
         batching.groups.iter_mut().for_each(|groups| groups.train = groups.train.min(samples));
         let mut rollout = (*self.rollout).clone();
         rollout.max_completion_length = rollout.max_completion_length.min(tokens);
         // A look at a run changes nothing elsewhere.
-        rollout.servers = None;
+        (rollout.servers, rollout.logs.replayed) = (None, None);
         (self.batching, self.rollout) = (Rc::new(batching), Rc::new(rollout));
         self.turns = Rc::new(self.turns.with_plan(self.rollout.clone()));
-        self.source = source_of(&self.rollout, &self.turns, home);
+        self.source = source_of(&self.rollout, &self.turns, home, &self.world)?;
+        Ok(())
     }
 
     /// Returns the tokens of a text as a completion.

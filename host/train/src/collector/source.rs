@@ -1,6 +1,7 @@
 //! The seam at which rollouts enter a run: requests and sampling parameters in, rollouts out, each with the version of the policy
 //! that wrote it.
 
+use super::ended::EndedEpisodes;
 use crate::dataset::Prompt;
 use crate::episode::Episode;
 use crate::model::{ModelFolder, Policy, PromptPass};
@@ -9,7 +10,7 @@ use crate::plugin::Metric;
 use crate::plugins::Environments;
 use crate::rollout::{Rollout, Sampling};
 use crate::{Error, Result};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// A policy, and the number of updates that made its weights.
@@ -27,6 +28,19 @@ pub(crate) struct Home {
     pub model: ModelFolder,
     /// The folder that it writes into.
     pub folder: PathBuf,
+    /// The step that it resumes from, or 0.
+    pub first_step: u64,
+    /// Whether it keeps a log of its rollouts: it trains.
+    pub keeps_log: bool,
+}
+
+/// A place in a run that a checkpoint continues from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SavedPlace {
+    /// Number of updates.
+    pub step: u64,
+    /// Number of generations that training has begun to learn from.
+    pub generation: u64,
 }
 
 /// What is to be rolled out, and how.
@@ -48,6 +62,8 @@ pub(crate) struct RolloutRequest<'a> {
     pub environments: Environments<'a>,
     /// Whether the next update trains on these completions at once, so that it can continue the pass over their prompts.
     pub keeps_prompt_pass: bool,
+    /// Where episodes are kept that have ended, until all of the generation have; none if nothing of a run is kept.
+    pub ended: Option<&'a EndedEpisodes>,
 }
 
 /// Rollouts of some prompts, in the order of the prompts.
@@ -61,6 +77,8 @@ pub(crate) struct RolloutBatch {
     pub metrics: Vec<Metric>,
     /// What went wrong and was dealt with.
     pub warnings: Vec<String>,
+    /// Whether they were computed elsewhere, or before.
+    pub elsewhere: bool,
 }
 
 /// Writes completions with a policy: in this process, or wherever else they come from.
@@ -84,4 +102,16 @@ pub(crate) trait RolloutSource {
 
     /// Gives away the pass over these prompts, if the source has kept it and the policy is still of the version that it was made with.
     fn take_prompt_pass(&mut self, prompts: &[Arc<Prompt>], version: u64) -> Option<PromptPass>;
+
+    /// Forgets what is kept for a resumed run and was in a checkpoint before, since another one is about to be written. `is_saved` says
+    /// whether a step's checkpoint is on disk.
+    ///
+    /// # Errors
+    /// If it can't be removed.
+    fn saving(&mut self, _: SavedPlace, _: &dyn Fn(u64) -> bool) -> Result<()> {
+        Ok(())
+    }
+
+    /// Continues in another place, where the run's folder has gone.
+    fn follow(&mut self, _: &Path) {}
 }

@@ -7,7 +7,7 @@ use crate::data::{StopStrings, Tokenizer};
 use crate::dataset::Prompt;
 use crate::model::{Decoding, Policy, PromptPass};
 use crate::phase::Phase;
-use crate::plan::RolloutPlan;
+use crate::plan::{EpisodeLimits, RolloutPlan};
 use crate::rollout::{Follow, Generator, Request, Rollout, Sampling};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -85,8 +85,8 @@ impl Turns {
 
     /// Returns the rules of episodes, for a model with this context.
     pub(super) fn rules(&self, context: usize) -> Rules<'_> {
-        let RolloutPlan { seed, max_turns, max_episode_tokens, .. } = *self.plan;
-        Rules { tokenizer: &self.tokenizer, seed, max_turns, most_tokens: max_episode_tokens, context }
+        let RolloutPlan { seed, episode_limits: EpisodeLimits { turns, tokens }, .. } = *self.plan;
+        Rules { tokenizer: &self.tokenizer, seed, max_turns: turns, most_tokens: tokens, context }
     }
 
     /// Returns the settings and tokenizer of generations with another plan.

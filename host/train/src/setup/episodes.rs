@@ -17,7 +17,8 @@ pub(super) fn check(config: &Config, opened: &Opened) -> Result<()> {
 
 /// Refuses an agent if the engine that answers it can't compute with the model.
 pub(super) fn check_agent(config: &Config, opened: &Opened, backend: &Backend, ranks: usize) -> Result<()> {
-    let Some(agent) = config.agent.first() else { return Ok(()) };
+    // A replay asks no agent.
+    let Some(agent) = config.agent.first().filter(|_| config.replay_rollouts.is_none()) else { return Ok(()) };
     if agent.listen.is_some() && ranks > 1 {
         let detail = "listens at one address, but the run has several processes; start it as one, or name a command";
         return Err(Error::setting("agent", detail));

@@ -148,8 +148,9 @@ pub fn set_up_for(config: Config, beginning: &Beginning, world: Rc<World>, purpo
     let (journal, source, turns) = run.begin((folder, goes_on), &plugins, &plan, opened, changed, warnings)?;
 
     let Run { settings, world, .. } = run;
-    let home = Home { model: source.clone(), folder: journal.path().to_owned() };
-    let collector = Collector::new(world.clone(), &plan, data, turns, &home, reference, longest).with_teacher(teacher);
+    let (model, folder) = (source.clone(), journal.path().to_owned());
+    let home = Home { model, folder, first_step: beginning.step(), keeps_log: connects };
+    let collector = Collector::new(world.clone(), &plan, data, turns, &home, reference, longest)?.with_teacher(teacher);
     let (plugins, engine) = plugins.in_place(&settings, world.clone(), trial)?;
     let (state, clock) = (State { inputs, ..State::default() }, Clock::default());
     let mut trainer = Trainer { settings, plan, world, plugins, collector, learner, journal, evaluation, source, state, clock };
@@ -181,6 +182,7 @@ fn resolve(mut config: Config, beginning: &Beginning, world: &World) -> Result<R
     config.metric_for_best_model = best_metric::named(&config, &plugins.metrics, beginning)?;
     let folder = choose_folder(&config, &plugins, beginning, world)?;
     config.output_dir = Some(folder.display().to_string());
+    config.replay_rollouts = config.replay_rollouts.map(servers::replayed_from_anywhere);
     let mut opened = model::open(&mut config, &folder, beginning, (&backend, world))?;
     if let Some(NamedModel { folder, name, warning }) =
         reference::find(&config, &plugins, &batching, &opened, (beginning, world))?

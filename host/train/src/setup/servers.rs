@@ -12,19 +12,25 @@ use std::time::{Duration, Instant};
 /// Interval of asking a server that is not there yet.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// Refuses servers that can't generate for the run. Waits for one that is not there yet.
+/// Refuses servers that can't generate for the run. The first rank, which alone asks them, waits for one that is not there yet.
 pub(super) fn check(config: &Config, opened: &Opened, world: &World) -> Result<()> {
-    let wrong = |detail: String| Err(Error::setting("rollout_server", detail));
-    if config.rollout_server.is_empty() {
+    if config.rollout_server.is_empty() || config.replay_rollouts.is_some() {
         return Ok(());
-    }
-    if world.size() > 1 {
-        return wrong("is not supported in a run of several processes yet; leave it out, or start one process".into());
     }
     if config.rollout_sync == Some(RolloutSync::Lora) && opened.lora.is_none() {
         let detail = "is lora, but the run trains all weights; use disk, or train an adapter with --use-peft or --lora-r";
         return Err(Error::setting("rollout_sync", detail));
     }
+    world.broadcast("rollout servers", || wait_for(config))
+}
+
+/// Returns the path of the run that is replayed, which stays valid wherever the run resumes.
+pub(super) fn replayed_from_anywhere(run: String) -> String {
+    std::path::absolute(&run).map_or(run, |absolute| absolute.display().to_string())
+}
+
+/// Asks the servers what they are, until one answers or the time for that is over.
+fn wait_for(config: &Config) -> Result<()> {
     let clients = config.rollout_server.iter().map(|url| client(url)).collect::<Result<Vec<Client>>>()?;
     let until = Instant::now() + config.rollout_timeout();
     let mut waits = false;

@@ -5,8 +5,8 @@ use super::waiting::{Manifest, Waiting};
 use super::{Counts, Fits, Rest};
 use crate::config::printable;
 use crate::metrics::Window;
-use crate::ops::support::Support;
 use crate::plugin::{Column, Unit};
+use crate::stored_rollouts::{RolloutFault, fault_of};
 
 /// Maximum of any counter of a run: steps, tokens, epochs. Adding to it never overflows.
 const MOST: u64 = 1 << 52;
@@ -127,30 +127,10 @@ impl Waiting {
                 return listed("is out of order".to_owned());
             }
             before = rollout.prompt;
-            if let Some(token) = rollout.tokens.iter().find(|token| **token as usize >= architecture.vocab_size) {
-                return wrong(format!("has token {token}, but the model has {} tokens", architecture.vocab_size));
-            }
-            let asked = rollout.opening.as_ref().unwrap_or(&prompt.tokens);
-            if let Some(token) = asked.iter().find(|token| **token as usize >= architecture.vocab_size) {
-                return listed(format!("has token {token} in its prompt, but the model has {} tokens", architecture.vocab_size));
-            }
-            let fault = |support: &Support| support.fault(&rollout.tokens, architecture.vocab_size);
-            if let Some(fault) = rollout.support.as_ref().and_then(fault) {
-                return wrong(fault.to_owned());
-            }
-            let mut at = 0;
-            for &(begin, end) in &rollout.replies {
-                if begin < at || end < begin || end > rollout.tokens.len() {
-                    return listed(format!("has a reply from token {begin} to {end} of {}", rollout.tokens.len()));
-                }
-                at = end;
-            }
-            if !rollout.has_sound_branches(asked.len()) {
-                return listed(format!("has branches {:?} among {} tokens", rollout.branches, rollout.tokens.len()));
-            }
-            let length = rollout.longest_text(asked.len());
-            if asked.is_empty() || rollout.tokens.is_empty() || length > architecture.max_positions {
-                return wrong(format!("has {} tokens after a prompt of {}", rollout.tokens.len(), asked.len()));
+            match fault_of(rollout, &prompt.tokens, architecture) {
+                Some(RolloutFault::Listed(detail)) => return listed(detail),
+                Some(RolloutFault::Numbers(detail)) => return wrong(detail),
+                None => {}
             }
             let sampled = if run.form.is_sampled { rollout.tokens.len() } else { 0 };
             if rollout.logp.len() != sampled {

@@ -4,16 +4,12 @@
 use super::fault::Fault;
 use crate::columns::Columns;
 use crate::experience::{Experience, Pair, RewardColumn};
-use crate::ops::support::Support;
 use crate::plugin::columns::{ADVANTAGE, Known, OLD_LOGP, OLD_VALUE, REF_LOGP, RETURN, SAMPLING_LOGP};
 use crate::plugin::{Column, Unit};
 use crate::rollout::Rollout;
+use crate::stored_rollouts::{self, Tensors, of_u8, of_u32, take};
 use candle_core::{Device, Tensor};
 use serde::{Deserialize, Serialize};
-use std::collections::HashMap;
-
-/// The tensors of all waiting rollouts, by name.
-pub(super) type Tensors = HashMap<String, Tensor>;
 
 /// The manifest of an [`Experience`], without what can be recomputed from the dataset or its own columns.
 #[derive(Default, Deserialize, Serialize)]
@@ -75,9 +71,14 @@ pub(super) struct Waiting {
     pub has_tensors: bool,
 }
 
+/// Returns what the names of the tensors of the experience at this place begin with.
+fn prefix(place: usize) -> String {
+    format!("{place}/")
+}
+
 /// Returns the name of a tensor of the experience at this place.
 fn tensor_name(place: usize, what: &str) -> String {
-    format!("{place}/{what}")
+    prefix(place) + what
 }
 
 fn column_name(place: usize, column: &str) -> String {
@@ -91,27 +92,10 @@ fn missing_name(place: usize, column: &str) -> String {
 impl Manifest {
     /// Returns the manifest of an experience, and adds its tensors to those of others; `place` is its place among them.
     pub(super) fn of(e: &Experience, place: usize, tensors: &mut Tensors) -> candle_core::Result<Self> {
+        stored_rollouts::add(&e.rollouts, &prefix(place), tensors)?;
         let mut add = |what: String, tensor: Tensor| tensors.insert(what, tensor);
-        let flat = |values: Vec<u32>| Tensor::new(values, &Device::Cpu);
-        let tokens: Vec<u32> = e.rollouts.iter().flat_map(|rollout| rollout.tokens.iter().copied()).collect();
-        add(tensor_name(place, "tokens"), flat(tokens)?);
-        let lengths = e.rollouts.iter().map(|rollout| rollout.tokens.len() as u32).collect();
-        add(tensor_name(place, "lengths"), flat(lengths)?);
         if !e.mask.is_empty() {
             add(tensor_name(place, "mask"), Tensor::new(&e.mask[..], &Device::Cpu)?);
-        }
-        let supports = || e.rollouts.iter().map(|rollout| rollout.support.as_ref());
-        if supports().any(|support| support.is_some()) {
-            let of = |part: fn(&Support) -> &Vec<u32>| {
-                flat(supports().flatten().flat_map(|support| part(support).iter().copied()).collect())
-            };
-            add(tensor_name(place, "support/ends"), of(|support| &support.ends)?);
-            add(tensor_name(place, "support/words"), of(|support| &support.words)?);
-            let counts = |part: fn(&Support) -> &Vec<u32>| {
-                flat(supports().map(|support| support.map_or(0, |support| part(support).len() as u32)).collect())
-            };
-            add(tensor_name(place, "support/positions"), counts(|support| &support.ends)?);
-            add(tensor_name(place, "support/lengths"), counts(|support| &support.words)?);
         }
         let mut columns = Vec::new();
         for column in e.columns.iter() {
@@ -124,23 +108,9 @@ impl Manifest {
                 add(missing_name(place, &column.name), Tensor::new(&column.missing[..], &Device::Cpu)?);
             }
         }
-        let emptied = |rollout: &Rollout| {
-            let support = rollout.support.as_ref().map(|support| Support::new(support.penalty));
-            Rollout {
-                prompt: rollout.prompt,
-                sample: rollout.sample,
-                finished: rollout.finished,
-                policy_version: rollout.policy_version,
-                replies: rollout.replies.clone(),
-                opening: rollout.opening.clone(),
-                branches: rollout.branches.clone(),
-                support,
-                ..Rollout::default()
-            }
-        };
         Ok(Self {
             prompts: e.prompts.iter().map(|p| p.index).collect(),
-            rollouts: e.rollouts.iter().map(emptied).collect(),
+            rollouts: e.rollouts.iter().map(stored_rollouts::without_numbers).collect(),
             texts: e.texts.clone(),
             rewards: e.rewards.iter().map(|r| (r.name.clone(), r.weight, r.values.clone())).collect(),
             pairs: e.pairs.clone().unwrap_or_default(),
@@ -164,11 +134,11 @@ impl Manifest {
         let has_tensors = self.has_tensors();
         let Self { prompts, mut rollouts, texts, rewards, pairs, columns, mut mask, .. } = self;
         let columns = if let Some(entries) = columns {
-            fill_rollouts(&mut rollouts, place, tensors).map_err(Fault::in_rollouts)?;
+            stored_rollouts::fill(&mut rollouts, &prefix(place), tensors).map_err(Fault::in_rollouts)?;
             mask = tensors.remove(&tensor_name(place, "mask")).map_or(Ok(Vec::new()), of_u8).map_err(Fault::in_rollouts)?;
             let columns = entries.into_iter().map(|entry| entry.read(place, tensors)).collect::<Result<Columns, _>>()?;
             if let Some(logp) = columns.values(SAMPLING_LOGP) {
-                divide(&mut rollouts, logp).map_err(Fault::in_rollouts)?;
+                stored_rollouts::divide(&mut rollouts, logp).map_err(Fault::in_rollouts)?;
             }
             columns
         } else {
@@ -225,64 +195,10 @@ fn check_finite(column: &Column) -> Result<(), String> {
     }
 }
 
-/// Gives rollouts their tokens, and the tokens that could be sampled in place of each.
-fn fill_rollouts(rollouts: &mut [Rollout], place: usize, tensors: &mut Tensors) -> Result<(), String> {
-    let mut numbers = |what: &str| of_u32(take(tensors, &tensor_name(place, what))?);
-    let (tokens, lengths) = (numbers("tokens")?, numbers("lengths")?);
-    let mut tokens = cut(&tokens, &lengths, rollouts.len())?;
-    rollouts.iter_mut().for_each(|rollout| rollout.tokens = tokens.next().unwrap_or_default().to_vec());
-    if rollouts.iter().all(|rollout| rollout.support.is_none()) {
-        return Ok(());
-    }
-    let (ends, positions) = (numbers("support/ends")?, numbers("support/positions")?);
-    let (words, lengths) = (numbers("support/words")?, numbers("support/lengths")?);
-    let ends = cut(&ends, &positions, rollouts.len())?;
-    let words = cut(&words, &lengths, rollouts.len())?;
-    for (rollout, (ends, words)) in rollouts.iter_mut().zip(ends.zip(words)) {
-        if let Some(support) = &mut rollout.support {
-            (support.ends, support.words) = (ends.to_vec(), words.to_vec());
-        }
-    }
-    Ok(())
-}
-
-/// Gives rollouts the log-probabilities of sampling, which are also a column.
-fn divide(rollouts: &mut [Rollout], logp: &[f32]) -> Result<(), String> {
-    let lengths: Vec<u32> = rollouts.iter().map(|rollout| rollout.tokens.len() as u32).collect();
-    let mut parts = cut(logp, &lengths, rollouts.len())?;
-    rollouts.iter_mut().for_each(|rollout| rollout.logp = parts.next().unwrap_or_default().to_vec());
-    Ok(())
-}
-
-/// Cuts flat values into one part per rollout.
-fn cut<'a, T>(values: &'a [T], lengths: &'a [u32], rollouts: usize) -> Result<impl Iterator<Item = &'a [T]>, String> {
-    let whole: u64 = lengths.iter().map(|length| u64::from(*length)).sum();
-    if lengths.len() != rollouts || whole != values.len() as u64 {
-        return Err(format!("{} values in {} parts for {rollouts} completions", values.len(), lengths.len()));
-    }
-    let mut rest = values;
-    Ok(lengths.iter().map(move |length| {
-        let (part, others) = rest.split_at(*length as usize);
-        rest = others;
-        part
-    }))
-}
-
-fn take(tensors: &mut Tensors, name: &str) -> Result<Tensor, String> {
-    tensors.remove(name).ok_or_else(|| format!("it has no tensor {name}"))
-}
-
-fn of_u32(tensor: Tensor) -> Result<Vec<u32>, String> {
-    tensor.to_vec1::<u32>().map_err(|e| e.to_string())
-}
-
-fn of_u8(tensor: Tensor) -> Result<Vec<u8>, String> {
-    tensor.to_vec1::<u8>().map_err(|e| e.to_string())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ops::support::Support;
 
     /// An experience of two completions of one prompt, one of them scored among the tokens that could be sampled.
     fn experience() -> Experience {

@@ -12,17 +12,19 @@ mod report;
 mod server;
 mod tail;
 
+use super::ended::EndedEpisode;
 use super::source::{PolicyVersion, RolloutBatch, RolloutRequest, RolloutSource};
 use super::turns::Turns;
 use crate::Result;
 use crate::config::AgentEntry;
+use crate::data::Tokenizer;
 use crate::dataset::Prompt;
 use crate::model::PromptPass;
 use crate::ops::sampler::stream;
 use crate::phase::Phase;
 use crate::plan::RolloutPlan;
 use persistent::Persistent;
-use played::{Played, Warned, figures};
+use played::{Played, Warned};
 use program::Outcome;
 use rand::RngExt;
 use rlhost_serve::session::SessionRules;
@@ -49,7 +51,7 @@ pub(super) struct Agents {
     entry: AgentEntry,
     /// The run's folder.
     folder: PathBuf,
-    warned: Warned,
+    warned: Mutex<Warned>,
     /// Where agents ask; none before the first generation.
     server: Option<AgentServer>,
     /// Programs that wait for an episode.
@@ -67,12 +69,16 @@ struct Table<'a> {
     version: u64,
     seed: u64,
     idle: &'a Mutex<Vec<Persistent>>,
+    tokenizer: &'a Tokenizer,
+    /// The token of an episode without calls.
+    filler: u32,
+    warned: &'a Mutex<Warned>,
 }
 
 impl Agents {
     /// Creates a source that plays with these settings, for a run in this folder.
     pub(super) fn new(turns: Rc<Turns>, plan: Rc<RolloutPlan>, entry: AgentEntry, folder: PathBuf) -> Self {
-        Self { turns, plan, entry, folder, warned: Warned::default(), server: None, idle: Mutex::default() }
+        Self { turns, plan, entry, folder, warned: Mutex::default(), server: None, idle: Mutex::default() }
     }
 
     /// Returns the rules of a request's sessions.
@@ -81,8 +87,8 @@ impl Agents {
             sampling: request.sampling,
             logp_temperature: request.logp_temperature,
             max_tokens: self.plan.max_completion_length,
-            max_calls: self.plan.max_turns,
-            max_text: self.plan.max_episode_tokens,
+            max_calls: self.plan.episode_limits.turns,
+            max_text: self.plan.episode_limits.tokens,
         }
     }
 }
@@ -105,22 +111,21 @@ impl RolloutSource for Agents {
             version: policy.version,
             seed: self.plan.seed,
             idle: &self.idle,
+            tokenizer: self.turns.tokenizer(),
+            filler: self.turns.ends().first().copied().unwrap_or(0),
+            warned: &self.warned,
         };
-        let played = match &server.tasks {
+        let ended = match &server.tasks {
             Some(tasks) => table.offer_all(tasks),
             None => table.play_all(),
         };
         // What is under way belongs to episodes that have ended, and the weights are about to change.
         server.sessions.stop();
-        let mut batch = RolloutBatch { metrics: figures(&self.entry.name, &played), ..RolloutBatch::default() };
-        let filler = self.turns.ends().first().copied().unwrap_or(0);
-        for (number, mut played) in played.into_iter().enumerate() {
-            let (prompt, sample) = (number / request.samples, number % request.samples);
-            self.warned.warn_of(&mut played);
-            let (mut rollout, episode) = played.into_parts(self.turns.tokenizer(), &request.prompts[prompt], filler);
-            (rollout.prompt, rollout.sample, rollout.policy_version) = (prompt, sample, policy.version);
+        let mut batch = RolloutBatch::default();
+        for EndedEpisode { rollout, episode, metrics } in ended {
             batch.rollouts.push(rollout);
             batch.episodes.push(episode);
+            batch.metrics.extend(metrics);
         }
         Ok(batch)
     }
@@ -132,17 +137,17 @@ impl RolloutSource for Agents {
 
 impl Table<'_> {
     /// Plays all episodes, several at a time, and returns them in the order of prompts and samples.
-    fn play_all(&self) -> Vec<Played> {
-        let all = self.request.prompts.len() * self.request.samples;
-        let (next, played) = (AtomicUsize::new(0), Mutex::new((0..all).map(|_| None).collect::<Vec<Option<Played>>>()));
+    fn play_all(&self) -> Vec<EndedEpisode> {
+        let all = self.episodes();
+        let (next, ended) = (AtomicUsize::new(0), Mutex::new((0..all).map(|_| None).collect::<Vec<Option<EndedEpisode>>>()));
         let work = || {
             loop {
                 let number = next.fetch_add(1, Ordering::Relaxed);
                 if number >= all {
                     return;
                 }
-                let one = self.play(number);
-                played.lock().unwrap_or_else(PoisonError::into_inner)[number] = Some(one);
+                let one = self.ended_before(number).unwrap_or_else(|| self.end(number, self.play(number)));
+                ended.lock().unwrap_or_else(PoisonError::into_inner)[number] = Some(one);
             }
         };
         thread::scope(|scope| {
@@ -152,13 +157,49 @@ impl Table<'_> {
             }
             work();
         });
-        let played = played.into_inner().unwrap_or_else(PoisonError::into_inner);
-        played.into_iter().map(|one| one.unwrap_or_default()).collect()
+        self.in_order(ended.into_inner().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Returns the number of episodes of the generation.
+    fn episodes(&self) -> usize {
+        self.request.prompts.len() * self.request.samples
+    }
+
+    /// Returns the prompt of an episode, and its index among the prompt's completions.
+    fn place_of(&self, number: usize) -> (usize, usize) {
+        (number / self.request.samples, number % self.request.samples)
+    }
+
+    /// Returns an episode that had ended before the run was interrupted.
+    fn ended_before(&self, number: usize) -> Option<EndedEpisode> {
+        let (prompt, sample) = self.place_of(number);
+        let mut ended = self.request.ended?.find(&self.request.prompts[prompt], sample)?;
+        (ended.rollout.prompt, ended.rollout.sample) = (prompt, sample);
+        Some(ended)
+    }
+
+    /// Makes an episode of what was played, and keeps it. One that failed would get another chance in a resumed run.
+    fn end(&self, number: usize, mut played: Played) -> EndedEpisode {
+        self.warned.lock().unwrap_or_else(PoisonError::into_inner).warn_of(&mut played);
+        let (place, sample) = self.place_of(number);
+        let prompt = &self.request.prompts[place];
+        let mut ended = played.into_ended(&self.entry.name, self.tokenizer, prompt, self.filler);
+        (ended.rollout.prompt, ended.rollout.sample, ended.rollout.policy_version) = (place, sample, self.version);
+        if let Some(kept) = self.request.ended.filter(|_| ended.episode.failed.is_none()) {
+            kept.keep(prompt, sample, &ended);
+        }
+        ended
+    }
+
+    /// Returns all episodes; one that nobody has played has failed.
+    fn in_order(&self, ended: Vec<Option<EndedEpisode>>) -> Vec<EndedEpisode> {
+        let all = ended.into_iter().enumerate();
+        all.map(|(number, one)| one.unwrap_or_else(|| self.end(number, Played::not_begun()))).collect()
     }
 
     /// Plays an episode with a program.
     fn play(&self, number: usize) -> Played {
-        let Some(episode) = self.episode(number) else { return Played::without_key() };
+        let Some(episode) = self.episode(number) else { return Played::not_begun() };
         let (key, seed) = (episode.key.clone(), episode.seed);
         self.sessions.open(key.clone(), episode.seed_of_calls, self.rules);
         let outcome = if self.entry.persistent { self.play_persistent(&episode) } else { self.play_once(episode) };

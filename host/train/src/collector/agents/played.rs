@@ -1,5 +1,6 @@
 //! What an agent's episode was: its calls as a rollout, and what is logged of it.
 
+use super::super::ended::EndedEpisode;
 use super::program::{KEPT, Outcome};
 use super::report::{OWN, Report};
 use crate::config::printable;
@@ -64,7 +65,7 @@ impl Warned {
 
 impl Played {
     /// Creates one that could not begin.
-    pub(super) fn without_key() -> Self {
+    pub(super) fn not_begun() -> Self {
         Self { failed: Some("the system has no random numbers for a key".into()), ..Self::default() }
     }
 
@@ -100,8 +101,9 @@ impl Played {
         Self { record, report, rewards: rewards.unwrap_or_default(), seed, output, failed, trajectory }
     }
 
-    /// Returns its rollout and episode; `filler` is the token of one without calls.
-    pub(super) fn into_parts(self, tokenizer: &Tokenizer, prompt: &Prompt, filler: u32) -> (Rollout, Episode) {
+    /// Returns what the run keeps of it; `filler` is the token of one without calls.
+    pub(super) fn into_ended(self, name: &str, tokenizer: &Tokenizer, prompt: &Prompt, filler: u32) -> EndedEpisode {
+        let metrics = metrics_of(name, &self);
         let Self { record, rewards, seed, output, failed, trajectory, .. } = self;
         let (mut rollout, mut episode) = placeholder(prompt, filler);
         if let (Some(first), Some(last)) = (record.calls.first(), record.calls.last()) {
@@ -116,7 +118,8 @@ impl Played {
         }
         episode.rewards = rewards;
         episode.rewards.resize(episode.turns.len(), None);
-        (rollout, Episode { seed, output: Some(end_of(&output, RECORDED).to_owned()), failed, ..episode })
+        let episode = Episode { seed, output: Some(end_of(&output, RECORDED).to_owned()), failed, ..episode };
+        EndedEpisode { rollout, episode, metrics }
     }
 }
 
@@ -154,18 +157,12 @@ fn turn(tokenizer: &Tokenizer, call: &RecordedCall) -> TurnRow {
     TurnRow { finished: call.call.finished, calls }
 }
 
-/// Returns the metrics of a generation's episodes: what agents report, and how their calls hang together.
-pub(super) fn figures(name: &str, played: &[Played]) -> Vec<Metric> {
+/// Returns the metrics of an episode: what its agent reports, and how its calls hang together.
+fn metrics_of(name: &str, played: &Played) -> Vec<Metric> {
     let metric =
-        |part: &str, value: f64, weight: f64, reduction| Metric { name: format!("{name}/{part}"), value, weight, reduction };
-    let n = played.len() as f64;
-    let mean = |of: fn(&Played) -> usize| played.iter().map(|one| of(one) as f64).sum::<f64>() / n.max(1.0);
-    let mut all = vec![
-        metric(OWN[0], mean(|one| one.trajectory.calls()), n, Reduction::Mean),
-        metric(OWN[1], mean(|one| one.trajectory.branches().0), n, Reduction::Mean),
-        metric(OWN[2], mean(|one| one.trajectory.branches().1), n, Reduction::Mean),
-    ];
-    let own = played.iter().flat_map(|one| &one.report.metrics);
-    all.extend(own.map(|(part, value)| metric(part, *value, 1.0, Reduction::Mean)));
-    all
+        |part: &str, value: f64| Metric { name: format!("{name}/{part}"), value, weight: 1.0, reduction: Reduction::Mean };
+    let (branches, read_again) = played.trajectory.branches();
+    let own = [played.trajectory.calls(), branches, read_again].map(|count| count as f64);
+    let own = OWN.into_iter().zip(own).map(|(part, value)| metric(part, value));
+    own.chain(played.report.metrics.iter().map(|(part, value)| metric(part, *value))).collect()
 }

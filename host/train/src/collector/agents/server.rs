@@ -73,7 +73,7 @@ impl AgentServer {
             max_model_len: model.architecture().max_positions,
             max_num_seqs: plan.max_num_seqs,
             // Each episode may have as many requests under way as it has calls.
-            max_waiting: entry.max_concurrent.saturating_mul(plan.max_turns).saturating_mul(2),
+            max_waiting: entry.max_concurrent.saturating_mul(plan.episode_limits.turns).saturating_mul(2),
             cache_bytes: usize::try_from(Options::default_cache_bytes()).unwrap_or(usize::MAX),
         };
         self.sessions.answer_with(Engine::start(model, version, options).map_err(failed)?);

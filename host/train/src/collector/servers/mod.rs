@@ -13,15 +13,18 @@ use super::turns::Turns;
 use crate::activity::{Activity, Task};
 use crate::config::RolloutSync;
 use crate::dataset::Prompt;
+use crate::dist::World;
 use crate::model::{ModelFolder, PromptPass};
 use crate::plan::{RolloutPlan, ServerPlan};
 use crate::plugin::{Metric, Reduction};
 use crate::rollout::Rollout;
+use crate::rollout_log::LoggedMetric;
 use crate::{Error, Result};
 use connection::Connection;
 use fleet::{Batch, Fleet, Job, Outcome};
 use published::Publisher;
 use rlhost_web::inference::{Client, CompletionRequest, RandomStream, SamplingParameters};
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -34,13 +37,29 @@ pub(crate) const KEY: &str = "RLHOST_ROLLOUT_API_KEY";
 /// Completions of one request, at most.
 const MOST_SAMPLES: usize = 64;
 
-/// Has servers write completions.
+/// Has servers write completions. The first rank asks for those of all ranks.
 pub(super) struct Servers {
     turns: Rc<Turns>,
     plan: Rc<RolloutPlan>,
     servers: ServerPlan,
     source: ModelFolder,
+    world: Rc<World>,
     running: Option<Running>,
+}
+
+/// A prompt as servers get it.
+#[derive(Deserialize, Serialize)]
+struct ServedPrompt {
+    row: u64,
+    tokens: Vec<u32>,
+}
+
+/// What servers have written for all ranks.
+#[derive(Deserialize, Serialize)]
+struct Written {
+    rollouts: Vec<Rollout>,
+    metrics: Vec<LoggedMetric>,
+    warnings: Vec<String>,
 }
 
 /// What exists once there are prompts.
@@ -61,11 +80,17 @@ struct Submitted {
 
 impl Servers {
     /// Creates a source that asks these servers, with a policy whose other files are those of `source`.
-    pub(super) fn new(turns: Rc<Turns>, plan: Rc<RolloutPlan>, servers: ServerPlan, source: ModelFolder) -> Self {
-        Self { turns, plan, servers, source, running: None }
+    pub(super) fn new(
+        turns: Rc<Turns>,
+        plan: Rc<RolloutPlan>,
+        servers: ServerPlan,
+        source: ModelFolder,
+        world: Rc<World>,
+    ) -> Self {
+        Self { turns, plan, servers, source, world, running: None }
     }
 
-    fn running(&mut self, policy: PolicyVersion<'_>, first: &Prompt) -> Result<&mut Running> {
+    fn running(&mut self, policy: PolicyVersion<'_>, first: &ServedPrompt) -> Result<&mut Running> {
         if self.running.is_none() {
             let ServerPlan { urls, sync, folder, timeout, .. } = &self.servers;
             let sync = sync.unwrap_or(match policy.policy.weights().lora {
@@ -82,10 +107,10 @@ impl Servers {
         self.running.as_mut().ok_or(Error::Bug("no rollout servers"))
     }
 
-    /// Hands servers the policy and a request.
-    fn submit(&mut self, request: &RolloutRequest<'_>, policy: PolicyVersion<'_>) -> Result<Submitted> {
-        let first = request.prompts.first().ok_or(Error::Bug("no prompts"))?;
-        let jobs = self.jobs(request);
+    /// Hands servers the policy and a request for all ranks' prompts.
+    fn submit(&mut self, prompts: &[ServedPrompt], request: &RolloutRequest<'_>, policy: PolicyVersion<'_>) -> Result<Submitted> {
+        let first = prompts.first().ok_or(Error::Bug("no prompts"))?;
+        let jobs = self.jobs(prompts, request);
         let begun = Instant::now();
         let running = self.running(policy, first)?;
         running.fleet.publish(running.publisher.publish(policy.policy, policy.version)?);
@@ -93,7 +118,7 @@ impl Servers {
     }
 
     /// Returns the requests for all completions, in the order of prompts and samples.
-    fn jobs(&self, request: &RolloutRequest<'_>) -> Vec<Job> {
+    fn jobs(&self, prompts: &[ServedPrompt], request: &RolloutRequest<'_>) -> Vec<Job> {
         let sampling = request.sampling;
         let parameters = SamplingParameters {
             max_tokens: self.plan.max_completion_length,
@@ -106,14 +131,10 @@ impl Servers {
             stop: self.plan.stop.clone(),
         };
         let mut jobs = Vec::new();
-        for prompt in request.prompts {
+        for prompt in prompts {
             for first in (0..request.samples).step_by(MOST_SAMPLES) {
-                let random = RandomStream {
-                    seed: self.plan.seed,
-                    generation: request.generation,
-                    row: prompt.row as u64,
-                    sample: first as u64,
-                };
+                let random =
+                    RandomStream { seed: self.plan.seed, generation: request.generation, row: prompt.row, sample: first as u64 };
                 let request = CompletionRequest {
                     model: String::new(),
                     prompt: prompt.tokens.clone(),
@@ -143,7 +164,7 @@ pub(crate) fn client(url: &str) -> Result<Client> {
 }
 
 /// Returns the text that servers are probed with: a prompt, or, if that is too short to say anything, with its tokens repeated.
-fn probe_of(prompt: &Prompt) -> Vec<u32> {
+fn probe_of(prompt: &ServedPrompt) -> Vec<u32> {
     const LEAST: usize = 16;
     let mut tokens = prompt.tokens.clone();
     while !tokens.is_empty() && tokens.len() < LEAST {
@@ -152,21 +173,23 @@ fn probe_of(prompt: &Prompt) -> Vec<u32> {
     tokens
 }
 
-impl RolloutSource for Servers {
-    fn roll_out(&mut self, request: &RolloutRequest<'_>, policy: PolicyVersion<'_>) -> Result<RolloutBatch> {
-        if request.prompts.is_empty() {
-            return Ok(RolloutBatch::default());
-        }
-        let _task = Task::new(Activity::Generating);
-        let begun = self.running.as_mut().and_then(|running| running.begun.remove(&request.generation));
-        let Submitted { outcome, published } = begun.map_or_else(|| self.submit(request, policy), Ok)?;
+impl Servers {
+    /// Returns the prompts of all ranks, in their order.
+    fn all_prompts(&self, request: &RolloutRequest<'_>) -> Result<Vec<ServedPrompt>> {
+        let served = |prompt: &Arc<Prompt>| ServedPrompt { row: prompt.row as u64, tokens: prompt.tokens.clone() };
+        Ok(self.world.concat("prompts for rollout servers", request.prompts.iter().map(served).collect())?)
+    }
+
+    /// Waits for what was submitted, and returns the completions of all ranks.
+    fn written(&self, submitted: Submitted, request: &RolloutRequest<'_>, policy: PolicyVersion<'_>) -> Result<Written> {
+        let Submitted { outcome, published } = submitted;
         let waiting = Instant::now();
         let outcome = outcome.recv().map_err(|_| Error::Bug("the thread of the rollout servers has ended"))?;
         let (mut batch, waited) = (outcome.map_err(Error::RolloutServers)?, waiting.elapsed());
-        let mut rolled_out = RolloutBatch { warnings: std::mem::take(&mut batch.warnings), ..RolloutBatch::default() };
-        rolled_out.metrics = metrics(&batch, policy.version, [published, waited.as_secs_f64()]);
+        let metrics = metrics(&batch, policy.version, [published, waited.as_secs_f64()]);
+        let (metrics, warnings) = (metrics.iter().filter_map(LoggedMetric::new).collect(), std::mem::take(&mut batch.warnings));
         let vocabulary = policy.policy.architecture().vocab_size;
-        let mut number = 0;
+        let mut rollouts = Vec::new();
         for done in batch.done {
             for completion in done.completions {
                 if let Some(token) = completion.tokens.iter().find(|token| **token as usize >= vocabulary) {
@@ -174,7 +197,8 @@ impl RolloutSource for Servers {
                         format!("a server sampled token {token}, and the model has {vocabulary}: it serves another model");
                     return Err(Error::RolloutServers(detail));
                 }
-                rolled_out.rollouts.push(Rollout {
+                let number = rollouts.len();
+                rollouts.push(Rollout {
                     prompt: number / request.samples,
                     sample: number % request.samples,
                     tokens: completion.tokens,
@@ -183,14 +207,50 @@ impl RolloutSource for Servers {
                     policy_version: done.version,
                     ..Rollout::default()
                 });
-                number += 1;
             }
         }
-        Ok(rolled_out)
+        Ok(Written { rollouts, metrics, warnings })
+    }
+
+    /// Returns this rank's part of the completions, and on the first rank what was measured.
+    fn own_part(&self, written: Written, request: &RolloutRequest<'_>) -> Result<RolloutBatch> {
+        let counts = self.world.gather("numbers of prompts", request.prompts.len())?;
+        let first: usize = counts[..self.world.rank()].iter().sum();
+        let own = first..first + request.prompts.len();
+        let Written { rollouts, metrics, warnings } = written;
+        let rollouts = rollouts.into_iter().filter(|rollout| own.contains(&rollout.prompt));
+        Ok(RolloutBatch {
+            rollouts: rollouts.map(|rollout| Rollout { prompt: rollout.prompt - first, ..rollout }).collect(),
+            metrics: self.world.once(metrics).map(LoggedMetric::into_metric).collect(),
+            warnings: self.world.once(warnings).collect(),
+            elsewhere: true,
+            ..RolloutBatch::default()
+        })
+    }
+}
+
+impl RolloutSource for Servers {
+    fn roll_out(&mut self, request: &RolloutRequest<'_>, policy: PolicyVersion<'_>) -> Result<RolloutBatch> {
+        let prompts = self.all_prompts(request)?;
+        if prompts.is_empty() {
+            return Ok(RolloutBatch::default());
+        }
+        let _task = Task::new(Activity::Generating);
+        let world = self.world.clone();
+        let written = world.broadcast("completions of rollout servers", || {
+            let begun = self.running.as_mut().and_then(|running| running.begun.remove(&request.generation));
+            let submitted = begun.map_or_else(|| self.submit(&prompts, request, policy), Ok)?;
+            self.written(submitted, request, policy)
+        })?;
+        self.own_part(written, request)
     }
 
     fn begin(&mut self, request: &RolloutRequest<'_>, policy: PolicyVersion<'_>) -> Result<()> {
-        let submitted = self.submit(request, policy)?;
+        let prompts = self.all_prompts(request)?;
+        if !self.world.is_first() {
+            return Ok(());
+        }
+        let submitted = self.submit(&prompts, request, policy)?;
         if let Some(running) = &mut self.running {
             running.begun.insert(request.generation, submitted);
         }

@@ -1,7 +1,6 @@
 //! What `rlhost swap` and the page have put into a run's inbox: files named `<plugin>@<request>`, of which only the newest of each plugin
 //! matters.
 
-use super::watching::Asker;
 use crate::run::PluginRequest;
 use std::collections::BTreeMap;
 use std::fs;
@@ -69,6 +68,16 @@ impl Request {
     fn beside(&self) -> PathBuf {
         self.path.with_extension(PluginRequest::BESIDE)
     }
+}
+
+/// Who sent a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Asker {
+    /// The request's name.
+    pub request: String,
+    pub by: Option<String>,
+    /// Whether the request has all settings of the plugin.
+    pub sets: bool,
 }
 
 /// The requests in the inbox.

@@ -1,6 +1,6 @@
 //! The watching thread: detects changed files, reads them once they are complete, loads and tries them, and proposes swaps.
 
-use super::requests::{Inbox, Request};
+use super::requests::{Asker, Inbox, Request};
 use super::slots::{Board, Chosen, Slot};
 use super::version::Version;
 use crate::config::{self, Config, OnError, Overrides, PluginEntry, STACK, files, printable, printable_path};
@@ -45,16 +45,6 @@ pub(super) enum Trigger {
     Settings,
     /// `rlhost swap` or the page sent it.
     Request(Asker),
-}
-
-/// Who sent a request.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Asker {
-    /// The request's name.
-    pub request: String,
-    pub by: Option<String>,
-    /// Whether the request has all settings of the plugin.
-    pub sets: bool,
 }
 
 impl Trigger {

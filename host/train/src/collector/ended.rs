@@ -1,0 +1,129 @@
+//! Episodes of a generation that have ended before the others. Each is on disk at once, so that a run that is killed does not have it
+//! played again.
+
+use super::author::{Author, short};
+use crate::config::printable_path;
+use crate::dataset::Prompt;
+use crate::episode::Episode;
+use crate::model::Architecture;
+use crate::plugin::Metric;
+use crate::rollout::Rollout;
+use crate::rollout_log::{Entry, Generation, Key, LoggedMetric, RolloutLog};
+use crate::stored_rollouts::fault_of;
+use sha2::{Digest, Sha256};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// An episode that has ended.
+pub(crate) struct EndedEpisode {
+    /// What was sampled. Its prompt and sample are those of the generation.
+    pub rollout: Rollout,
+    /// Its outcome.
+    pub episode: Episode,
+    /// What is logged of it.
+    pub metrics: Vec<Metric>,
+}
+
+/// Where the ended episodes of a generation are kept.
+pub(crate) struct EndedEpisodes {
+    kept: Mutex<Episodes>,
+    author: Author,
+    generation: u64,
+    /// Digest of what determines completions besides weights and prompts.
+    sampling: String,
+    architecture: Architecture,
+}
+
+struct Episodes {
+    log: RolloutLog,
+    /// Whether it was said that they can't be kept.
+    warned: bool,
+    found: usize,
+}
+
+impl EndedEpisodes {
+    /// Keeps the episodes of a generation of this policy in a log of their own.
+    pub(super) fn new(log: RolloutLog, author: Author, generation: u64, sampling: String, architecture: Architecture) -> Self {
+        let kept = Mutex::new(Episodes { log, warned: false, found: 0 });
+        Self { kept, author, generation, sampling, architecture }
+    }
+
+    /// Returns the log, and the number of episodes that were found in it.
+    pub(super) fn into_log(self) -> (RolloutLog, usize) {
+        let Episodes { log, found, .. } = self.kept.into_inner().unwrap_or_else(PoisonError::into_inner);
+        (log, found)
+    }
+
+    /// Returns an episode of this prompt that had ended before the run was interrupted.
+    pub(super) fn find(&self, prompt: &Prompt, sample: usize) -> Option<EndedEpisode> {
+        let mut kept = self.lock();
+        let entry = kept.log.find(&self.key(prompt, sample))?.clone();
+        if !self.author.wrote(&entry) || entry.prompts != digest(prompt) || entry.sampling != self.sampling {
+            return None;
+        }
+        let read = kept.log.read(&entry).map_err(|error| error.to_string()).and_then(|generation| self.only(generation, prompt));
+        match read {
+            Ok(episode) => {
+                kept.found += 1;
+                Some(episode)
+            }
+            Err(detail) => {
+                tracing::warn!("{}: {detail}; the episode is played again", printable_path(kept.log.folder()));
+                None
+            }
+        }
+    }
+
+    /// Returns the only completion of a file.
+    fn only(&self, generation: Generation, prompt: &Prompt) -> Result<EndedEpisode, String> {
+        let Generation { mut rollouts, mut episodes, metrics } = generation;
+        let (Some(rollout), Some(episode), true, true) =
+            (rollouts.pop(), episodes.pop(), rollouts.is_empty(), episodes.is_empty())
+        else {
+            return Err("a file has not one episode".into());
+        };
+        match fault_of(&rollout, &prompt.tokens, &self.architecture) {
+            Some(fault) => Err(format!("an episode {fault}")),
+            None if episode.rewards.len() != episode.turns.len() => Err("an episode has not a reward for each turn".into()),
+            None => Ok(EndedEpisode { rollout, episode, metrics: metrics.into_iter().map(LoggedMetric::into_metric).collect() }),
+        }
+    }
+
+    /// Keeps an episode of this prompt. One that can't be written costs no more than that it would be played again.
+    pub(super) fn keep(&self, prompt: &Prompt, sample: usize, ended: &EndedEpisode) {
+        let generation = Generation {
+            rollouts: vec![ended.rollout.clone()],
+            episodes: vec![ended.episode.clone()],
+            metrics: ended.metrics.iter().filter_map(LoggedMetric::new).collect(),
+        };
+        let entry = |sha256| Entry {
+            key: self.key(prompt, sample),
+            version: self.author.version,
+            weights: self.author.weights.clone(),
+            prompts: digest(prompt),
+            sampling: self.sampling.clone(),
+            completions: 1,
+            sha256,
+        };
+        let mut kept = self.lock();
+        if let Err(error) = kept.log.append(&generation, entry)
+            && !std::mem::replace(&mut kept.warned, true)
+        {
+            tracing::warn!("{error}; episodes that have ended would be played again by a resumed run");
+        }
+    }
+
+    fn key(&self, prompt: &Prompt, sample: usize) -> Key {
+        Key::Episode { generation: self.generation, row: prompt.row as u64, sample: sample as u64 }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Episodes> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Returns the digest of a prompt's tokens.
+fn digest(prompt: &Prompt) -> String {
+    let mut hash = Sha256::new();
+    prompt.tokens.iter().for_each(|token| hash.update(token.to_le_bytes()));
+    short(hash)
+}

@@ -1,0 +1,320 @@
+//! A source whose rollouts are kept in the run's log, so that a resumed run trains on those that its policy has written before.
+
+use super::author::{Author, WeightsDigest, short};
+use super::ended::EndedEpisodes;
+use super::source::{Home, PolicyVersion, RolloutBatch, RolloutRequest, RolloutSource, SavedPlace};
+use crate::config::words::counted;
+use crate::config::RolloutLog as Kept;
+use crate::dataset::Prompt;
+use crate::dist::World;
+use crate::model::{Policy, PromptPass};
+use crate::phase::Phase;
+use crate::rollout_log::{Entry, Generation, Key, LoggedMetric, RolloutLog};
+use crate::run::RunFiles;
+use crate::stored_rollouts::fault_of;
+use crate::{Error, Result};
+use sha2::{Digest, Sha256};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// Keeps a log of what another source writes. A generation that is in the log already, and that a policy of the same weights has written for
+/// the same prompts, is read instead.
+pub(super) struct Logged {
+    source: Box<dyn RolloutSource>,
+    kept: Kept,
+    /// What determines completions besides the request.
+    limits: String,
+    /// The step that the run resumed from, or 0.
+    first_version: u64,
+    world: Rc<World>,
+    /// Of the first rank.
+    log: Option<RolloutLog>,
+    weights: WeightsDigest,
+    /// Episodes of this rank that have ended in the generation under way.
+    episodes: Option<RolloutLog>,
+    /// Generations that were begun ahead, or that are in the log and need not be.
+    begun: BTreeMap<u64, Begun>,
+    /// Places of checkpoints that may not be on disk yet.
+    saves: Vec<SavedPlace>,
+}
+
+/// A generation that was begun ahead.
+enum Begun {
+    /// The source writes it with this version of the policy.
+    Writing(Author),
+    /// It is in the log.
+    Logged,
+}
+
+/// What all ranks' requests for a generation have in common.
+pub(super) struct Identity {
+    pub key: Key,
+    /// Digest of all prompts.
+    pub prompts: String,
+    /// The number of prompts of the ranks before this one, and of all.
+    first: usize,
+    all: usize,
+}
+
+impl Identity {
+    /// Identifies a generation, of which each rank requests a part.
+    ///
+    /// # Errors
+    /// If another rank has failed.
+    pub(super) fn new(request: &RolloutRequest<'_>, version: u64, world: &World) -> Result<Self> {
+        let digest = |prompt: &Arc<Prompt>| {
+            let mut hash = Sha256::new();
+            hash.update((prompt.row as u64).to_le_bytes());
+            prompt.tokens.iter().for_each(|token| hash.update(token.to_le_bytes()));
+            <[u8; 32]>::from(hash.finalize())
+        };
+        let ranks = world.gather("prompts of a generation", request.prompts.iter().map(digest).collect::<Vec<_>>())?;
+        let first = ranks.iter().take(world.rank()).map(Vec::len).sum();
+        let all = ranks.iter().map(Vec::len).sum();
+        let mut hash = Sha256::new();
+        ranks.iter().flatten().for_each(|digest| hash.update(digest));
+        let (prompts, generation) = (short(hash), request.generation);
+        let key = match request.phase {
+            Phase::Train => Key::Train { generation },
+            Phase::Eval => Key::Eval { generation, step: version, of: prompts.clone() },
+        };
+        Ok(Self { key, prompts, first, all })
+    }
+
+    /// Returns this rank's part of a generation of the log.
+    ///
+    /// # Errors
+    /// Says what does not fit, if the generation is not one of these prompts and this policy.
+    pub(super) fn own_part(
+        &self,
+        generation: Generation,
+        request: &RolloutRequest<'_>,
+        policy: &Policy,
+        world: &World,
+    ) -> std::result::Result<RolloutBatch, String> {
+        let Generation { rollouts, episodes, metrics } = generation;
+        let rows = self.all * request.samples;
+        let in_order = rollouts.iter().enumerate().all(|(row, rollout)| rollout.prompt == row / request.samples.max(1));
+        if rollouts.len() != rows || !in_order {
+            return Err(format!("it has {} completions instead of {rows}, or in another order", rollouts.len()));
+        }
+        if !episodes.is_empty() && episodes.len() != rows {
+            return Err(format!("it has {} episodes of {rows} completions", episodes.len()));
+        }
+        if let Some(row) = episodes.iter().position(|episode| episode.rewards.len() != episode.turns.len()) {
+            return Err(format!("the episode of completion {row} has not a reward for each turn"));
+        }
+        let range = self.first * request.samples..(self.first + request.prompts.len()) * request.samples;
+        let mut batch = RolloutBatch { elsewhere: true, ..RolloutBatch::default() };
+        for (row, mut rollout) in rollouts.into_iter().enumerate().filter(|(row, _)| range.contains(row)) {
+            rollout.prompt -= self.first;
+            let prompt = &request.prompts[rollout.prompt].tokens;
+            if let Some(fault) = fault_of(&rollout, prompt, policy.architecture()) {
+                return Err(format!("completion {row} {fault}"));
+            }
+            batch.rollouts.push(rollout);
+        }
+        batch.episodes =
+            episodes.into_iter().enumerate().filter(|(row, _)| range.contains(row)).map(|(_, episode)| episode).collect();
+        batch.metrics = world.once(metrics).map(LoggedMetric::into_metric).collect();
+        Ok(batch)
+    }
+}
+
+/// Returns the folder of this rank's episodes of a generation that is under way.
+fn unfinished(run: &Path, world: &World) -> PathBuf {
+    RunFiles(run).rollouts().join(format!("unfinished-{}", world.rank()))
+}
+
+impl Logged {
+    /// Creates a source that logs what `source` writes for a run; `limits` is what determines completions besides requests.
+    ///
+    /// # Errors
+    /// If there is a log that can't be read.
+    pub(super) fn new(source: Box<dyn RolloutSource>, home: &Home, kept: Kept, limits: String, world: Rc<World>) -> Result<Self> {
+        let log = world.is_first().then(|| RolloutLog::open(RunFiles(&home.folder).rollouts())).transpose()?;
+        let episodes = Some(RolloutLog::open(unfinished(&home.folder, &world))?);
+        let (weights, begun, saves) = (WeightsDigest::default(), BTreeMap::new(), Vec::new());
+        Ok(Self { source, kept, limits, first_version: home.first_step, world, log, weights, episodes, begun, saves })
+    }
+
+    /// Returns the digest of what determines completions besides weights and prompts.
+    fn digest_of_sampling(&self, request: &RolloutRequest<'_>) -> String {
+        let RolloutRequest { samples, sampling, logp_temperature, .. } = request;
+        let mut hash = Sha256::new();
+        hash.update(format!("{samples} {sampling:?} {logp_temperature} {}", self.limits));
+        short(hash)
+    }
+
+    /// Returns whether the log has this generation, for the same prompts and from this policy or, if it was begun ahead, from one that the
+    /// run had before it resumed. If another policy has written it, the run has taken another way from here on, and forgets what came after.
+    fn is_logged(&mut self, identity: &Identity, sampling: &str, author: &Author) -> Result<bool> {
+        let (log, first_version) = (&mut self.log, self.first_version);
+        self.world.broadcast("whether a generation is in the rollout log", || {
+            let Some(log) = log else { return Ok(false) };
+            let Some(entry) = log.find(&identity.key) else { return Ok(false) };
+            let is_own = author.wrote(entry) || entry.version < first_version && matches!(entry.key, Key::Train { .. });
+            let fits = is_own && entry.prompts == identity.prompts && entry.sampling == sampling;
+            if !fits {
+                log.forget_since(author.version)?;
+            }
+            Ok(fits)
+        })
+    }
+
+    /// Reads this rank's part of a generation; none if its file is gone or damaged, which costs only that it is written again.
+    fn read(&self, identity: &Identity, request: &RolloutRequest<'_>, policy: &Policy) -> Result<Option<RolloutBatch>> {
+        let generation: Option<Generation> = self.world.broadcast("a generation of the rollout log", || {
+            let entry = self.log.as_ref().and_then(|log| Some((log, log.find(&identity.key)?)));
+            let read = entry.map(|(log, entry)| log.read(entry)).transpose();
+            read.or_else(|error| {
+                tracing::warn!("{error}; its completions are written again");
+                Ok::<_, Error>(None)
+            })
+        })?;
+        let Some(generation) = generation else { return Ok(None) };
+        let completions = generation.rollouts.len();
+        let batch = identity.own_part(generation, request, policy, &self.world).map_err(|detail| {
+            let folder = self.log.as_ref().map_or(Path::new("rollouts"), RolloutLog::folder);
+            Error::unusable(folder, format!("{}: {detail}", identity.key))
+        })?;
+        if matches!(identity.key, Key::Train { .. }) && self.world.is_first() {
+            tracing::info!("{}: {completions} completions from the run's log", identity.key);
+        }
+        Ok(Some(batch))
+    }
+
+    /// Has the source write a generation. Episodes of it that had ended before the run was interrupted are not played again.
+    fn write(
+        &mut self,
+        request: &RolloutRequest<'_>,
+        policy: PolicyVersion<'_>,
+        sampling: &str,
+        author: &Author,
+    ) -> Result<RolloutBatch> {
+        let log = if request.phase == Phase::Train { self.episodes.take() } else { None };
+        let Some(log) = log else { return self.source.roll_out(request, policy) };
+        let architecture = policy.policy.architecture().clone();
+        let ended = EndedEpisodes::new(log, author.clone(), request.generation, sampling.to_owned(), architecture);
+        let batch = self.source.roll_out(&RolloutRequest { ended: Some(&ended), ..*request }, policy);
+        let (log, found) = ended.into_log();
+        self.episodes = Some(log);
+        if found > 0 {
+            tracing::info!("generation {}: {} had ended before", request.generation, counted(found as u64, "episode"));
+        }
+        batch
+    }
+
+    /// Adds a generation to the log: the ranks' parts together.
+    fn append(&mut self, identity: Identity, sampling: String, author: Author, batch: &RolloutBatch) -> Result<()> {
+        let mut rollouts = batch.rollouts.clone();
+        rollouts.iter_mut().for_each(|rollout| rollout.prompt += identity.first);
+        let own = Generation {
+            rollouts,
+            episodes: batch.episodes.clone(),
+            metrics: batch.metrics.iter().filter_map(LoggedMetric::new).collect(),
+        };
+        let (parts, key) = (self.world.gather("a generation to log", own)?, identity.key.clone());
+        if let Some(log) = &mut self.log {
+            append_parts(log, parts, identity, sampling, author)?;
+        }
+        match &mut self.episodes {
+            Some(episodes) if matches!(key, Key::Train { .. }) => episodes.clear(),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Adds the ranks' parts of a generation to the log.
+fn append_parts(
+    log: &mut RolloutLog,
+    parts: Vec<Generation>,
+    identity: Identity,
+    sampling: String,
+    author: Author,
+) -> Result<()> {
+    let mut generation = Generation::default();
+    for mut part in parts {
+        generation.rollouts.append(&mut part.rollouts);
+        generation.episodes.append(&mut part.episodes);
+        generation.metrics.append(&mut part.metrics);
+    }
+    let Identity { key, prompts, .. } = identity;
+    // The run ends on these, and somebody will see to their agent first.
+    if !generation.episodes.is_empty() && generation.episodes.iter().all(|episode| episode.failed.is_some()) {
+        return Ok(());
+    }
+    let completions = generation.rollouts.len();
+    let Author { version, weights } = author;
+    log.append(&generation, |sha256| Entry { key, version, weights, prompts, sampling, completions, sha256 })
+}
+
+impl RolloutSource for Logged {
+    fn roll_out(&mut self, request: &RolloutRequest<'_>, policy: PolicyVersion<'_>) -> Result<RolloutBatch> {
+        let identity = Identity::new(request, policy.version, &self.world)?;
+        let sampling = self.digest_of_sampling(request);
+        let begun = if request.phase == Phase::Train { self.begun.remove(&request.generation) } else { None };
+        let (author, is_logged) = match begun {
+            Some(Begun::Writing(author)) => (author, false),
+            Some(Begun::Logged) => (self.weights.author(policy.policy, policy.version)?, true),
+            None => {
+                let author = self.weights.author(policy.policy, policy.version)?;
+                let is_logged = self.is_logged(&identity, &sampling, &author)?;
+                (author, is_logged)
+            }
+        };
+        if is_logged && let Some(batch) = self.read(&identity, request, policy.policy)? {
+            return Ok(batch);
+        }
+        let batch = self.write(request, policy, &sampling, &author)?;
+        self.append(identity, sampling, author, &batch)?;
+        Ok(batch)
+    }
+
+    fn begin(&mut self, request: &RolloutRequest<'_>, policy: PolicyVersion<'_>) -> Result<()> {
+        let identity = Identity::new(request, policy.version, &self.world)?;
+        let author = self.weights.author(policy.policy, policy.version)?;
+        let begun = if self.is_logged(&identity, &self.digest_of_sampling(request), &author)? {
+            Begun::Logged
+        } else {
+            self.source.begin(request, policy)?;
+            Begun::Writing(author)
+        };
+        self.begun.insert(request.generation, begun);
+        Ok(())
+    }
+
+    fn forget_begun(&mut self) {
+        self.begun.clear();
+        self.source.forget_begun();
+    }
+
+    fn take_prompt_pass(&mut self, prompts: &[Arc<Prompt>], version: u64) -> Option<PromptPass> {
+        self.source.take_prompt_pass(prompts, version)
+    }
+
+    fn saving(&mut self, place: SavedPlace, is_saved: &dyn Fn(u64) -> bool) -> Result<()> {
+        if self.kept != Kept::Unsaved {
+            return Ok(());
+        }
+        let saved = self.saves.iter().rposition(|earlier| is_saved(earlier.step));
+        if let (Some(saved), Some(log)) = (saved.map(|at| self.saves[at]), &mut self.log) {
+            log.forget_before(saved.generation, saved.step)?;
+            self.saves.retain(|earlier| earlier.step >= saved.step);
+        }
+        self.saves.push(place);
+        Ok(())
+    }
+
+    fn follow(&mut self, run: &Path) {
+        if let Some(log) = &mut self.log {
+            log.follow(RunFiles(run).rollouts());
+        }
+        if let Some(episodes) = &mut self.episodes {
+            episodes.follow(unfinished(run, &self.world));
+        }
+        self.source.follow(run);
+    }
+}

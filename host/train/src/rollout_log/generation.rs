@@ -1,0 +1,105 @@
+//! The completions of a generation as a file: tensors with tokens and log-probabilities, which other programs read too, and
+//! everything else as JSON in the tensor `manifest`.
+
+use crate::episode::Episode;
+use crate::plugin::{self, Metric};
+use crate::rollout::Rollout;
+use crate::stored_rollouts::{self, Tensors, of_u8, take};
+use candle_core::{Device, Tensor};
+use serde::{Deserialize, Serialize};
+
+const MANIFEST: &str = "manifest";
+const LOGP: &str = "logp";
+
+/// The completions of a generation, those of all ranks together.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
+pub(crate) struct Generation {
+    /// The completions in the order of their prompts; `prompt` is an index among all prompts of the generation.
+    pub rollouts: Vec<Rollout>,
+    /// The outcome of each completion's episode; empty without episodes.
+    pub episodes: Vec<Episode>,
+    /// What was measured while they were written.
+    pub metrics: Vec<LoggedMetric>,
+}
+
+/// A metric of what wrote the completions.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+pub(crate) struct LoggedMetric {
+    name: String,
+    value: f64,
+    weight: f64,
+    reduction: Reduction,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Reduction {
+    Mean,
+    Sum,
+    Min,
+    Max,
+}
+
+impl LoggedMetric {
+    /// Copies a metric; none if its value is not finite, which JSON can't say.
+    pub(crate) fn new(metric: &Metric) -> Option<Self> {
+        let Metric { name, value, weight, reduction } = metric;
+        let reduction = match reduction {
+            plugin::Reduction::Mean => Reduction::Mean,
+            plugin::Reduction::Sum => Reduction::Sum,
+            plugin::Reduction::Min => Reduction::Min,
+            plugin::Reduction::Max => Reduction::Max,
+        };
+        (value.is_finite() && weight.is_finite()).then(|| Self { name: name.clone(), value: *value, weight: *weight, reduction })
+    }
+
+    /// Returns the metric.
+    pub(crate) fn into_metric(self) -> Metric {
+        let reduction = match self.reduction {
+            Reduction::Mean => plugin::Reduction::Mean,
+            Reduction::Sum => plugin::Reduction::Sum,
+            Reduction::Min => plugin::Reduction::Min,
+            Reduction::Max => plugin::Reduction::Max,
+        };
+        Metric { name: self.name, value: self.value, weight: self.weight, reduction }
+    }
+}
+
+impl Generation {
+    /// Returns the bytes of its file, which are the same for equal completions.
+    ///
+    /// # Errors
+    /// If they can't be made.
+    pub(super) fn to_bytes(&self) -> Result<Vec<u8>, String> {
+        let manifest = Self {
+            rollouts: self.rollouts.iter().map(stored_rollouts::without_numbers).collect(),
+            episodes: self.episodes.clone(),
+            metrics: self.metrics.clone(),
+        };
+        let manifest = serde_json::to_vec(&manifest).map_err(|e| e.to_string())?;
+        let encode = || {
+            let mut tensors = Tensors::new();
+            stored_rollouts::add(&self.rollouts, "", &mut tensors)?;
+            let logp: Vec<f32> = self.rollouts.iter().flat_map(|rollout| rollout.logp.iter().copied()).collect();
+            tensors.insert(LOGP.to_owned(), Tensor::new(logp, &Device::Cpu)?);
+            tensors.insert(MANIFEST.to_owned(), Tensor::new(manifest, &Device::Cpu)?);
+            Ok::<Tensors, candle_core::Error>(tensors)
+        };
+        let tensors = encode().map_err(|e| e.to_string())?;
+        safetensors::serialize(&tensors, None).map_err(|e| e.to_string())
+    }
+
+    /// Reads the bytes of a file.
+    ///
+    /// # Errors
+    /// If they are not those of a generation.
+    pub(super) fn parse(bytes: &[u8]) -> Result<Self, String> {
+        let mut tensors = candle_core::safetensors::load_buffer(bytes, &Device::Cpu).map_err(|e| e.to_string())?;
+        let manifest = of_u8(take(&mut tensors, MANIFEST)?)?;
+        let mut generation: Self = serde_json::from_slice(&manifest).map_err(|e| format!("its manifest: {e}"))?;
+        stored_rollouts::fill(&mut generation.rollouts, "", &mut tensors)?;
+        let logp = take(&mut tensors, LOGP)?.to_vec1::<f32>().map_err(|e| e.to_string())?;
+        stored_rollouts::divide(&mut generation.rollouts, &logp)?;
+        Ok(generation)
+    }
+}

@@ -1,0 +1,337 @@
+//! The log of a run's rollouts: the completions of each generation in a file that is named by its SHA-256, and a line about each.
+//!
+//! What an agent or an inference server writes can't be computed again. With its log, a run that resumes trains on the completions that it
+//! had, and a replay trains on all of them without whoever wrote them.
+
+mod generation;
+
+pub(super) use generation::{Generation, LoggedMetric};
+
+use super::journal::put;
+use super::{Error, Result};
+use crate::config::words::counted;
+use crate::config::{files, hex, json_lines, printable_path};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+use std::collections::HashMap;
+use std::fmt;
+use std::fs;
+use std::io::{ErrorKind, Write};
+use std::path::{Path, PathBuf};
+
+/// The file with a line for each generation.
+const INDEX: &str = "log.jsonl";
+
+/// What the names of generations' files end with.
+const EXTENSION: &str = ".safetensors";
+
+/// Largest file of a generation, in bytes.
+const LARGEST: u64 = 4 << 30;
+
+/// What tells generations apart.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Deserialize, Serialize)]
+#[serde(tag = "phase", rename_all = "lowercase")]
+pub(super) enum Key {
+    /// A generation that is trained on.
+    Train {
+        /// Its number.
+        generation: u64,
+    },
+    /// Completions of some prompts of an evaluation, or samples that are shown.
+    Eval {
+        /// Distinguishes evaluations from samples.
+        generation: u64,
+        /// Number of updates before it.
+        step: u64,
+        /// Digest of the prompts.
+        of: String,
+    },
+    /// An episode of a generation that is under way.
+    Episode {
+        /// The generation's number.
+        generation: u64,
+        /// The row of its prompt.
+        row: u64,
+        /// Its index among the row's completions.
+        sample: u64,
+    },
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Train { generation } => write!(f, "generation {generation}"),
+            Self::Episode { generation, row, sample } => write!(f, "episode {sample} of row {row} in generation {generation}"),
+            Self::Eval { step, .. } => write!(f, "an evaluation of step {step}"),
+        }
+    }
+}
+
+/// A line of the log.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+pub(super) struct Entry {
+    /// What tells it apart.
+    #[serde(flatten)]
+    pub key: Key,
+    /// Number of updates that made the policy with which its completions were begun.
+    pub version: u64,
+    /// Checksum of that policy's trained weights.
+    pub weights: String,
+    /// Digest of its prompts' rows and tokens.
+    pub prompts: String,
+    /// Digest of what else determines its completions: sampling parameters and limits.
+    pub sampling: String,
+    /// Number of completions.
+    pub completions: usize,
+    /// SHA-256 of its file.
+    pub sha256: String,
+}
+
+/// The log of a run's rollouts.
+pub(super) struct RolloutLog {
+    folder: PathBuf,
+    entries: HashMap<Key, Entry>,
+}
+
+impl RolloutLog {
+    /// Opens the log in this folder, which is created with the first generation.
+    ///
+    /// # Errors
+    /// If a log is there and can't be read.
+    pub(super) fn open(folder: PathBuf) -> Result<Self> {
+        let index = folder.join(INDEX);
+        let mut entries = HashMap::new();
+        let mut unknown = 0;
+        let take = |line| match serde_json::from_value::<Entry>(Value::Object(line)) {
+            Ok(entry) if is_digest(&entry.sha256) => drop(entries.insert(entry.key.clone(), entry)),
+            _ => unknown += 1,
+        };
+        match json_lines::each(&index, take) {
+            Ok(unread) => {
+                unread.notes(INDEX).iter().for_each(|note| tracing::warn!("{}: {note}", printable_path(&folder)));
+                if unknown > 0 {
+                    tracing::warn!("{}: {} can't be read", printable_path(&index), counted(unknown, "line"));
+                }
+            }
+            Err(e) if e.kind() == ErrorKind::NotFound => {}
+            Err(e) => return Err(Error::unusable(&index, e)),
+        }
+        Ok(Self { folder, entries })
+    }
+
+    /// Returns the log's folder.
+    pub(super) fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Continues in another place, where the folder has gone.
+    pub(super) fn follow(&mut self, folder: PathBuf) {
+        self.folder = folder;
+    }
+
+    /// Returns the line of a generation.
+    pub(super) fn find(&self, key: &Key) -> Option<&Entry> {
+        self.entries.get(key)
+    }
+
+    /// Returns how many generations that were trained on follow one another from the first.
+    pub(super) fn generations(&self) -> u64 {
+        (0..).find(|&generation| !self.entries.contains_key(&Key::Train { generation })).unwrap_or_default()
+    }
+
+    /// Reads the completions of a generation.
+    ///
+    /// # Errors
+    /// If its file is missing or is not what was written.
+    pub(super) fn read(&self, entry: &Entry) -> Result<Generation> {
+        let file = self.file(&entry.sha256);
+        let bytes = files::read(&file, LARGEST).map_err(|e| Error::unusable(&file, e))?;
+        if hex(&Sha256::digest(&bytes)) != entry.sha256 {
+            return Err(Error::unusable(&file, "its SHA-256 is not the one in its name: it was damaged or changed"));
+        }
+        Generation::parse(&bytes).map_err(|detail| Error::unusable(&file, detail))
+    }
+
+    /// Writes the completions of a generation, and then its line, both through to the disk. A generation of the same key gives way.
+    ///
+    /// # Errors
+    /// If they can't be written.
+    pub(super) fn append(&mut self, generation: &Generation, entry: impl FnOnce(String) -> Entry) -> Result<()> {
+        let fail = |path: &Path| {
+            let path = path.to_owned();
+            |source| Error::Write { path, source }
+        };
+        for folder in self.folder.parent().into_iter().chain([self.folder.as_path()]) {
+            files::own_folder(folder).map_err(fail(folder))?;
+        }
+        let bytes = generation.to_bytes().map_err(|detail| fail(&self.folder)(std::io::Error::other(detail)))?;
+        let entry = entry(hex(&Sha256::digest(&bytes)));
+        let file = self.file(&entry.sha256);
+        let mut temporary = files::temporary_in(&self.folder).map_err(fail(&file))?;
+        temporary.write_all(&bytes).and_then(|()| temporary.as_file().sync_data()).map_err(fail(&file))?;
+        temporary.persist(&file).map_err(|e| fail(&file)(e.error))?;
+        let index = self.folder.join(INDEX);
+        let mut line = line_of(&entry)?;
+        line.push('\n');
+        let mut lines = files::own(&index, fs::File::options().append(true)).map_err(fail(&index))?;
+        lines.write_all(line.as_bytes()).and_then(|()| lines.sync_data()).map_err(fail(&index))?;
+        if let Some(before) = self.entries.insert(entry.key.clone(), entry) {
+            self.remove(&before);
+        }
+        Ok(())
+    }
+
+    /// Forgets the generations that training began before generation number `generation`, and evaluations of versions of the policy before
+    /// `version`.
+    ///
+    /// # Errors
+    /// If the lines can't be written again.
+    pub(super) fn forget_before(&mut self, generation: u64, version: u64) -> Result<()> {
+        self.retain(|entry| match &entry.key {
+            Key::Train { generation: own } => *own >= generation,
+            Key::Eval { step, .. } => *step >= version,
+            Key::Episode { generation: own, .. } => *own >= generation,
+        })
+    }
+
+    /// Forgets what this version of the policy and later ones wrote.
+    ///
+    /// # Errors
+    /// If the lines can't be written again.
+    pub(super) fn forget_since(&mut self, version: u64) -> Result<()> {
+        self.retain(|entry| entry.version < version)
+    }
+
+    /// Forgets everything.
+    ///
+    /// # Errors
+    /// If the lines can't be written again.
+    pub(super) fn clear(&mut self) -> Result<()> {
+        self.retain(|_| false)
+    }
+
+    fn retain(&mut self, stays: impl Fn(&Entry) -> bool) -> Result<()> {
+        let (left, gone): (HashMap<_, _>, Vec<_>) = {
+            let (left, gone): (Vec<_>, Vec<_>) = self.entries.drain().partition(|(_, entry)| stays(entry));
+            (left.into_iter().collect(), gone.into_iter().map(|(_, entry)| entry).collect())
+        };
+        self.entries = left;
+        if gone.is_empty() {
+            return Ok(());
+        }
+        let mut entries: Vec<&Entry> = self.entries.values().collect();
+        entries.sort_by_key(|entry| entry.version);
+        let lines = entries.into_iter().map(|entry| Ok(line_of(entry)? + "\n")).collect::<Result<String>>()?;
+        put(&self.folder.join(INDEX), lines.as_bytes())?;
+        gone.iter().for_each(|entry| self.remove(entry));
+        Ok(())
+    }
+
+    fn file(&self, sha256: &str) -> PathBuf {
+        self.folder.join(format!("{sha256}{EXTENSION}"))
+    }
+
+    /// Removes the file of an entry that is no longer in the log, unless another entry has the same completions.
+    fn remove(&self, entry: &Entry) {
+        if self.entries.values().any(|other| other.sha256 == entry.sha256) {
+            return;
+        }
+        let file = self.file(&entry.sha256);
+        if let Err(e) = fs::remove_file(&file)
+            && e.kind() != ErrorKind::NotFound
+        {
+            tracing::warn!("{} is no longer needed and can't be removed: {e}", printable_path(&file));
+        }
+    }
+}
+
+fn line_of(entry: &Entry) -> Result<String> {
+    serde_json::to_string(entry).map_err(|e| Error::encoding("a line of the rollout log", &e))
+}
+
+/// Returns whether a text can be a SHA-256, and so the name of a file in the log's folder.
+fn is_digest(text: &str) -> bool {
+    text.len() == 64 && text.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::episode::Episode;
+    use crate::rollout::Rollout;
+
+    fn generation(token: u32) -> Generation {
+        let rollout = Rollout { tokens: vec![token, 2], logp: vec![-0.1, f32::MIN_POSITIVE], ..Rollout::default() };
+        Generation { rollouts: vec![rollout], episodes: vec![Episode::default()], metrics: Vec::new() }
+    }
+
+    fn append(log: &mut RolloutLog, key: Key, version: u64, token: u32) {
+        let entry = |sha256| Entry {
+            key,
+            version,
+            weights: "w".into(),
+            prompts: "p".into(),
+            sampling: "s".into(),
+            completions: 1,
+            sha256,
+        };
+        log.append(&generation(token), entry).unwrap();
+    }
+
+    fn files(folder: &Path) -> usize {
+        fs::read_dir(folder).unwrap().filter(|f| f.as_ref().unwrap().file_name().to_str().unwrap().ends_with(EXTENSION)).count()
+    }
+
+    #[test]
+    fn a_log_is_read_as_it_was_written_and_a_key_has_one_generation() {
+        let place = tempfile::tempdir().unwrap();
+        let folder = place.path().join("rollouts");
+        let mut log = RolloutLog::open(folder.clone()).unwrap();
+        append(&mut log, Key::Train { generation: 0 }, 0, 5);
+        append(&mut log, Key::Train { generation: 1 }, 1, 6);
+        append(&mut log, Key::Train { generation: 1 }, 1, 7);
+        // The same completions under another key share a file.
+        append(&mut log, Key::Eval { generation: u64::MAX, step: 1, of: "p".into() }, 1, 7);
+        let again = RolloutLog::open(folder.clone()).unwrap();
+        assert_eq!((again.generations(), files(&folder)), (2, 2));
+        let entry = again.find(&Key::Train { generation: 1 }).unwrap();
+        assert_eq!(again.read(entry).unwrap(), generation(7));
+        assert_eq!(again.entries, log.entries);
+    }
+
+    #[test]
+    fn what_is_forgotten_leaves_no_file_and_what_stays_is_read() {
+        let place = tempfile::tempdir().unwrap();
+        let mut log = RolloutLog::open(place.path().to_owned()).unwrap();
+        for generation in 0..4 {
+            append(&mut log, Key::Train { generation }, generation, 5 + generation as u32);
+            append(&mut log, Key::Eval { generation: 9, step: generation, of: "p".into() }, generation, 50 + generation as u32);
+        }
+        log.forget_before(3, 2).unwrap();
+        assert_eq!(files(place.path()), 3);
+        let again = RolloutLog::open(place.path().to_owned()).unwrap();
+        assert_eq!(again.entries, log.entries);
+        assert!(again.entries.values().all(|entry| again.read(entry).is_ok()));
+        assert!(again.find(&Key::Train { generation: 2 }).is_none());
+    }
+
+    #[test]
+    fn a_damaged_log_says_so_and_reads_nothing_outside_its_folder() {
+        let place = tempfile::tempdir().unwrap();
+        let mut log = RolloutLog::open(place.path().to_owned()).unwrap();
+        append(&mut log, Key::Train { generation: 0 }, 0, 5);
+        let entry = log.find(&Key::Train { generation: 0 }).unwrap().clone();
+        let file = log.file(&entry.sha256);
+        let mut bytes = fs::read(&file).unwrap();
+        *bytes.last_mut().unwrap() ^= 1;
+        fs::write(&file, &bytes).unwrap();
+        assert!(log.read(&entry).unwrap_err().to_string().contains("damaged or changed"));
+        fs::remove_file(&file).unwrap();
+        assert!(log.read(&entry).is_err());
+        let outside = Entry { sha256: "../secret".into(), ..entry };
+        let half = r#"{"phase":"train","generation":0,"version""#;
+        fs::write(place.path().join(INDEX), format!("{}\n{half}", line_of(&outside).unwrap())).unwrap();
+        assert!(RolloutLog::open(place.path().to_owned()).unwrap().entries.is_empty());
+    }
+}
