@@ -1,8 +1,7 @@
 //! `rlhost control`: has a running run pause, go on, save, evaluate or stop, and reports its answer.
 
 use super::failure::Failure;
-use super::swap::{log_wait, wait};
-use crate::config::files;
+use super::swap::{log_wait, user, wait};
 use crate::run::{RunAction, RunFiles, RunRequest, is_running, send_request};
 use crate::train;
 use anyhow::anyhow;
@@ -55,19 +54,6 @@ fn done(action: RunAction) -> &'static str {
     }
 }
 
-/// Returns the name of the user who runs this, or the number of one whom the environment does not name, as in a container.
-pub(super) fn user() -> String {
-    let named =
-        ["USER", "LOGNAME", "USERNAME"].into_iter().filter_map(|key| std::env::var(key).ok()).find(|name| !name.is_empty());
-    named.or_else(number).unwrap_or_else(|| "unknown".to_owned())
-}
-
-/// Returns the number of the user who runs this: a file that it makes belongs to that user.
-fn number() -> Option<String> {
-    let made = tempfile::tempfile().and_then(|file| file.metadata()).ok()?;
-    files::owner(&made).map(|number| format!("user {number}"))
-}
-
 /// Requests something of a running run, without waiting for the answer. Returns the request's name.
 pub(super) fn request(run: &Path, action: RunAction, by: &str) -> anyhow::Result<String> {
     match is_running(run) {
@@ -82,14 +68,3 @@ pub(super) fn request(run: &Path, action: RunAction, by: &str) -> anyhow::Result
 
 /// Longest name of a user, in characters.
 const LONGEST_NAME: usize = 100;
-
-#[cfg(all(test, unix))]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_user_without_a_name_has_a_number() {
-        let number = number().unwrap();
-        assert!(number.strip_prefix("user ").is_some_and(|digits| digits.parse::<u32>().is_ok()), "{number}");
-    }
-}

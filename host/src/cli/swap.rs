@@ -1,6 +1,5 @@
 //! `rlhost swap`: replaces a plugin or reward model of a running run and reports the outcome.
 
-use super::control::user;
 use super::failure::Failure;
 use crate::config::{Overrides, PluginEntry, did_you_mean, files, now, printable, read};
 use crate::metrics::Comparison;
@@ -202,5 +201,29 @@ pub(super) fn wait(run: &Path, from: u64, request: &str, late: impl Fn()) -> any
             told = true;
         }
         std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Returns the name of the user who runs this, or the number of one whom the environment does not name, as in a container.
+pub(super) fn user() -> String {
+    let named =
+        ["USER", "LOGNAME", "USERNAME"].into_iter().filter_map(|key| std::env::var(key).ok()).find(|name| !name.is_empty());
+    named.or_else(number).unwrap_or_else(|| "unknown".to_owned())
+}
+
+/// Returns the number of the user who runs this: a file that it makes belongs to that user.
+fn number() -> Option<String> {
+    let made = tempfile::tempfile().and_then(|file| file.metadata()).ok()?;
+    files::owner(&made).map(|number| format!("user {number}"))
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_user_without_a_name_has_a_number() {
+        let number = number().unwrap();
+        assert!(number.strip_prefix("user ").is_some_and(|digits| digits.parse::<u32>().is_ok()), "{number}");
     }
 }

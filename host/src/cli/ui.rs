@@ -92,7 +92,7 @@ fn message(error: &anyhow::Error) -> String {
 
 /// Names who acts on the page: whoever started it.
 fn in_the_browser() -> String {
-    format!("{}, in the browser", control::user())
+    format!("{}, in the browser", swap::user())
 }
 
 impl Backend for Plugins {
