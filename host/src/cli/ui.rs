@@ -85,9 +85,13 @@ fn check(folder: &Path) -> anyhow::Result<()> {
 /// What the page needs of plugins.
 pub(super) struct Plugins;
 
-/// Returns an error with its causes.
+/// Returns an error with those of its causes that it does not say itself.
 fn message(error: &anyhow::Error) -> String {
-    format!("{error:#}")
+    error
+        .chain()
+        .map(ToString::to_string)
+        .reduce(|all, cause| if all.contains(&cause) { all } else { format!("{all}: {cause}") })
+        .unwrap_or_default()
 }
 
 /// Names who acts on the page: whoever started it.
@@ -132,5 +136,17 @@ impl Backend for Plugins {
 
     fn rescore(&self, question: &Question<'_>) -> Result<Vec<Rescored>, String> {
         replay::what_if(question).map_err(|error| message(&error))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_says_each_cause_once() {
+        let cause = || anyhow!("it is too large");
+        assert_eq!(message(&cause().context("can't read a.py")), "can't read a.py: it is too large");
+        assert_eq!(message(&cause().context("a.py: it is too large")), "a.py: it is too large");
     }
 }
