@@ -248,7 +248,7 @@ impl Events {
             time,
             kind,
             // What a resume loads is in place from the step that it begins with.
-            step: event.step.unwrap_or_else(|| self.all.last().and_then(|last| last.step).unwrap_or(0)),
+            step: event.step.or_else(|| self.all.iter().rev().find_map(|earlier| earlier.step)).unwrap_or(0),
             role: text("role"),
             plugin: text("plugin"),
             version: event.version(side),
