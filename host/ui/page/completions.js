@@ -9,6 +9,7 @@ import { markFound } from "./found.js";
 import { address } from "./place.js";
 
 const PAGE = 40;
+const FILTERS = ["sort", "text", "row", "step_from", "step_to", "reward_from", "reward_to", "tokens_from", "tokens_to", "cut_off"];
 const SORTS = [["newest", "newest"], ["oldest", "oldest"], ["best", "highest reward"], ["worst", "lowest reward"], ["longest", "longest"], ["shortest", "shortest"], ["advantage", "largest advantage"]];
 
 export class CompletionsView {
@@ -16,7 +17,7 @@ export class CompletionsView {
     Object.assign(this, { run, panel, next: 0, loaded: 0, low: null, high: null, colouring: "" });
     this.chosen = parameters.get("id");
     this.filters = {};
-    for (const name of ["sort", "text", "row", "step_from", "step_to", "reward_from", "reward_to", "tokens_from", "tokens_to", "cut_off"]) this.filters[name] = parameters.get(name) ?? "";
+    for (const name of FILTERS) this.filters[name] = parameters.get(name) ?? "";
     this.list = h("ol", { class: "completions" });
     this.note = h("p", { class: "muted count" });
     this.more = h("button", { hidden: true, onclick: () => this.page() }, "More");
@@ -27,7 +28,12 @@ export class CompletionsView {
   }
 
   form() {
-    const changed = later(() => this.reload(), 250);
+    const changed = later(() => {
+      if (this.left) return;
+      // Going back comes back to what was selected here.
+      history.replaceState(null, "", address(this.run.name, "completions", { ...this.filters, id: this.chosen }));
+      this.reload();
+    }, 250);
     const set = (name) => (event) => {
       this.filters[name] = event.target.type === "checkbox" ? (event.target.checked ? "1" : "") : event.target.value.trim();
       changed();
@@ -58,8 +64,7 @@ export class CompletionsView {
 
   /** Goes to another completion or other filters in this view. */
   go(parameters) {
-    const row = parameters.get("row");
-    if (row !== null && row !== this.filters.row) return false;
+    if (FILTERS.some((name) => (parameters.get(name) ?? "") !== this.filters[name])) return false;
     const id = parameters.get("id");
     if (id !== null && id !== this.chosen) this.open(id, true);
     return true;
@@ -222,7 +227,7 @@ function card(item, own, { low, high, colouring, greatest }) {
   const place = item.reward === null || high === low ? 0.5 : (item.reward - low) / (high - low);
   const scores = Object.entries(item.rewards);
   const extra = Object.entries(item.extra);
-  const fact = (title, value) => [h("dt", { class: "outside" }, title), h("dd", { class: "outside" }, value)];
+  const fact = (title, value) => h("div", {}, h("dt", { class: "outside" }, title), h("dd", { class: "outside" }, value));
   return h("article", { class: own ? "card own" : "card", "aria-label": `Completion with reward ${number(item.reward)}` },
     h("header", {}, h("span", { class: "chip", vars: { "--place": place } }, number(item.reward)), h("span", { class: "muted" }, `advantage ${number(item.advantage)} \u00b7 ${count(item.tokens, "token")}`), item.cut_off ? h("span", { class: "tag refused" }, "cut off") : null),
     body(item, colouring, greatest),
