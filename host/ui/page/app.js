@@ -1,8 +1,8 @@
 // The page's frame: which view is shown, the bar above it, the colour scheme.
 
 import { h, fill } from "./dom.js";
-import { ask } from "./ask.js";
-import { moment } from "./format.js";
+import { ask, server } from "./ask.js";
+import { clock, moment } from "./format.js";
 import { isFrozen } from "./frozen.js";
 import { keep, kept } from "./kept.js";
 import { address, place } from "./place.js";
@@ -11,6 +11,7 @@ import { runView } from "./run.js";
 
 const main = document.getElementById("main");
 const top = document.getElementById("top");
+const gone = document.getElementById("gone");
 let shown = null;
 let about = null;
 
@@ -44,6 +45,19 @@ function bar() {
     h("button", { class: "plain", onclick: otherScheme, title: "Dark or light", "aria-label": "Switch between dark and light" }, "\u25d0")));
 }
 
+/** Says that the server is gone, once, for as long as it is. */
+function away() {
+  document.body.classList.toggle("away", !server.answers);
+  gone.hidden = server.answers;
+  if (!server.answers) fill(gone, h("strong", {}, "rlhost ui does not answer. "), `It was stopped, or this machine has no connection to it. What is shown is as it was at ${clock(Date.now() / 1000)}. If you start it again, open the address that it prints then: each start has its own.`);
+  // What would be sent can't be.
+  for (const button of document.querySelectorAll("button[data-acts]")) {
+    if (!server.answers && !button.disabled) [button.disabled, button.dataset.acts] = [true, "away"];
+    else if (server.answers && button.dataset.acts === "away") [button.disabled, button.dataset.acts] = [false, ""];
+  }
+  shown?.away?.();
+}
+
 async function show() {
   const { view, name, tab, parameters } = place();
   // A view that can go to another place of its own does, without being made again.
@@ -65,6 +79,7 @@ async function show() {
   }
 }
 
+server.changed = away;
 scheme();
 main.classList.toggle("frozen", isFrozen);
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => shown?.again?.());

@@ -3,6 +3,17 @@
 
 import { answer as frozenAnswer, isFrozen } from "./frozen.js";
 
+/** Whether the server answers; `changed` is called when that changes. */
+export const server = { answers: true, changed: () => {} };
+
+const STOPPED = "rlhost ui does not answer: was it stopped?";
+
+function answers(yes) {
+  if (server.answers === yes) return;
+  server.answers = yes;
+  server.changed();
+}
+
 const TOKEN = location.pathname.split("/")[1] ?? "";
 
 function address(route, parameters) {
@@ -27,8 +38,12 @@ async function send(url, options) {
     response = await fetch(url, { credentials: "omit", ...options });
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw new Error("rlhost ui does not answer: was it stopped?", { cause: error });
+    answers(false);
+    throw new Error(STOPPED, { cause: error });
   }
+  // Another one, started in its place, does not know this page.
+  const isOwn = response.status !== 403 || options?.method === "POST";
+  answers(isOwn);
   return answer(response);
 }
 
@@ -46,12 +61,14 @@ export function follow(parameters, take, state) {
   const open = () => {
     if (source !== null || document.hidden) return;
     source = new EventSource(address("live", parameters()));
-    source.onopen = () => state("live");
+    source.onopen = () => (answers(true), state("live"));
     source.onmessage = (event) => take(JSON.parse(event.data));
     source.onerror = () => {
       // What it has told since is asked for again.
       close();
       state("away");
+      // A stream does not say why it ended.
+      ask("about").catch(() => {});
       timer = setTimeout(open, 2000);
     };
   };

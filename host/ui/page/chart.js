@@ -2,12 +2,15 @@
 
 import { h, fill } from "./dom.js";
 import { FLAG_HEIGHT, Flags } from "./flags.js";
-import { number, duration, ticks, eventName } from "./format.js";
+import { number, duration, ticks, timeTicks, eventName } from "./format.js";
 
-const COLOURS = 8;
+/** How many lines can be told apart by their colours. */
+export const COLOURS = 8;
 // Opacity of a stacked layer.
 const LAYER_SHARE = 0.72;
 const WHOLE = [1, 2, 5].flatMap((n) => [...Array(10).keys()].map((p) => n * 10 ** p)).sort((a, b) => a - b);
+// Seconds that make round minutes, hours and days.
+const OF_TIME = [...WHOLE.slice(0, 3).map((n) => n / 100), 0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30, ...[1, 2, 5, 10, 15, 30].map((n) => n * 60), ...[1, 2, 3, 6, 12].map((n) => n * 3600), ...WHOLE.map((n) => n * 86400)];
 const MOST_TIPS = 5;
 
 /** The CSS variable of a line's colour. */
@@ -215,7 +218,8 @@ export class Chart {
     const { series, bands } = stack ? this.layerStyles() : this.lineStyles();
     const grid = { stroke: () => colour("--grid"), width: 1 };
     const look = { stroke: () => colour("--muted"), font: "11px system-ui, sans-serif", grid, ticks: { show: false } };
-    const along = axis === "time" ? (u, all) => all.map((v) => duration(v)) : (u, all, _s, _m, step) => ticks(all, step);
+    const ofTime = axis === "time";
+    const along = (u, all, _s, _m, step) => (ofTime ? timeTicks : ticks)(all, step);
     const range = (u, low, high) => {
       if (low === null || low === undefined) return [0, 1];
       if (share) return [0, high <= 0 ? 1 : Math.min(1, high * 1.1)];
@@ -230,7 +234,8 @@ export class Chart {
       {
         width: this.plot.clientWidth,
         height: this.plot.clientHeight,
-        padding: [this.flags.isNeeded ? FLAG_HEIGHT + 2 : 8, 12, 0, 0],
+        // The last label is as wide on both sides of its tick.
+        padding: [this.flags.isNeeded ? FLAG_HEIGHT + 2 : 8, ofTime ? 32 : 16, 0, 0],
         legend: { show: false },
         cursor: {
           y: false,
@@ -249,7 +254,7 @@ export class Chart {
           y: { range },
         },
         axes: [
-          { ...look, space: 64, incrs: axis === "time" ? undefined : WHOLE, values: along, size: 26 },
+          { ...look, space: ofTime ? 84 : 64, incrs: ofTime ? OF_TIME : WHOLE, values: along, size: 26 },
           { ...look, space: 34, size: 52, values: (u, all, _s, _m, step) => ticks(all, step) },
         ],
         series,

@@ -47,6 +47,15 @@ function band(line, data, alone) {
   return alone && lo?.length > 0 ? { lo, hi } : {};
 }
 
+/** Where a step of a run is on the axis of its curves; null if they don't reach it. */
+export function placeOf(data, step, axis) {
+  if (axis === "step") return step;
+  const at = data.steps.findIndex((own) => own >= step);
+  // Before what is zoomed in on.
+  if (data.zoomed && at === 0 && step < data.steps[0]) return null;
+  return at < 0 ? null : (data.x[at] ?? null);
+}
+
 /** The stretches of a line between its breaks, each with its colour. */
 function stretches(line, breaks, eras) {
   const part = line.steps.map((step) => breaks.filter((at) => at < step).length);
@@ -64,9 +73,9 @@ function swaps(run, metric) {
   return (run.changes ?? []).filter(isOther).map((mark) => mark.step);
 }
 
-/** The settings of charts: axis, smoothing, search. Kept for the next time. */
+/** The settings of charts: axis, smoothing, search, kept for the next time; and the way back from a zoom. */
 export class Controls {
-  constructor(changed, { search = true } = {}) {
+  constructor(changed, { search = true, whole }) {
     const chosen = JSON.parse(kept("charts") ?? "{}");
     this.axis = ["step", "time", "tokens"].includes(chosen.axis) ? chosen.axis : "step";
     this.smooth = typeof chosen.smooth === "number" ? chosen.smooth : 0;
@@ -75,14 +84,22 @@ export class Controls {
       keep("charts", JSON.stringify({ axis: this.axis, smooth: this.smooth }));
       changed();
     }, 60);
-    const axis = h("select", { onchange: (e) => ((this.axis = e.target.value), told()) },
+    const axis = h("select", { onchange: (e) => ((this.axis = e.target.value), this.zoomed(false), told()) },
       [["step", "step"], ["time", "time"], ["tokens", "tokens"]].map(([value, text]) => h("option", { value, selected: value === this.axis }, text)));
     const shown = h("output", {}, this.smooth.toFixed(2));
     const smooth = h("input", { type: "range", min: 0, max: 0.99, step: 0.01, value: this.smooth, "aria-label": "Smoothing",
       oninput: (e) => ((this.smooth = Number(e.target.value)), (shown.textContent = this.smooth.toFixed(2)), told()) });
     const find = h("input", { type: "search", placeholder: "Search metrics", "aria-label": "Search metrics",
       oninput: (e) => ((this.wanted = e.target.value.trim().toLowerCase()), told()) });
-    this.element = h("div", { class: "controls" }, h("label", {}, "Along ", axis), h("label", { class: "smooth" }, "Smoothing ", smooth, shown), search ? find : null);
+    this.whole = h("button", { hidden: true, onclick: whole }, "Whole run");
+    this.hint = h("span", { class: "muted wide-only" }, "Drag over a chart to zoom.");
+    this.element = h("div", { class: "controls" }, h("label", {}, "Along ", axis), h("label", { class: "smooth" }, "Smoothing ", smooth, shown), search ? find : null, this.whole, this.hint);
+  }
+
+  /** Offers the way back from a zoom, if there is one. */
+  zoomed(is) {
+    this.whole.hidden = !is;
+    this.hint.hidden = is;
   }
 }
 

@@ -48,6 +48,9 @@ export const outside = (text, kind = "") => h("span", { class: `outside ${kind}`
 /** Shows a message for some seconds; an error until it is closed. */
 export function toast(text, kind = "info") {
   const place = document.getElementById("toasts");
+  // What is still shown need not be said twice.
+  const same = [...place.children].find((own) => own.className === `toast ${kind}` && own.firstChild.textContent === text);
+  same?.remove();
   const close = h("button", { class: "plain", "aria-label": "Close", onclick: () => shown.remove() }, "\u00d7");
   const shown = h("div", { class: `toast ${kind}` }, h("span", {}, text), close);
   place.append(shown);

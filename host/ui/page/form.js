@@ -1,8 +1,8 @@
 // The settings of a plugin as a form, with what its schema says of them.
 
 import { h, fill, toast } from "./dom.js";
-import { act, ask } from "./ask.js";
-import { count, number } from "./format.js";
+import { ask } from "./ask.js";
+import { count } from "./format.js";
 import { whatIf } from "./whatif.js";
 
 /** A field whose plugin has no schema: what its value tells. */
@@ -10,6 +10,9 @@ function guessed(name, value) {
   const kind = { boolean: "switch", number: "number", string: "text" }[typeof value] ?? "json";
   return { name, kind, help: "", default: value, is_optional: false, is_whole: false, minimum: null, maximum: null };
 }
+
+/** The weight of a reward, as a field. Its ends are those of the slider; the box takes any. */
+const ofWeight = (weight) => ({ name: "weight", kind: "number", help: "what its score counts in the reward", default: weight, is_optional: false, is_whole: false, minimum: Math.min(0, 2 * weight), maximum: Math.max(2, 2 * weight), is_open: true });
 
 /** An input for a field, with a function that reads it; undefined for one that is left empty. */
 function input(field, value) {
@@ -26,7 +29,7 @@ function input(field, value) {
   }
   if (kind === "number") {
     const { minimum, maximum, is_whole: whole } = field;
-    const ends = { min: minimum, max: maximum, step: whole ? 1 : "any" };
+    const ends = field.is_open ? { step: "any" } : { min: minimum, max: maximum, step: whole ? 1 : "any" };
     const box = h("input", { ...label, ...ends, type: "number", value: value ?? "" });
     const read = () => (box.value === "" ? undefined : Number(box.value));
     if (minimum === null || maximum === null) return { element: box, read };
@@ -59,10 +62,11 @@ export class SettingsForm {
     const facts = keys.length > 0 ? count(keys.length, "setting") : this.hasWeight ? "weight" : "";
     const open = !control && keys.length <= 6;
     this.element = h("details", { data: { key: `settings ${plugin.name}` }, open, ontoggle: (event) => event.target.open && control && this.form() }, h("summary", {}, "Settings", h("span", { class: "muted" }, facts)), this.body);
-    if (!control) fill(this.body, h("dl", { class: "scores" }, Object.entries(this.config).map(([key, value]) => [h("dt", { class: "outside" }, key), h("dd", { class: "outside" }, typeof value === "string" ? value : JSON.stringify(value))])));
+    if (!control) fill(this.body, h("dl", { class: "scores" }, Object.entries(this.config).map(([key, value]) => h("div", {}, h("dt", { class: "outside" }, key), h("dd", { class: "outside" }, typeof value === "string" ? value : JSON.stringify(value))))));
   }
 
   async form() {
+    // What is typed stays when it is opened again.
     if (this.body.childElementCount > 0) return;
     const { now, name } = this.plugin;
     fill(this.body, h("p", { class: "muted" }, "Reading its schema\u2026"));
@@ -71,22 +75,25 @@ export class SettingsForm {
     fill(this.body, h("form", { class: "form", onsubmit: (event) => this.apply(event) },
       this.hasWeight ? this.weight() : null,
       fields.map((field) => this.field(field)),
-      h("div", {}, h("button", { class: "primary" }, "Apply to the run"), this.place ? [" ", h("button", { type: "button", onclick: () => this.tryThem() }, "What if")] : null, " ", h("span", { class: "muted" }, "edits config.toml, as you would"))));
+      h("div", {}, h("button", { class: "primary", data: { acts: "" } }, "Apply to the run"), this.place ? [" ", h("button", { type: "button", data: { acts: "" }, onclick: () => this.tryThem() }, "What if")] : null, " ", h("span", { class: "muted" }, "the run tries them first, then writes them to config.toml"))));
   }
 
   field(field) {
     const value = this.config[field.name] ?? field.default ?? undefined;
     const own = input(field, value);
     this.inputs.set(field.name, { ...own, before: JSON.stringify(own.read()) });
+    return this.row(field, own);
+  }
+
+  row(field, own) {
     return h("div", { class: "field" }, h("span", {}, h("span", { class: "outside" }, field.name), field.help === "" ? null : h("small", { class: "outside" }, field.help)), own.element);
   }
 
   weight() {
-    const { weight } = this.plugin;
-    const shown = h("output", {}, number(weight));
-    this.slider = h("input", { type: "range", "aria-label": "weight", min: Math.min(0, 2 * weight), max: Math.max(2, 2 * weight), step: 0.05, value: weight, oninput: () => (shown.textContent = number(Number(this.slider.value))) });
-    this.before = this.slider.value;
-    return h("div", { class: "field" }, h("span", {}, "weight", h("small", {}, "what its score counts in the reward")), h("span", { class: "slider" }, this.slider, shown));
+    const field = ofWeight(this.plugin.weight);
+    const own = input(field, field.default);
+    this.weighs = { ...own, before: own.read() };
+    return this.row(field, own);
   }
 
   /** The settings that differ from those of the run; null takes one back to its default. */
@@ -105,10 +112,11 @@ export class SettingsForm {
       const body = {};
       const settings = this.changes();
       if (Object.keys(settings).length > 0) body.settings = settings;
-      if (this.slider && this.slider.value !== this.before) body.weight = Number(this.slider.value);
+      const weight = this.weighs?.read();
+      if (weight === undefined && this.weighs) throw new Error("weight: type a number");
+      if (weight !== this.weighs?.before) body.weight = weight;
       if (Object.keys(body).length === 0) return toast("Nothing has changed.");
-      await act("configure", { run: this.run.name, plugin: this.plugin.name }, JSON.stringify(body));
-      toast("Sent. The run tries the settings before it takes them.");
+      await this.run.sent.send("configure", { plugin: this.plugin.name }, JSON.stringify(body), "Sent. The run tries the settings before it takes them.");
     } catch (error) {
       toast(error.message, "error");
     }
@@ -117,7 +125,7 @@ export class SettingsForm {
   tryThem() {
     try {
       const settings = this.changes();
-      whatIf(this.place, this.run, this.plugin, { hash: this.plugin.now.hash, settings });
+      whatIf(this.place, this.run, this.plugin, { hash: this.plugin.now.hash, version: this.plugin.now.version, settings });
     } catch (error) {
       toast(error.message, "error");
     }

@@ -34,6 +34,18 @@ export function ticks(values, step) {
   return values.map((v) => (v === 0 ? "0" : `${(v / unit).toFixed(decimals)}${suffix}`.replaceAll("-", "\u2212")));
 }
 
+/** The labels of an axis of time, as short as they can be told apart. */
+export function timeTicks(values, step) {
+  const label = (seconds) => {
+    const [d, h, m] = [Math.floor(seconds / 86400), Math.floor(seconds / 3600) % 24, Math.floor(seconds / 60) % 60];
+    const s = Number((seconds % 60).toFixed(2));
+    // Parts that all labels lack are left out.
+    const parts = [[d, "d"], [step < 86400 ? h : 0, "h"], [step < 3600 ? m : 0, "min"], [step < 60 ? s : 0, "s"]].filter(([n]) => n > 0);
+    return parts.length === 0 ? "0" : parts.map(([n, unit]) => `${n} ${unit}`).join(" ");
+  };
+  return values.map(label);
+}
+
 export function count(value, one, many = `${one}s`) {
   return `${(value ?? 0).toLocaleString("en-US")} ${value === 1 ? one : many}`;
 }

@@ -1,14 +1,15 @@
 // One run: its state, and views of its curves, completions, rewards and events, which hear of what is new.
 
 import { h, fill, later, toast } from "./dom.js";
-import { ask, follow } from "./ask.js";
+import { ask, follow, server } from "./ask.js";
 import { ago, count, duration, number } from "./format.js";
-import { Controls, Curves } from "./curves.js";
+import { Controls, Curves, placeOf } from "./curves.js";
 import { CompletionsView } from "./completions.js";
 import { Fork } from "./fork.js";
 import { EventsView, eventRow } from "./events.js";
 import { MetricsView } from "./metrics.js";
 import { RewardsView } from "./rewards.js";
+import { Sent } from "./sent.js";
 import { Steering } from "./steer.js";
 import { Story } from "./story.js";
 import { address, connection } from "./place.js";
@@ -33,6 +34,7 @@ class Run {
     this.listeners = new Map();
     this.toldSoon = later(() => this.tellStory(), 400);
     this.header = h("header", { class: "run" });
+    this.sent = new Sent(name);
     this.steering = new Steering(this);
     this.tabs = h("div", { class: "tabs", role: "tablist", "aria-label": "Views" });
     this.panel = h("div", { id: "panel", role: "tabpanel", tabindex: "-1" });
@@ -60,7 +62,7 @@ class Run {
     } catch (error) {
       this.charts ??= { sections: [], others: [] };
       this.tell("story");
-      toast(error.message, "error");
+      if (server.answers) toast(error.message, "error");
     }
   }
 
@@ -102,6 +104,11 @@ class Run {
     this.view?.again?.();
   }
 
+  /** Shows what is known while the server does not answer. */
+  away() {
+    this.head();
+  }
+
   /** Goes to another view of the same run. */
   go(view, name, tab, parameters) {
     if (view !== "run" || name !== this.name) return false;
@@ -133,9 +140,11 @@ class Run {
   async reload() {
     try {
       const [about, series] = await Promise.all([ask("run", { run: this.name }), this.series()]);
+      const before = this.total;
       this.take(about);
       this.data = series;
       this.head();
+      this.sent.answered(this.total > before ? this.events.slice(before - this.total) : []);
       this.tell("rows");
       this.tell("events", this.events);
       this.toldSoon();
@@ -156,7 +165,7 @@ class Run {
     if (news.events) {
       this.events.push(...news.events);
       this.total += news.events.length;
-      this.steering.answered(news.events);
+      this.sent.answered(news.events);
       this.toldSoon();
       this.tell("events", news.events);
     }
@@ -164,6 +173,8 @@ class Run {
       this.completions = news.completions.all;
       const badge = this.tabs.querySelector('[href*="/completions"]');
       if (badge) fill(badge, "Completions", h("span", { class: "badge" }, this.completions.toLocaleString("en-US")));
+      // It is wider now.
+      if (this.tab === "completions") badge?.scrollIntoView({ block: "nearest", inline: "nearest" });
       this.tell("completions", news.completions);
     }
   }
@@ -210,9 +221,7 @@ class Run {
 
   /** Where a step is on the axis of the curves. */
   placeOf(step) {
-    if (this.axis === "step") return step;
-    const at = this.data.steps.findIndex((own) => own >= step);
-    return at < 0 ? null : this.data.x[at];
+    return placeOf(this.data, step, this.axis);
   }
 
   marks() {
@@ -246,7 +255,7 @@ class Run {
       status.memory_mb !== null ? tile("Memory", number(status.memory_mb), "MB") : null,
     ];
     fill(this.header,
-      h("div", { class: "title" }, h("h1", { class: "outside" }, this.name), h("span", { class: `state ${status.state}` }, status.state), h("span", { class: "muted" }, [facts.algorithm, facts.model].filter(Boolean).map((text) => h("span", { class: "outside fact" }, text)), running ? "" : ` ${ago(status.ended)}`)),
+      h("div", { class: "title" }, h("h1", { class: "outside" }, this.name), h("span", { class: `state ${server.answers ? status.state : "unknown"}` }, server.answers ? status.state : `${status.state} when last seen`), h("span", { class: "muted" }, [facts.algorithm, facts.model].filter(Boolean).map((text) => h("span", { class: "outside fact" }, text)), running ? "" : ` ${ago(status.ended)}`)),
       status.max_steps ? h("div", { class: "progress wide", role: "progressbar", "aria-label": "Steps done", "aria-valuemin": 0, "aria-valuemax": status.max_steps, "aria-valuenow": status.step ?? 0 }, h("i", { vars: { "--share": share } })) : null,
       h("dl", { class: "tiles" }, tiles));
   }
@@ -277,8 +286,8 @@ function signs({ findings, enough, rows, last_step: last }) {
 class Overview {
   constructor(run, panel) {
     Object.assign(this, { run });
-    this.controls = new Controls(() => (run.along(this.controls.axis, run.range), this.curves.update()), { search: false });
-    this.curves = new Curves(() => run.lines(), this.controls, { charts: () => run.charts, key: true, sync: "run", zoomed: (from, to) => run.along(run.axis, from === null ? {} : { from, to }) });
+    this.controls = new Controls(() => (run.along(this.controls.axis, this.controls.axis === run.axis ? run.range : {}), this.curves.update()), { search: false, whole: () => this.zoom(null, null) });
+    this.curves = new Curves(() => run.lines(), this.controls, { charts: () => run.charts, key: true, sync: "run", zoomed: (from, to) => this.zoom(from, to) });
     this.trouble = h("div");
     this.signs = h("div", { class: "signs" }, h("p", { class: "muted" }, "Looking\u2026"));
     this.events = h("ol", { class: "events" });
@@ -318,6 +327,11 @@ class Overview {
     this.curves.again();
   }
 
+  zoom(from, to) {
+    this.controls.zoomed(from !== null);
+    this.run.along(this.run.axis, from === null ? {} : { from, to });
+  }
+
   list() {
     const told = this.run.events.filter((event) => event.kind !== "plugin_loaded");
     fill(this.events, told.slice(-8).reverse().map((event) => eventRow(event)), told.length > 8 ? h("li", {}, h("a", { href: address(this.run.name, "events") }, `all ${count(told.length, "event")}`)) : null);
@@ -342,10 +356,9 @@ class Overview {
 class Charts {
   constructor(run, panel) {
     this.run = run;
-    this.controls = new Controls(() => (run.along(this.controls.axis, run.range), this.curves.update()));
-    this.reset = h("button", { hidden: true, onclick: () => this.zoom(null, null) }, "Whole run");
+    this.controls = new Controls(() => (run.along(this.controls.axis, this.controls.axis === run.axis ? run.range : {}), this.curves.update()), { whole: () => this.zoom(null, null) });
     this.curves = new Curves(() => run.lines(), this.controls, { charts: () => run.charts, sync: "run", zoomed: (from, to) => this.zoom(from, to) });
-    fill(panel, h("div", { class: "bar" }, this.controls.element, this.reset, h("span", { class: "muted wide-only" }, "Drag over a chart to zoom; double-click to see all.")), this.curves.element);
+    fill(panel, h("div", { class: "bar" }, this.controls.element), this.curves.element);
   }
 
   start() {
@@ -356,7 +369,7 @@ class Charts {
   }
 
   zoom(from, to) {
-    this.reset.hidden = from === null;
+    this.controls.zoomed(from !== null);
     this.run.along(this.run.axis, from === null ? {} : { from, to });
   }
 

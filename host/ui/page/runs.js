@@ -1,15 +1,14 @@
 // All runs of the folder: a table, and the curves of those that are chosen.
 
-import { h, fill, sparkline } from "./dom.js";
+import { h, fill, sparkline, toast } from "./dom.js";
 import { ask } from "./ask.js";
 import { ago, count, duration, number, isMarked, eventTone } from "./format.js";
-import { Controls, Curves } from "./curves.js";
-import { lineColour } from "./chart.js";
+import { Controls, Curves, placeOf } from "./curves.js";
+import { COLOURS, lineColour } from "./chart.js";
 import { groupLines, groupsOf, groupsTable } from "./comparison.js";
 import { address, connection } from "./place.js";
 
 const REFRESH = 3000;
-const MOST_CHOSEN = 12;
 const CHOSEN_AT_FIRST = 5;
 const MOST_SETTINGS = 6;
 
@@ -43,7 +42,7 @@ class Runs {
     this.body = h("tbody");
     this.head = h("thead");
     this.note = h("p", { class: "caption" });
-    this.controls = new Controls(() => this.curvesOf(true));
+    this.controls = new Controls(() => this.curvesOf(true), { whole: () => this.zoom(null, null) });
     const all = h("button", { onclick: () => {
       this.curves.key = !this.curves.key;
       all.textContent = this.curves.key ? "All metrics" : "Key metrics";
@@ -63,11 +62,20 @@ class Runs {
     const find = h("input", { type: "search", placeholder: "Filter runs", "aria-label": "Filter runs", oninput: (e) => ((this.wanted = e.target.value.toLowerCase()), this.table()) });
     this.count = h("span", { class: "muted" });
     fill(main, h("section", {}, h("div", { class: "bar" }, h("h1", {}, about.frozen ? "Comparison" : "Runs"), this.count, find), h("div", { class: "scroll" }, h("table", { class: "runs" }, this.head, this.body)), this.note), this.differences, this.groups, this.figures);
-    if (!about.frozen) this.timer = setInterval(() => document.hidden || this.load().catch(() => connection("away")), REFRESH);
+    if (!about.frozen) this.askAgain();
+  }
+
+  /** Asks again a while after the last answer: a large folder takes longer than that to be read. */
+  askAgain() {
+    this.timer = setTimeout(async () => {
+      if (!document.hidden) await this.load().catch(() => connection("away"));
+      if (!this.left) this.askAgain();
+    }, REFRESH);
   }
 
   leave() {
-    clearInterval(this.timer);
+    clearTimeout(this.timer);
+    this.left = true;
     this.curves.destroy();
   }
 
@@ -77,6 +85,7 @@ class Runs {
 
   async load() {
     const answer = await ask("runs");
+    if (this.left) return;
     connection("none");
     this.settings = answer.settings;
     const before = new Map(this.runs.map((run) => [run.name, run]));
@@ -84,7 +93,7 @@ class Runs {
     if (this.chosen === null && this.runs.length > 0) {
       const newest = [...this.runs].filter((run) => run.step !== null).sort((a, b) => (b.started ?? 0) - (a.started ?? 0));
       // A file is about these runs, so all of them are compared that can be told apart.
-      const first = this.about.frozen ? this.runs.slice(0, MOST_CHOSEN) : newest.slice(0, CHOSEN_AT_FIRST);
+      const first = this.about.frozen ? this.runs.slice(0, COLOURS) : newest.slice(0, CHOSEN_AT_FIRST);
       this.chosen = new Set(first.map((run) => run.name));
       this.colour();
     }
@@ -112,6 +121,7 @@ class Runs {
     this.count.textContent = count(this.runs.length, "run");
     if (this.runs.length === 0) {
       fill(this.head);
+      this.headings = "";
       fill(this.body, h("tr", {}, h("td", { class: "empty" }, "No run in this folder yet. Start one, as in ", h("code", {}, "rlhost --plugin tldr_length_reward.wasm --output-dir runs/first"), ": it appears here.")));
       this.figures.hidden = true;
       return;
@@ -129,7 +139,11 @@ class Runs {
       };
       return h("th", { scope: "col", class: text ? "" : "number", "aria-sort": own ? (this.sort.down ? "descending" : "ascending") : null }, h("button", { class: "plain", onclick: click }, title, own ? (this.sort.down ? " \u2193" : " \u2191") : ""));
     };
-    fill(this.head, h("tr", {}, h("th", { class: "choose" }, h("span", { class: "hidden" }, "Compare")), columns.map(heading), h("th", { scope: "col" }, "Curve"), keys.map((key) => h("th", { scope: "col", class: "setting outside" }, key))));
+    const headings = JSON.stringify([this.sort, keys]);
+    const at = [...this.head.querySelectorAll("button")].indexOf(document.activeElement);
+    if (headings !== this.headings) fill(this.head, h("tr", {}, h("th", { class: "choose" }, h("span", { class: "hidden" }, "Compare")), columns.map(heading), h("th", { scope: "col" }, "Curve"), keys.map((key) => h("th", { scope: "col", class: "setting outside" }, key))));
+    if (headings !== this.headings && at >= 0) this.head.querySelectorAll("button")[at]?.focus();
+    this.headings = headings;
     const column = COLUMNS.find(({ key }) => key === this.sort.key);
     const shown = this.runs.filter((run) => this.wanted === "" || `${run.name} ${run.state} ${keys.map((key) => this.settings[key][run.name]).join(" ")}`.toLowerCase().includes(this.wanted));
     shown.sort((a, b) => {
@@ -172,8 +186,8 @@ class Runs {
 
   choose(name, yes) {
     this.chosen ??= new Set();
-    if (yes && this.chosen.size >= MOST_CHOSEN) this.chosen.delete([...this.chosen][0]);
-    if (yes) this.chosen.add(name);
+    if (yes && this.chosen.size >= COLOURS) toast(`${COLOURS} runs can be compared at once: more could not be told apart. Take one out first.`);
+    else if (yes) this.chosen.add(name);
     else this.chosen.delete(name);
     this.colour();
     this.table();
@@ -182,11 +196,15 @@ class Runs {
 
   zoom(from, to) {
     this.range = from === null ? {} : { from, to };
+    this.controls.zoomed(from !== null);
     this.curvesOf(true);
   }
 
   /** Asks for the curves of chosen runs: of all, if the axis or the range is another. */
   async curvesOf(all, names = []) {
+    // A part of one axis is none of another.
+    if (this.controls.axis !== this.drawnAlong) this.range = {};
+    this.drawnAlong = this.controls.axis;
     const axis = `${this.controls.axis} ${this.range.from} ${this.range.to}`;
     const wanted = axis !== this.axis ? [...(this.chosen ?? [])] : all ? [] : names;
     this.axis = axis;
@@ -264,9 +282,8 @@ class Runs {
     const chosen = this.runs.filter((run) => this.chosen?.has(run.name) && this.data.has(run.name));
     return chosen.map((run) => {
       const data = this.data.get(run.name);
-      const marks = (data.events ?? []).map((event) => ({ x: event.step, step: event.step, kind: event.kind, plugin: event.plugin, tone: eventTone(event.kind), text: `${run.name}: ${event.text}` }));
-      const drawn = this.controls.axis === "step" ? marks : [];
-      return { name: run.name, label: run.name, colour: this.colours.get(run.name) ?? 0, data, marks: drawn, changes: marks };
+      const marks = (data.events ?? []).map((event) => ({ x: placeOf(data, event.step, this.controls.axis), step: event.step, kind: event.kind, plugin: event.plugin, tone: eventTone(event.kind), text: `${run.name}: ${event.text}` }));
+      return { name: run.name, label: run.name, colour: this.colours.get(run.name) ?? 0, data, marks: marks.filter((mark) => mark.x !== null), changes: marks };
     });
   }
 

@@ -1,7 +1,7 @@
 // Buttons that have a running run pause, go on, save, evaluate or stop after its current step.
 
 import { h, fill, toast } from "./dom.js";
-import { act } from "./ask.js";
+import { server } from "./ask.js";
 
 const ACTIONS = {
   pause: ["Pause", "Wait after the current step"],
@@ -16,14 +16,14 @@ const SURE = 4000;
 
 export class Steering {
   constructor(run) {
-    Object.assign(this, { run, requests: new Map(), shown: "" });
+    Object.assign(this, { run, shown: "" });
     this.element = h("div", { class: "steer", role: "group", "aria-label": "Steer the run", hidden: true });
   }
 
   /** Shows what can be done now. Buttons stay as long as that is the same, and with them the focus. */
   update() {
     const { about, status } = this.run;
-    const state = about.control ? status.state : "";
+    const state = about.control && server.answers ? status.state : "";
     if (state === this.shown) return;
     this.shown = state;
     this.element.hidden = !["running", "paused"].includes(state);
@@ -46,23 +46,10 @@ export class Steering {
     }
     button.disabled = true;
     try {
-      const { request } = await act("steer", { run: this.run.name, action });
-      this.requests.set(request, toast("Sent. The run answers after its current step."));
+      await this.run.sent.send("steer", { action }, null, "Sent. The run answers after its current step.");
     } catch (error) {
       toast(error.message, "error");
     }
     button.disabled = false;
-  }
-
-  /** Says how the run answered what this page sent. */
-  answered(events) {
-    for (const event of events) {
-      const sent = event.kind === "requested" ? this.requests.get(event.request) : undefined;
-      if (sent === undefined) continue;
-      this.requests.delete(event.request);
-      sent.remove();
-      const refused = event.text.includes("; refused: ");
-      toast(`Step ${event.step}: ${event.text}`, refused ? "error" : "good");
-    }
   }
 }

@@ -25,17 +25,17 @@ export function dropZone(name, take) {
 
 /** Asks, and shows the answer. `what` has a `file`, or the `hash` of a version that the run has, and perhaps other `settings`. */
 export async function whatIf(place, run, plugin, what, newest = 512) {
-  const title = what.file?.name ?? (what.settings ? `${plugin.name} with ${JSON.stringify(what.settings)}` : `version ${what.hash}`);
+  const title = what.file?.name ?? (what.settings ? `${plugin.name} with ${JSON.stringify(what.settings)}` : `version ${what.version ?? what.hash}`);
   const close = h("button", { class: "plain", "aria-label": "Close", onclick: () => fill(place) }, "\u00d7");
   const amount = h("select", { "aria-label": "How many completions", onchange: (e) => whatIf(place, run, plugin, what, Number(e.target.value)) }, AMOUNTS.map((value) => h("option", { value, selected: value === newest }, `newest ${value}`)));
   const body = h("div", {}, h("p", { class: "muted" }, "Scoring\u2026"));
-  const swap = h("button", { class: "primary", disabled: true, onclick: () => send(run, plugin, what, swap) }, what.settings ? "Apply to the run" : "Swap it in");
+  const swap = h("button", { class: "primary", disabled: true, data: { acts: "" }, onclick: () => send(run, plugin, what, swap) }, what.settings ? "Apply to the run" : "Swap it in");
   const running = run.isAlive();
   const note = running ? "The run tries it again, and swaps it in before its next step." : "The run is not running, so nothing can be swapped.";
   fill(place, h("section", { class: "whatif", "aria-label": `What if ${title}` }, h("div", { class: "bar" }, h("h3", {}, "What if ", h("span", { class: "outside" }, title)), amount, swap, h("span", { class: "muted" }, note), close), body));
   try {
-    const answer = await act("what-if", { run: run.name, plugin: plugin.name, newest, file: what.file?.name, hash: what.hash, settings: what.settings && JSON.stringify(what.settings) }, what.file ?? null);
-    fill(body, shown(answer));
+    const answer = await act("what-if", { run: run.name, plugin: plugin.name, newest, file: what.file?.name, hash: what.hash, version: what.version, settings: what.settings && JSON.stringify(what.settings) }, what.file ?? null);
+    fill(body, shown(answer, plugin));
     swap.disabled = !running;
   } catch (error) {
     fill(body, h("p", { class: "bad" }, "It can't score them:"), h("pre", { class: "outside" }, error.message));
@@ -45,27 +45,35 @@ export async function whatIf(place, run, plugin, what, newest = 512) {
 async function send(run, plugin, what, button) {
   button.disabled = true;
   try {
-    const parameters = { run: run.name, plugin: plugin.name };
+    const parameters = { plugin: plugin.name };
     if (what.settings) {
-      await act("configure", parameters, JSON.stringify({ settings: what.settings }));
-      return toast("Sent. The run tries the settings before it takes them.");
+      await run.sent.send("configure", parameters, JSON.stringify({ settings: what.settings }), "Sent. The run tries the settings before it takes them.");
+      return;
     }
-    const { request } = what.file ? await act("swap", { ...parameters, file: what.file.name }, what.file) : await act("roll-back", { ...parameters, hash: what.hash });
-    run.requests = (run.requests ?? new Set()).add(request);
-    toast("Sent. The run tries it, then swaps it in before its next step.");
+    const text = "Sent. The run tries it, then swaps it in before its next step.";
+    if (what.file) await run.sent.send("swap", { ...parameters, file: what.file.name }, what.file, text);
+    else await run.sent.send("roll-back", { ...parameters, hash: what.hash, version: what.version }, null, text);
   } catch (error) {
     button.disabled = false;
     toast(error.message, "error");
   }
 }
 
-function shown(answer) {
+/** Which settings the answer is of. */
+function settings({ settings: own }, plugin) {
+  const entries = Object.entries(own ?? {}).map(([key, value]) => `${key} ${typeof value === "string" ? value : JSON.stringify(value)}`);
+  if (own === null) return `With the settings that were given to the run's ${plugin.name}; the rest are the file's defaults.`;
+  return entries.length === 0 ? "It has no settings." : `With the settings ${entries.join(", ")}.`;
+}
+
+function shown(answer, plugin) {
   const { comparison: c } = answer;
   const tile = (title, value, below = "") => h("div", { class: "tile" }, h("dt", {}, title), h("dd", {}, value, below === "" ? null : h("small", {}, below)));
   const change = c.new_mean - c.old_mean;
   const steps = answer.from_step === answer.to_step ? `of step ${number(answer.to_step)}` : `of steps ${number(answer.from_step)} to ${number(answer.to_step)}`;
   return [
     h("p", { class: "muted" }, `${count(answer.completions, "completion")} ${steps}, which version `, h("code", {}, answer.version), " scored.", answer.other_versions > 0 ? ` ${count(answer.other_versions, "completion")} of other versions ${answer.other_versions === 1 ? "is" : "are"} left out.` : ""),
+    h("p", { class: "muted outside" }, settings(answer, plugin)),
     h("dl", { class: "tiles" },
       tile("Mean", [number(c.old_mean), " \u2192 ", number(c.new_mean)], `${change >= 0 ? "+" : ""}${number(change)}`),
       tile("Rank correlation", c.rank_correlation === null ? "\u2013" : number(c.rank_correlation), verdict(c.rank_correlation)),
@@ -85,33 +93,52 @@ function verdict(correlation) {
   return correlation > -0.2 ? "unrelated orders" : "the opposite order";
 }
 
-/** Both distributions, one above the other's axis. */
+/** A text in a picture. */
+function label(x, y, anchor, text, kind = "") {
+  const element = svg("text", { x, y, "text-anchor": anchor, class: kind });
+  element.textContent = text;
+  return element;
+}
+
+const WIDTH = 320;
+
+/** Both distributions, one above the other's axis, with how many completions the highest column has. */
 function histogram({ low, high, old, new: after }) {
-  const [width, height, middle] = [320, 150, 66];
+  const [height, middle, tallest] = [156, 70, 56];
   const most = Math.max(1, ...old, ...after);
-  const image = svg("svg", { viewBox: `0 0 ${width} ${height}`, class: "histogram", role: "img", "aria-label": `Scores before and after, from ${number(low)} to ${number(high)}` });
-  const bar = width / Math.max(1, old.length);
-  old.forEach((n, i) => image.append(svg("rect", { class: "before", x: (i * bar + 0.5).toFixed(1), width: Math.max(1, bar - 1).toFixed(1), y: (middle - (n / most) * 60).toFixed(1), height: ((n / most) * 60).toFixed(1) })));
-  after.forEach((n, i) => image.append(svg("rect", { class: "after", x: (i * bar + 0.5).toFixed(1), width: Math.max(1, bar - 1).toFixed(1), y: middle, height: ((n / most) * 60).toFixed(1) })));
-  const label = (x, y, anchor, text, kind = "") => {
-    const element = svg("text", { x, y, "text-anchor": anchor, class: kind });
-    element.textContent = text;
-    return element;
+  const image = svg("svg", { viewBox: `0 0 ${WIDTH} ${height}`, class: "histogram", role: "img", "aria-label": `Scores before and after, from ${number(low)} to ${number(high)}` });
+  const bar = WIDTH / Math.max(1, old.length);
+  const width = (high - low) / Math.max(1, old.length);
+  const column = (kind, n, i, up) => {
+    const size = (n / most) * tallest;
+    const rect = svg("rect", { class: kind, x: (i * bar + 0.5).toFixed(1), width: Math.max(1, bar - 1).toFixed(1), y: (up ? middle - size : middle).toFixed(1), height: size.toFixed(1) });
+    rect.append(svg("title"));
+    rect.firstChild.textContent = `${count(n, "completion")} from ${number(low + i * width)} to ${number(low + (i + 1) * width)}`;
+    image.append(rect);
   };
-  image.append(svg("line", { x1: 0, x2: width, y1: middle, y2: middle }), label(0, height - 6, "start", number(low)), label(width, height - 6, "end", number(high)), label(4, 12, "start", "before", "before"), label(4, height - 24, "start", "after", "after"));
+  old.forEach((n, i) => column("before", n, i, true));
+  after.forEach((n, i) => column("after", n, i, false));
+  const highest = (all) => `at most ${number(Math.max(0, ...all))} a column`;
+  image.append(svg("line", { x1: 0, x2: WIDTH, y1: middle, y2: middle }), label(0, height - 6, "start", number(low)), label(WIDTH / 2, height - 6, "middle", number((low + high) / 2)), label(WIDTH, height - 6, "end", number(high)),
+    label(4, 10, "start", `before: ${highest(old)}`, "before"), label(4, height - 20, "start", `after: ${highest(after)}`, "after"));
   return h("figure", { class: "chart" }, h("figcaption", {}, h("h3", {}, "Distribution of scores")), image);
 }
 
-/** Each completion's score before and after. */
+/** Each completion's score before and after, on the same scale: on the line, both are the same. */
 function scatter(points) {
-  const [width, height, room] = [320, 150, 8];
-  const image = svg("svg", { viewBox: `0 0 ${width} ${height}`, class: "scatter", role: "img", "aria-label": "Each completion's score before (across) and after (up)" });
-  const ends = (i) => [Math.min(...points.map((p) => p[i])), Math.max(...points.map((p) => p[i]))];
+  const [height, left, below, room] = [156, 40, 18, 6];
+  const image = svg("svg", { viewBox: `0 0 ${WIDTH} ${height}`, class: "scatter", role: "img", "aria-label": "Each completion's score before (across) and after (up)" });
   if (points.length > 0) {
-    const [[left, right], [low, high]] = [ends(0), ends(1)];
-    const x = (v) => room + (right === left ? 0.5 : (v - left) / (right - left)) * (width - 2 * room);
-    const y = (v) => height - room - (high === low ? 0.5 : (v - low) / (high - low)) * (height - 2 * room);
+    const all = points.flat();
+    const [low, high] = [Math.min(...all), Math.max(...all)];
+    const share = (v) => (high === low ? 0.5 : (v - low) / (high - low));
+    const x = (v) => left + room + share(v) * (WIDTH - left - 2 * room);
+    const y = (v) => height - below - room - share(v) * (height - below - 2 * room);
+    image.append(svg("line", { x1: x(low).toFixed(1), y1: y(low).toFixed(1), x2: x(high).toFixed(1), y2: y(high).toFixed(1) }));
     points.forEach(([before, after]) => image.append(svg("circle", { cx: x(before).toFixed(1), cy: y(after).toFixed(1), r: 2.5 })));
+    const middle = (low + high) / 2;
+    image.append(label(x(low), height - 4, "start", number(low)), label(x(middle), height - 4, "middle", number(middle)), label(x(high), height - 4, "end", number(high)),
+      label(left - 2, y(low) + 3, "end", number(low)), label(left - 2, y(middle) + 3, "end", number(middle)), label(left - 2, y(high) + 3, "end", number(high)));
   }
   return h("figure", { class: "chart" }, h("figcaption", {}, h("h3", {}, "Before (across), after (up)")), image);
 }

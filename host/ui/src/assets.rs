@@ -25,7 +25,7 @@ macro_rules! asset {
 }
 
 /// All of them.
-pub(crate) const ASSETS: [Asset; 29] = [
+pub(crate) const ASSETS: [Asset; 30] = [
     Asset { path: "", kind: "text/html; charset=utf-8", text: include_str!("../page/index.html") },
     asset!("app.js", SCRIPT),
     asset!("ask.js", SCRIPT),
@@ -47,6 +47,7 @@ pub(crate) const ASSETS: [Asset; 29] = [
     asset!("rewards.js", SCRIPT),
     asset!("run.js", SCRIPT),
     asset!("runs.js", SCRIPT),
+    asset!("sent.js", SCRIPT),
     asset!("steer.js", SCRIPT),
     asset!("tokens.js", SCRIPT),
     asset!("story.js", SCRIPT),
