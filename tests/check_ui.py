@@ -6,9 +6,10 @@
 
 A Chrome or Chromium that is there already is used instead of Playwright's; --chromium names another. --screenshots takes a folder. Three short
 runs are compared; another is followed while it trains: a what-if, a swap, a roll-back, other settings, a rejected version, a pause. A run with
-hostile names and texts, 100,000 completions and 50,000 steps, an empty folder, a failed run and a phone's width follow. The same page in a
+hostile names and texts, 100,000 completions and 50,000 steps, an empty folder, a failed run, a resumed one among a dozen, a server that
+stops and a phone's width follow. The same page in a
 file, of one run and of three, is opened without a server. Nothing may be logged on the browser's console, but for the requests that are
-refused on purpose. --only frozen runs the files' part alone.
+refused on purpose. --only runs one part alone.
 
 The last output is check_ui.txt beside this file. Exits 1 if something is not as it should be.
 """
@@ -191,9 +192,13 @@ def live(check, browser, binary, place, screenshots):
             expect(page.locator(".toast.good")).to_contain_text("my_reward was swapped at step")
             check("the swap is done", True)
             expect(card.locator(".versions tr").filter(has_text="swapped")).to_have_count(1)
+            typed = page.locator(".plugin[aria-label=repetition_reward]")
+            typed.locator("summary", has_text="Settings").click()
+            typed.get_by_label("weight", exact=True).fill("0.7")
             card.locator(".versions tr").filter(has_text="loaded").get_by_role("button", name="Roll back to this").click()
             expect(card.locator(".versions tr").filter(has_text="swapped")).to_have_count(2)
             check("the roll-back is done", True)
+            check("what is typed for one plugin outlasts events of another", typed.get_by_label("weight", exact=True).input_value() == "0.7" and page.evaluate("document.activeElement.name") != "weight")
             card.locator("input[type=file]").set_input_files(str(broken))
             expect(card.locator(".whatif .bad")).to_be_visible()
             check("a broken version says why", "ZeroDivisionError" in card.locator(".whatif pre").inner_text())
@@ -207,15 +212,29 @@ def live(check, browser, binary, place, screenshots):
             card.get_by_role("button", name="Apply to the run").click()
             expect(card.locator(".versions tr").filter(has_text="swapped")).to_have_count(3)
             check("other settings are a version of their own", True)
-            other = page.locator(".plugin[aria-label=repetition_reward]")
-            other.locator("summary", has_text="Settings").click()
-            expect(other.get_by_label("weight")).to_be_visible()
+            other = typed
+            expect(other.get_by_label("weight", exact=True)).to_be_visible()
             check("a form has what the schema says", other.locator(".field small").count() > 1)
             view.picture("form")
-            other.get_by_label("weight").fill("0.5")
+            weight = other.get_by_label("weight", exact=True)
+            weight.fill("1e9")
             other.get_by_role("button", name="Apply to the run").click()
+            expect(page.locator(".toast.error").filter(has_text="at most 1e6")).to_be_visible()
+            check("a rejected weight says why, and stays to be corrected", weight.input_value() == "1e9")
+            weight.fill("0.123")
+            page.get_by_role("tab", name="Overview").click()
+            page.get_by_role("tab", name="Rewards").click()
+            other.locator("summary", has_text="Settings").click()
+            weight.fill("0.123")
+            other.get_by_role("button", name="Apply to the run").click()
+            page.get_by_role("tab", name="Overview").click()
             expect(page.locator(".toast.good").filter(has_text="Changed at step")).to_be_visible()
-            check("a slider sets a reward's weight", True)
+            check("a box sets a reward's weight, and the answer is seen in any view", "0.123" in page.locator(".toast.good").filter(has_text="Changed at step").inner_text())
+            page.get_by_role("tab", name="Rewards").click()
+            card.locator(".versions tr").filter(has_text="loaded").get_by_role("button", name="Roll back to this").click()
+            expect(card.locator(".versions tr").filter(has_text="swapped")).to_have_count(4)
+            expect(card.locator(".versions tr").nth(1)).to_contain_text("target 20")
+            check("a roll-back takes the settings, too", "target = 20" in (runs / "run/config.toml").read_text())
             page.get_by_role("tab", name="Overview").click()
             page.wait_for_timeout(4000)
             view.picture("live")
@@ -229,7 +248,7 @@ def live(check, browser, binary, place, screenshots):
             expect(page.locator(".events .tag", has_text="checkpoint").first).to_be_visible()
             check("it saves meanwhile", list((runs / "run").glob("checkpoint-*")) != [])
             steer.get_by_role("button", name="Evaluate").click()
-            expect(page.locator(".toast.error")).to_contain_text("the run has no evaluation dataset")
+            expect(page.locator(".toast.error").last).to_contain_text("the run has no evaluation dataset")
             check("what can't be done is said", True)
             view.picture("paused")
             steer.get_by_role("button", name="Continue").click()
@@ -242,7 +261,7 @@ def live(check, browser, binary, place, screenshots):
             swaps = [event for event in events if event["event"] == "plugin_swapped"]
             requested = [event["action"] for event in events if event["event"] == "requested"]
             check("the run recorded what was requested", requested == ["pause", "save", "evaluate", "continue"], requested)
-            check("the run recorded three swaps", len(swaps) == 3, [event["step"] for event in swaps])
+            check("the run recorded four swaps, and who made them", len(swaps) == 4 and all("in the browser" in event["by"] for event in swaps), [event.get("by") for event in swaps])
             steer.get_by_role("button", name="Stop").click()
             steer.get_by_role("button", name="Really stop?").click()
             expect(page.locator(".state.stopped")).to_be_visible()
@@ -302,6 +321,9 @@ def browsed(check, browser, ui, screenshots):
     page.wait_for_timeout(1000)
     rows = {text.split("prompt ")[1].split(" ")[0] for text in page.locator(".item .facts").all_inner_texts()}
     check("a prompt is followed through the run", len(rows) == 1, len(rows))
+    page.go_back()
+    page.wait_for_timeout(1000)
+    check("Back goes to what was selected before", page.get_by_label("Step from").input_value() == "3" and page.get_by_label("Row of the dataset").input_value() == "")
     page.get_by_role("tab", name="Settings").click()
     page.locator("summary", has_text="Fork from a checkpoint").click()
     command = page.locator(".command")
@@ -412,7 +434,15 @@ def narrow(check, browser, ui, screenshots):
         page.wait_for_timeout(1200)
         check(f"{name} fits a phone", view.width() == 0)
         view.picture(f"phone-{name}")
+    page = view.go("#/run/one/rewards")
+    expect(page.locator(".scores").first).to_be_visible()
+    torn = page.evaluate("[...document.querySelectorAll('.scores > div')].filter((pair) => pair.children[0].getBoundingClientRect().top > pair.children[1].getBoundingClientRect().bottom - 4 || pair.children[1].getBoundingClientRect().top > pair.children[0].getBoundingClientRect().bottom - 4).length")
+    check("no label is torn from its value", torn == 0 and page.locator(".scores > div").count() > 3, torn)
     page = view.go("#/run/one/completions")
+    expect(page.locator(".tabs .badge")).to_be_visible()
+    page.wait_for_timeout(500)
+    cut = page.evaluate("document.querySelector('.tabs .badge').getBoundingClientRect().right - document.querySelector('.tabs').getBoundingClientRect().right")
+    check("the chosen tab is whole", cut <= 0, cut)
     page.locator(".item").first.click()
     expect(page.locator(".card").first).to_be_visible()
     page.get_by_role("button", name="List").click()
@@ -449,11 +479,7 @@ def frozen(check, browser, binary, place, runs, screenshots):
     page.wait_for_timeout(300)
     page.get_by_label("Along").select_option("step")
     page.wait_for_timeout(600)
-    box = page.locator(".chart .u-over").first.bounding_box()
-    page.mouse.move(box["x"] + 120, box["y"] + 60)
-    page.mouse.down()
-    page.mouse.move(box["x"] + 220, box["y"] + 60)
-    page.mouse.up()
+    zoom(page)
     expect(page.get_by_role("button", name="Whole run")).to_be_visible()
     check("a chart of a file zooms", True)
     page.get_by_role("button", name="Whole run").click()
@@ -515,6 +541,81 @@ def compared_in_file(check, browser, several, screenshots):
     view.context.close()
 
 
+def zoom(page):
+    """Drags over the first chart."""
+    plot = page.locator(".chart .u-over").first
+    plot.scroll_into_view_if_needed()
+    box = plot.bounding_box()
+    page.mouse.move(box["x"] + 120, box["y"] + 60)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 220, box["y"] + 60)
+    page.mouse.up()
+
+
+def crowded(check, browser, binary, place, source, screenshots):
+    """A dozen runs, one of which was resumed: colours, the axis of time, zooms, focus; a malformed address; and a server that stops."""
+    runs = place / "crowded"
+    for i in range(11):
+        shutil.copytree(source, runs / f"copy-{i:02}")
+    resumed = runs / "resumed"
+    subprocess.run(train(binary, resumed, "tldr_length_reward.wasm", 6, "--save-steps", "4"), check=True, stdout=subprocess.DEVNULL)
+    subprocess.run([binary, "-q", "resume", str(resumed), "--max-steps", "10"], check=True, stdout=subprocess.DEVNULL)
+    # As if each process had worked for a quarter of an hour.
+    rows = [json.loads(line) for line in (resumed / "metrics.jsonl").read_text().splitlines()]
+    (resumed / "metrics.jsonl").write_text("".join(json.dumps(row | {"time": row["time"] * 200}) + "\n" for row in rows))
+    with Ui(binary, runs, "--control") as ui:
+        view = Page(browser, ui.url, screenshots=screenshots)
+        page = view.go()
+        expect(page.locator("table.runs tbody tr")).to_have_count(12)
+        boxes = page.locator("td.choose input")
+        for i in range(12):
+            boxes.nth(i).check() if i < 8 else boxes.nth(i).click()
+        check("as many runs can be chosen as there are colours, and the page says so", page.locator("tr.chosen").count() == 8 and "8 runs can be compared" in page.locator(".toast").last.inner_text())
+        heading = page.get_by_role("button", name="Steps/s")
+        heading.focus()
+        page.wait_for_timeout(4500)
+        check("a heading keeps the focus", page.evaluate("document.activeElement.textContent").startswith("Steps/s"))
+        page.keyboard.press("Enter")
+        check("and keeps it when it sorts", page.evaluate("document.activeElement.textContent").startswith("Steps/s") and page.locator("th[aria-sort=descending]").inner_text().startswith("Steps/s"))
+        for place_of_charts in ("", "#/run/resumed/overview", "#/run/resumed/charts"):
+            view.go(place_of_charts)
+            expect(page.locator(".chart .u-over").first).to_be_visible()
+            page.wait_for_timeout(500)
+            zoom(page)
+            page.get_by_role("button", name="Whole run").click()
+            expect(page.get_by_role("button", name="Whole run")).to_be_hidden()
+        check("every zoom has a way back", True)
+        view.go("#/run/resumed/overview")
+        page.get_by_label("Along").select_option("time")
+        page.wait_for_timeout(800)
+        view.picture("time")
+        times = json.load(urlopen(f"{ui.url}api/series?run=resumed&x=time"))["runs"]["resumed"]["x"]
+        check("time goes on where a run resumes", times == sorted(times) and len(times) == 10, [round(time) for time in times])
+        took, duration = [float(text.split(" s")[0].split()[-1]) for text in (page.locator(".tile", has_text="Took").inner_text(), page.locator(".about").inner_text().split("Duration")[1])]
+        check("the time that it took is the same everywhere", abs(took - duration) < 0.06, f"{took} and {duration} s")
+        view.go()
+        expect(page.locator(".chart .u-over").first).to_be_visible()
+        page.get_by_label("Filter runs").fill("resumed")
+        expect(page.locator("table.runs tbody tr")).to_have_count(1)
+        for box in page.locator("td.choose input").all():
+            box.check() if page.locator("tr.chosen").count() < 8 else None
+        page.wait_for_timeout(800)
+        view.picture("time-compared")
+        view.go("#/run/%")
+        expect(page.locator("#main .bad")).to_contain_text("there is no run")
+        check("a malformed address says that there is no such run", True)
+        check("nothing else is logged", all("404" in text for text in view.logged), " ".join(view.logged))
+        view.go("#/run/resumed/rewards")
+        expect(page.locator(".plugin").first).to_be_visible()
+        view.logged.clear()
+    expect(page.locator("#gone")).to_contain_text("open the address that it prints then")
+    page.wait_for_timeout(12_000)
+    check("a server that stops is one message", page.locator("#gone:visible").count() == 1 and page.locator(".toast").count() == 0, page.locator(".toast").count())
+    check("nothing is said of what the run does now", "when last seen" in page.locator("header.run .state").inner_text() and page.locator(".plugin button[data-acts]:enabled").count() == 0)
+    view.picture("gone")
+    view.context.close()
+
+
 def guarded(check, ui):
     """Requests that are refused."""
     token = ui.url.split("/")[3]
@@ -528,7 +629,7 @@ def main():
     parser.add_argument("rlhost")
     parser.add_argument("--chromium", default=shutil.which("google-chrome") or shutil.which("chromium"))
     parser.add_argument("--screenshots")
-    parser.add_argument("--only", choices=["frozen"])
+    parser.add_argument("--only", choices=["frozen", "crowded", "live"])
     arguments = parser.parse_args()
     expect.set_options(timeout=PATIENCE)
     binary, check = str(Path(arguments.rlhost).resolve()), Check()
@@ -541,15 +642,22 @@ def main():
             subprocess.run([*command, "--log-completions", "all"], check=True, stdout=subprocess.DEVNULL)
         launch = {"executable_path": arguments.chromium} if arguments.chromium else {}
         browser = playwright.chromium.launch(args=["--no-sandbox", "--enable-precise-memory-info"], **launch)
-        frozen(check, browser, binary, place, runs, arguments.screenshots)
-        if arguments.only == "frozen":
+        alone = {
+            "frozen": lambda: frozen(check, browser, binary, place, runs, arguments.screenshots),
+            "crowded": lambda: crowded(check, browser, binary, place, runs / "one", arguments.screenshots),
+            "live": lambda: live(check, browser, binary, place, arguments.screenshots),
+        }
+        if arguments.only:
+            alone[arguments.only]()
             browser.close()
             sys.exit(check.failed)
+        frozen(check, browser, binary, place, runs, arguments.screenshots)
         with Ui(binary, runs) as ui:
             guarded(check, ui)
             compared(check, browser, ui, arguments.screenshots)
             browsed(check, browser, ui, arguments.screenshots)
             narrow(check, browser, ui, arguments.screenshots)
+        crowded(check, browser, binary, place, runs / "one", arguments.screenshots)
         hostile(check, browser, binary, place, runs / "one", arguments.screenshots)
         live(check, browser, binary, place, arguments.screenshots)
         browser.close()

@@ -93,12 +93,35 @@ fn a_reward_is_tried_swapped_and_rolled_back_while_the_run_goes_on() {
     let kinds: Vec<&str> = history.as_array().unwrap().iter().filter_map(|version| version["kind"].as_str()).collect();
     assert_eq!(kinds, ["plugin_swapped", "plugin_swapped", "plugin_loaded"]);
 
-    let edited = shown.post("configure?run=a&plugin=my_reward", "{\"settings\": {\"target\": 9}, \"weight\": 0.5}");
-    assert_eq!(edited.status, 200, "{}", edited.body);
+    assert!(back["by"].as_str().unwrap().ends_with(", in the browser"), "{back}");
+
+    let configured =
+        |body: &str| shown.post("configure?run=a&plugin=my_reward", body).json()["request"].as_str().unwrap().to_owned();
+    let request = configured("{\"settings\": {\"target\": 9}, \"weight\": 0.5}");
     shown.place.wait("runs/a", PATIENCE, || {
         let settings = shown.place.events("runs/a", "settings_changed").len();
         settings == 1 && shown.place.events("runs/a", "plugin_swapped").len() == 3
     });
+    let changed = &shown.place.events("runs/a", "settings_changed")[0];
+    assert!(changed["request"] == request && changed["by"] == back["by"], "{changed}");
+    // What the run rejects is not in its configuration, and later changes are none of its business.
+    for (rejected, reason) in [("{\"settings\": {\"target\": \"x\"}}", "target"), ("{\"weight\": 1e300}", "at most 1e6")] {
+        let answer = shown.answered(&configured(rejected));
+        let said = answer["reason"].as_str().unwrap_or_default();
+        assert!(answer["event"] == "plugin_refused" && said.contains(reason), "{answer}");
+        let config = fs::read_to_string(shown.place.path("runs/a/config.toml")).unwrap();
+        assert!(config.contains("target = 9") && config.contains("weight = 0.5"), "{config}");
+    }
+    assert_eq!(shown.answered(&configured("{\"weight\": 2}"))["to"]["weight"], 2.0);
+    // A version comes back with its settings.
+    let history = shown.get("plugins?run=a")["plugins"][0]["history"].clone();
+    let oldest = history.as_array().unwrap().last().unwrap();
+    let version = oldest["version"].as_str().unwrap().replace('+', "%2B");
+    let sent = shown.post(&format!("roll-back?run=a&plugin=my_reward&hash={first}&version={version}"), "").json();
+    let back = shown.answered(sent["request"].as_str().unwrap());
+    assert!(back["config"]["target"] == 20 && back["to"].as_str().unwrap().starts_with(&first), "{back}");
+    let config = fs::read_to_string(shown.place.path("runs/a/config.toml")).unwrap();
+    assert!(config.contains("target = 20"), "{config}");
     let unknown = shown.post("swap?run=a&plugin=nobody&file=my_reward.py", &script(5));
     assert!(unknown.status == 409 && unknown.body.contains("no plugin"), "{}", unknown.body);
 }
@@ -127,6 +150,57 @@ fn a_run_is_followed_and_its_end_is_seen() {
     assert_eq!(shown.get("run?run=a")["status"]["state"], "stopped");
     shown.ui.terminate();
     assert_eq!(shown.ui.ended(), Some(0));
+}
+
+#[test]
+fn the_time_of_a_resumed_run_is_that_of_all_its_processes() {
+    let place = Place::new();
+    let sizes = ["--logging-steps", "1", "--save-steps", "2"];
+    place.train("run", &[&small()[..], &sizes, &["--max-steps", "4"]].concat()).succeeded();
+    place.run(&["resume", "run", "--set", "max_steps=6"]).succeeded();
+    let (ui, token) = Served::start_ui(&place, &["run"]);
+    let get = |path: &str| ui.get(&format!("/{token}/api/{path}")).json();
+    let series = get("series?run=run&x=time&metric=reward");
+    let times: Vec<f64> = series["runs"]["run"]["x"].as_array().unwrap().iter().filter_map(Value::as_f64).collect();
+    assert!(times.len() == 6 && times.is_sorted(), "{times:?}");
+    let worked: f64 = place.events("run", "finished").iter().filter_map(|event| event["seconds"].as_f64()).sum();
+    let took = get("run?run=run")["status"]["seconds"].as_f64().unwrap();
+    assert!((took - worked).abs() < 1e-6, "{took} {worked}");
+}
+
+#[cfg(unix)]
+#[test]
+fn a_link_in_a_runs_folder_discloses_nothing() {
+    let place = Place::new();
+    place.write("secret", "key = \"hunter2\"\n");
+    place.write("secret.jsonl", "{\"step\":1,\"hunter2\":2,\"event\":\"hunter2\",\"completion\":\"hunter2\"}\n");
+    fs::create_dir_all(place.path("runs/a")).unwrap();
+    let link =
+        |target: &str, name: &str| std::os::unix::fs::symlink(place.path(target), place.path(&format!("runs/a/{name}"))).unwrap();
+    link("secret", "config.toml");
+    link("secret.jsonl", "metrics.jsonl");
+    link("secret.jsonl", "completions.jsonl");
+    place.write("runs/a/events.jsonl", "{\"event\":\"started\",\"step\":0}\n");
+    let (ui, token) = Served::start_ui(&place, &["runs"]);
+    let routes = [
+        "runs",
+        "run?run=a",
+        "config?run=a",
+        "settings?run=a",
+        "series?run=a",
+        "story?run=a",
+        "metrics?run=a",
+        "completions?run=a",
+        "diagnosis?run=a",
+        "fork?run=a",
+    ];
+    for route in routes {
+        let answer = ui.get(&format!("/{token}/api/{route}"));
+        assert!(!answer.body.contains("hunter2"), "{route}: {}", answer.body);
+    }
+    let report = place.run(&["report", "runs/a"]);
+    assert!(report.code != Some(0) && report.stderr.contains("it is a link"), "{}", report.stderr);
+    assert!(!place.path("runs/a/report.html").exists());
 }
 
 #[test]
