@@ -69,6 +69,7 @@ mod ranks {
     mod devices;
     #[allow(clippy::print_stdout)]
     mod namespaces;
+    mod rollouts;
     mod runs;
     mod settings;
     mod sharding;

@@ -3,8 +3,8 @@
 use super::author::{Author, WeightsDigest, short};
 use super::ended::EndedEpisodes;
 use super::source::{Home, PolicyVersion, RolloutBatch, RolloutRequest, RolloutSource, SavedPlace};
-use crate::config::words::counted;
 use crate::config::RolloutLog as Kept;
+use crate::config::words::counted;
 use crate::dataset::Prompt;
 use crate::dist::World;
 use crate::model::{Policy, PromptPass};
