@@ -13,6 +13,10 @@ use std::time::{Duration, Instant};
 pub enum Activity {
     /// Downloads a file.
     Downloading,
+    /// Reads a checkpoint to compare it with its checksums.
+    VerifyingCheckpoint,
+    /// Reads a tokenizer.
+    ReadingTokenizer,
     /// Reads or creates the weights of a model.
     LoadingModel,
     /// Reads the rows of a dataset, or looks at them.
@@ -47,10 +51,18 @@ pub enum Activity {
     Paused,
     /// Writes a checkpoint.
     Saving,
+    /// Computes the checksums of a checkpoint that was written.
+    Checksumming,
     /// Trains a tokenizer.
     TrainingTokenizer,
+    /// Splits texts into words and counts them, for a tokenizer.
+    CountingWords,
+    /// Draws random weights for a new model.
+    DrawingWeights,
     /// Writes the files of a model.
     WritingModel,
+    /// Writes a file of tensors.
+    WritingFile,
 }
 
 impl Activity {
@@ -58,6 +70,8 @@ impl Activity {
     pub fn name(self) -> &'static str {
         match self {
             Self::Downloading => "downloading",
+            Self::VerifyingCheckpoint => "verifying",
+            Self::ReadingTokenizer => "reading the tokenizer",
             Self::LoadingModel => "loading the model",
             Self::ReadingDataset => "reading the dataset",
             Self::FindingRows => "finding the dataset's rows",
@@ -75,8 +89,12 @@ impl Activity {
             Self::Evaluating => "evaluating",
             Self::Paused => "paused",
             Self::Saving => "saving",
+            Self::Checksumming => "computing the checksums of",
             Self::TrainingTokenizer => "training the tokenizer",
+            Self::CountingWords => "counting words",
+            Self::DrawingWeights => "drawing random weights",
             Self::WritingModel => "writing the model",
+            Self::WritingFile => "writing",
         }
     }
 }

@@ -8,6 +8,7 @@ use super::special_tokens::{self, Added};
 use super::turns::Spoken;
 use super::wording::{self, Templates, Wording, token_text};
 use super::{ChatTemplate, Error, Extras, Message, RenderError, Result, training};
+use crate::activity::{Activity, Task};
 use crate::config::{files, printable, printable_path};
 use crate::ops::bounded::{Bounds, quietly, within};
 use sha2::{Digest, Sha256};
@@ -139,6 +140,7 @@ impl Tokenizer {
     /// If the tokenizer can't be read, or has no such tokens.
     pub fn open_as(folder: &Path, wording: &Wording) -> Result<Self> {
         let path = folder.join("tokenizer.json");
+        let _task = Task::new(Activity::ReadingTokenizer);
         let config = wording::config_in(folder)?;
         let (inner, hash) = load(&path, wording::added_in(folder, &config)?)?;
         let inner = Arc::new(inner);

@@ -1,7 +1,8 @@
 //! Trains a byte-level BPE tokenizer, for models that are trained from scratch.
 
 use super::{Error, Refused, Result, TextOrChat, read_completions};
-use crate::activity::{Activity, Task};
+use crate::activity::{Activity, Task, Unit};
+use crate::config::printable;
 use serde_json::json;
 use std::path::{Path, PathBuf};
 use tokenizers::models::bpe::{BPE, BpeTrainerBuilder};
@@ -30,6 +31,9 @@ const MOST_TOKENS: usize = 1 << 20;
 /// takes a pass over its whole length for each token.
 const PIECE: usize = 64 << 10;
 
+/// Longest name of a dataset's file that is shown, in bytes.
+const SHOWN: usize = 200;
+
 /// Trains a tokenizer with at most `vocab_size` tokens on the texts of datasets (their columns `text`, or `prompt` and
 /// `completion`, or `messages`). Token 0 is the end token.
 ///
@@ -43,6 +47,8 @@ pub fn train_tokenizer(datasets: &[PathBuf], vocab_size: usize) -> Result<Traine
     let _task = Task::new(Activity::TrainingTokenizer);
     let mut texts = Vec::new();
     for path in datasets {
+        let name = path.file_name().map(|name| printable(&name.to_string_lossy(), SHOWN)).unwrap_or_default();
+        let _reading = Task::new(Activity::ReadingDataset).on(name);
         let mut refused = Refused::default();
         let rows = read_completions(&path.as_path().into(), &mut refused)?;
         if let Some(text) = refused.warning(rows.len())? {
@@ -66,8 +72,16 @@ pub fn train_tokenizer(datasets: &[PathBuf], vocab_size: usize) -> Result<Traine
     tokenizer.with_normalizer(Some(NormalizerWrapper::NFC(NFC))).map_err(|e| fail(e.to_string()))?;
     tokenizer.with_pre_tokenizer(Some(PreTokenizerWrapper::Sequence(Sequence::new(steps))));
     tokenizer.with_decoder(Some(DecoderWrapper::ByteLevel(bytes)));
-    tokenizer.train(&mut trainer, texts.iter().flat_map(|text| Pieces(text))).map_err(|e| fail(e.to_string()))?;
+    tokenizer.train(&mut trainer, counted(&texts)).map_err(|e| fail(e.to_string()))?;
     Ok(TrainedTokenizer(tokenizer.into()))
+}
+
+/// Returns the pieces of texts, counted while they are taken.
+fn counted(texts: &[String]) -> impl Iterator<Item = &str> + Send {
+    let bytes: usize = texts.iter().map(String::len).sum();
+    let task = Task::new(Activity::CountingWords).out_of(bytes as u64, Unit::Bytes);
+    // It ends with the iterator, before words are joined.
+    texts.iter().flat_map(|text| Pieces(text)).inspect(move |piece| task.add(piece.len() as u64))
 }
 
 fn contents(prompt: TextOrChat) -> Vec<String> {
@@ -143,7 +157,7 @@ impl TrainedTokenizer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Tokenizer;
+    use crate::{Tokenizer, activity};
 
     #[test]
     fn a_learned_tokenizer_gives_back_any_text_and_joins_what_is_frequent() {
@@ -154,7 +168,9 @@ mod tests {
         let trained = train_tokenizer(std::slice::from_ref(&corpus), 270).unwrap();
         assert_eq!((trained.vocab_size(), trained.eos_id()), (270, Some(0)));
         trained.write(folder.path()).unwrap();
+        let before = activity::spent(Activity::ReadingTokenizer).times;
         let tokenizer = Tokenizer::open(folder.path()).unwrap();
+        assert!(activity::spent(Activity::ReadingTokenizer).times > before);
         let text = "the cat, the zebra: über 1,000 ☃ and\n\tthe  end";
         let ids = tokenizer.encode(text, true).unwrap();
         assert_eq!(tokenizer.decode(&ids).unwrap(), text);
@@ -163,6 +179,22 @@ mod tests {
         assert!(train_tokenizer(std::slice::from_ref(&corpus), 256).is_err());
         // Room for so many would end the process.
         assert!(train_tokenizer(&[corpus], usize::MAX).is_err());
+    }
+
+    #[test]
+    fn the_bytes_of_texts_are_counted_while_their_words_are() {
+        let texts = [String::from("some words"), "x ".repeat(PIECE)];
+        let whole = (10 + 2 * PIECE) as u64;
+        let shown = || {
+            let of_these = |status: &activity::Status| status.activity == Activity::CountingWords && status.total == Some(whole);
+            activity::current().into_iter().filter(of_these).map(|status| status.done).collect::<Vec<_>>()
+        };
+        let mut pieces = counted(&texts);
+        assert_eq!((pieces.next(), shown()), (Some("some words"), vec![10]));
+        assert!(pieces.by_ref().count() > 1);
+        assert_eq!(shown(), [whole]);
+        drop(pieces);
+        assert!(shown().is_empty());
     }
 
     #[test]

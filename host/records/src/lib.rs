@@ -9,3 +9,4 @@ pub mod run;
 pub mod trackers;
 
 use rlhost_config as config;
+use rlhost_config::activity;

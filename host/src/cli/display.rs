@@ -199,12 +199,29 @@ impl Run {
         format!("{}/{}  {} elapsed{left}", self.step, self.calendar.last, clock(now - self.began))
     }
 
-    /// Returns its bar.
-    fn bar(&self, width: usize) -> String {
-        let share = if self.calendar.last == 0 { 1.0 } else { self.step as f64 / self.calendar.last as f64 };
-        let full = ((share * width as f64) as usize).min(width);
-        format!("{}{}", "\u{2588}".repeat(full), "\u{2591}".repeat(width - full))
+    /// Returns the share of its steps that are done.
+    fn share(&self) -> f64 {
+        if self.calendar.last == 0 { 1.0 } else { self.step as f64 / self.calendar.last as f64 }
     }
+}
+
+/// Returns a bar with this share of it full.
+fn bar(share: f64, width: usize) -> String {
+    let full = ((share * width as f64) as usize).min(width);
+    format!("{}{}", "\u{2588}".repeat(full), "\u{2591}".repeat(width - full))
+}
+
+/// Puts the longest bar before words that leaves room for them.
+fn with_bar(words: &str, share: f64, width: usize) -> String {
+    match BARS.into_iter().find(|bar| words.chars().count() + bar + 1 < width).unwrap_or(0) {
+        0 => words.to_owned(),
+        room => format!("{} {words}", bar(share, room)),
+    }
+}
+
+/// Returns the share of a task that is done, if it is known how much there is to do.
+fn share(status: &Status) -> Option<f64> {
+    status.total.filter(|total| *total > 0).map(|total| status.done as f64 / total as f64).filter(|share| *share <= 1.0)
 }
 
 /// Returns the seconds that one of them took.
@@ -215,22 +232,32 @@ fn mean(spent: Spent) -> Option<f64> {
 /// Returns the line for these tasks, at most so many columns wide; none if there is nothing to show.
 fn shown(tasks: &[Status], run: Option<&Run>, now: Instant, width: usize) -> Option<String> {
     let Some(run) = run else {
-        let long = tasks.iter().filter(|status| now.saturating_duration_since(status.began) >= SHORT);
+        let long = chosen(tasks.iter().filter(|status| now.saturating_duration_since(status.began) >= SHORT));
         let words: Vec<String> =
-            chosen(long).map(|status| format!("{}{}", described(status, now), ticking(status, now))).collect();
-        return (!words.is_empty()).then(|| cut(&words.join(", "), width));
+            long.iter().map(|status| format!("{}{}", described(status, now), ticking(status, now))).collect();
+        let words = words.join(", ");
+        // The innermost moves most. A line of the log does not move.
+        let share = long.iter().rev().find_map(|status| share(status)).filter(|_| width < usize::MAX);
+        let line = share.map_or_else(|| words.clone(), |share| with_bar(&words, share, width));
+        return (!long.is_empty()).then(|| cut(&line, width));
     };
-    let words = chosen(tasks.iter()).map(|status| described(status, now));
+    let words = chosen(tasks.iter()).into_iter().map(|status| described(status, now));
     let words = [vec![run.words(now)], words.collect()].concat().join("  ");
-    let bar = BARS.into_iter().find(|bar| words.chars().count() + bar + 1 < width).unwrap_or(0);
-    let line = if bar == 0 { words } else { format!("{} {words}", run.bar(bar)) };
-    Some(cut(&line, width))
+    Some(cut(&with_bar(&words, run.share(), width), width))
 }
 
-/// Returns the tasks that are shown: the outermost, but each activity once.
-fn chosen<'a>(tasks: impl Iterator<Item = &'a Status>) -> impl Iterator<Item = &'a Status> {
-    let mut last = None;
-    tasks.filter(move |status| last.replace(status.activity) != Some(status.activity)).take(DEPTH)
+/// Returns the tasks that are shown: the outermost, but each activity once, with the task that says how much there is to do.
+fn chosen<'a>(tasks: impl Iterator<Item = &'a Status>) -> Vec<&'a Status> {
+    let mut shown: Vec<&Status> = Vec::new();
+    for status in tasks {
+        match shown.last_mut().filter(|last| last.activity == status.activity) {
+            Some(last) if last.total.is_none() && status.total.is_some() => *last = status,
+            Some(_) => {}
+            None => shown.push(status),
+        }
+    }
+    shown.truncate(DEPTH);
+    shown
 }
 
 /// Shortens a line to less than a terminal's width, which would wrap it otherwise.
@@ -273,8 +300,7 @@ fn described(status: &Status, now: Instant) -> String {
 /// Returns the time that a task has taken, and about how much it will take.
 fn ticking(status: &Status, now: Instant) -> String {
     let elapsed = now.saturating_duration_since(status.began);
-    let share = status.total.filter(|total| *total > 0).map(|total| status.done as f64 / total as f64);
-    match share.filter(|share| *share > 0.02 && *share <= 1.0 && elapsed > Duration::from_secs(2)) {
+    match share(status).filter(|share| *share > 0.02 && elapsed > Duration::from_secs(2)) {
         Some(share) => format!("  {} elapsed, {} left", clock(elapsed), clock(elapsed.mul_f64(1.0 / share - 1.0))),
         None => format!("  {}", clock(elapsed)),
     }
@@ -326,6 +352,13 @@ mod tests {
         let task = status(Activity::LoadingModel, 0, None);
         assert_eq!(shown(std::slice::from_ref(&task), None, task.began + SHORT / 2, 80), None);
         let after = task.began + Duration::from_secs(65);
-        assert_eq!(shown(&[task], None, after, 80).unwrap(), "loading the model  1:05");
+        assert_eq!(shown(std::slice::from_ref(&task), None, after, 80).unwrap(), "loading the model  1:05");
+        // Of two that are the same, the one that moves is shown, with a bar.
+        let inner = Status { unit: Unit::Bytes, ..status(Activity::LoadingModel, 3 << 20, Some(4 << 20)) };
+        let line = shown(&[task.clone(), inner], None, task.began + Duration::from_secs(1), 120).unwrap();
+        let bar = "\u{2588}".repeat(22) + &"\u{2591}".repeat(8);
+        assert!(line.starts_with(&format!("{bar} loading the model 3.00 MiB/4.00 MiB")), "{line}");
+        let logged = shown(&[task], None, after, usize::MAX).unwrap();
+        assert_eq!(logged, "loading the model  1:05");
     }
 }

@@ -181,10 +181,10 @@ impl ModelFolder {
     pub(super) fn decoder_with(
         &self,
         architecture: &Architecture,
-        mut shards: Shards,
+        shards: Shards,
         left_out: impl Fn(&str) -> bool,
     ) -> Result<Decoder> {
-        let _task = Task::new(Activity::LoadingModel);
+        let mut shards = shards.counted_by(Task::new(Activity::LoadingModel));
         if architecture.text_part {
             shards = shards.renamed(text_part::name);
         }

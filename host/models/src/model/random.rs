@@ -2,7 +2,7 @@
 
 use super::switches::NormKind;
 use super::{Architecture, Error, Result, Weights};
-use crate::activity::{Activity, Task};
+use crate::activity::{Activity, Task, Unit};
 use candle_core::{Device, Tensor};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
@@ -57,6 +57,8 @@ impl Normal {
 /// is one, and the rates of decay are spread evenly over the range from which transformers draws them.
 pub fn random_weights(a: &Architecture, seed: u64) -> Result<Weights> {
     let mut normal = Normal::new(seed, DEVIATION);
+    let numbers: usize = a.parameters().iter().map(|(_, shape)| shape.iter().product::<usize>()).sum();
+    let task = Task::new(Activity::DrawingWeights).out_of((numbers * size_of::<f32>()) as u64, Unit::Bytes);
     Weights::build(a, |name, shape| {
         let n = shape.iter().product();
         let mut values: Vec<f32> = Vec::new();
@@ -77,6 +79,7 @@ pub fn random_weights(a: &Architecture, seed: u64) -> Result<Weights> {
         if shape.len() > 1 && !is_zero {
             normal.fill(&mut values);
         }
+        task.add((n * size_of::<f32>()) as u64);
         Ok(Tensor::from_vec(values, shape, &Device::Cpu)?)
     })
 }
@@ -86,9 +89,9 @@ pub fn write_random(config: &Value, folder: &Path, seed: u64) -> Result<usize> {
     let path = folder.join("config.json");
     let text = format!("{config:#}\n");
     let architecture = Architecture::parse(&text).map_err(|detail| Error::Config { path: path.clone(), detail })?;
-    let _task = Task::new(Activity::WritingModel);
     let weights = random_weights(&architecture, seed)?;
     std::fs::write(&path, text).map_err(|source| Error::Write { path, source })?;
+    let _task = Task::new(Activity::WritingModel);
     super::write::write_weights(&weights, &folder.join("model.safetensors"))?;
     Ok(weights.parameters())
 }

@@ -2,6 +2,7 @@
 
 use super::json::read_text;
 use super::{Dtype as Precision, Error, Result};
+use crate::activity::{Task, Unit};
 use crate::config::{files, json, printable, printable_path};
 use crate::ops;
 use candle_core::{DType, Tensor};
@@ -21,6 +22,8 @@ pub(super) struct Shards {
     files: Vec<Shard>,
     /// The file and header entry of each tensor, by name.
     tensors: HashMap<String, (usize, TensorInfo)>,
+    /// Counts the bytes of those that are taken.
+    task: Option<Task>,
 }
 
 struct Shard {
@@ -36,9 +39,24 @@ struct Index {
 }
 
 impl Shards {
+    fn empty() -> Self {
+        Self { files: Vec::new(), tensors: HashMap::new(), task: None }
+    }
+
+    /// Counts the bytes of the tensors that are taken from now on, until this is dropped.
+    pub(super) fn counted_by(self, task: Task) -> Self {
+        let bytes = self.tensors.values().map(|(_, info)| (info.data_offsets.1 - info.data_offsets.0) as u64);
+        let task = task.out_of(bytes.sum::<u64>(), Unit::Bytes);
+        Self { task: Some(task), ..self }
+    }
+
+    fn count(&self, bytes: usize) {
+        self.task.iter().for_each(|task| task.add(bytes as u64));
+    }
+
     /// Opens one file.
     pub(super) fn of_file(path: &Path) -> Result<Self> {
-        let mut this = Self { files: Vec::new(), tensors: HashMap::new() };
+        let mut this = Self::empty();
         this.add(path)?;
         Ok(this)
     }
@@ -66,7 +84,7 @@ impl Shards {
         if single.is_file() {
             return Self::of_file(&single);
         }
-        let mut this = Self { files: Vec::new(), tensors: HashMap::new() };
+        let mut this = Self::empty();
         names.into_iter().try_for_each(|name| this.add(&folder.join(name)))?;
         Ok(this)
     }
@@ -146,6 +164,7 @@ impl Shards {
         shard.file.seek(SeekFrom::Start(shard.begin + from as u64)).map_err(io)?;
         let mut bytes = vec![0; to - from];
         shard.file.read_exact(&mut bytes).map_err(io)?;
+        self.count(bytes.len());
         Ok(Some(bytes))
     }
 
@@ -192,6 +211,7 @@ impl Shards {
             }
             return Err(Self::damaged(&shard.path, name));
         }
+        self.count(to - from);
         Ok(Some(values))
     }
 
@@ -263,6 +283,7 @@ fn header(file: &mut File) -> std::result::Result<(u64, Metadata), Unread> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::activity::{self, Activity};
 
     /// Writes a file in which each of these tensors has this one value.
     fn write(path: &Path, names: &[&str], value: f32) {
@@ -273,6 +294,23 @@ mod tests {
         let values = value.to_le_bytes().repeat(names.len());
         let bytes = [&(header.len() as u64).to_le_bytes(), header.as_bytes(), &values].concat();
         std::fs::write(path, bytes).unwrap();
+    }
+
+    #[test]
+    fn the_bytes_of_tensors_that_are_taken_are_counted() {
+        let folder = tempfile::tempdir().unwrap();
+        write(&folder.path().join("model.safetensors"), &["a", "b"], 1.0);
+        let task = Task::new(Activity::LoadingModel).on("counted tensors");
+        let mut shards = Shards::of_model(folder.path()).unwrap().counted_by(task);
+        let counted = || {
+            let tasks = activity::current().into_iter().filter(|task| task.subject == "counted tensors");
+            tasks.map(|task| (task.done, task.total)).collect::<Vec<_>>()
+        };
+        assert_eq!(counted(), [(0, Some(8))]);
+        shards.take("b", &[1], "a test").unwrap();
+        assert_eq!(counted(), [(4, Some(8))]);
+        drop(shards);
+        assert!(counted().is_empty());
     }
 
     #[test]

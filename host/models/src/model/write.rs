@@ -2,6 +2,8 @@
 
 use super::weights::of_critic;
 use super::{Error, Result, Weights};
+use crate::activity::{Activity, Task, Unit};
+use crate::config::printable;
 use crate::ops;
 use candle_core::Tensor;
 use safetensors::tensor::{Metadata, TensorInfo};
@@ -13,6 +15,12 @@ use std::path::Path;
 
 /// The header's length is a multiple of so many bytes.
 const ALIGNMENT: usize = 8;
+
+/// Bytes that are written at once, so that what is written is counted while a large tensor is.
+const AT_ONCE: usize = 4 << 20;
+
+/// Longest name of a file that is shown, in bytes.
+const SHOWN: usize = 200;
 
 pub(super) fn unwritten(path: &Path) -> impl FnOnce(std::io::Error) -> Error + '_ {
     |source| Error::Write { path: path.to_owned(), source }
@@ -60,6 +68,24 @@ pub fn write_tensors(tensors: Vec<(String, Tensor)>, metadata: Option<HashMap<St
     })
 }
 
+/// Counts what is written.
+struct Counted<'a, W> {
+    to: W,
+    task: &'a Task,
+}
+
+impl<W: Write> Write for Counted<'_, W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let written = self.to.write(&bytes[..bytes.len().min(AT_ONCE)])?;
+        self.task.add(written as u64);
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.to.flush()
+    }
+}
+
 /// A tensor of a file to be written, and where its bytes come from.
 pub(super) struct Entry<T> {
     pub name: String,
@@ -93,12 +119,40 @@ pub(super) fn write_file<T>(
     let header = Metadata::new(metadata, infos.collect()).map_err(|e| wrong(e.to_string()))?;
     let mut header = serde_json::to_vec(&header).map_err(|e| wrong(e.to_string()))?;
     header.resize(header.len().next_multiple_of(ALIGNMENT), b' ');
+    let name = file.file_name().map(|name| printable(&name.to_string_lossy(), SHOWN)).unwrap_or_default();
+    let task = Task::new(Activity::WritingFile).on(name).out_of((size_of::<u64>() + header.len() + end) as u64, Unit::Bytes);
     let write_all = || {
-        let mut to = BufWriter::new(File::create(file)?);
+        let mut to = BufWriter::new(Counted { to: File::create(file)?, task: &task });
         to.write_all(&(header.len() as u64).to_le_bytes())?;
         to.write_all(&header)?;
         entries.into_iter().try_for_each(|entry| write(entry.content, &mut to))?;
         to.flush()
     };
     write_all().map_err(unwritten(file))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::activity;
+
+    #[test]
+    fn a_file_is_counted_in_bytes_while_it_is_written() {
+        let place = tempfile::tempdir().unwrap();
+        let file = place.path().join("counted.safetensors");
+        let entry =
+            |name: &str| Entry { name: name.to_owned(), dtype: safetensors::Dtype::U8, shape: vec![9 << 20], content: () };
+        let mut counted = Vec::new();
+        write_file(vec![entry("a"), entry("b")], None, &file, |(), to| {
+            to.write_all(&vec![0; 9 << 20])?;
+            let tasks = activity::current().into_iter().filter(|task| task.subject == "counted.safetensors");
+            counted.extend(tasks.map(|task| (task.done, task.total)));
+            Ok(())
+        })
+        .unwrap();
+        let whole = file.metadata().unwrap().len();
+        let [first, second] = counted[..] else { panic!("{counted:?}") };
+        assert_eq!((first.1, second.1), (Some(whole), Some(whole)));
+        assert!(first.0 >= 8 << 20 && first.0 < second.0 && second.0 <= whole, "{counted:?}");
+    }
 }

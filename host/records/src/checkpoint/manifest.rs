@@ -2,6 +2,7 @@
 
 use super::Error;
 use super::finite::Finite;
+use crate::activity::{Activity, Task, Unit};
 use crate::config::{files, printable};
 use crate::run::CheckpointFiles;
 use serde::{Deserialize, Serialize};
@@ -9,7 +10,7 @@ use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, FileType};
 use std::io::{self, Read};
-use std::path::{Component, Path};
+use std::path::{Component, Path, PathBuf};
 
 /// Maximum size of a manifest in bytes; ours have about a hundred per file.
 const LARGEST: u64 = 4 << 20;
@@ -169,6 +170,11 @@ fn wrong_size(name: &str, found: u64, wanted: u64) -> String {
     format!("{name} has {found} bytes instead of {wanted}")
 }
 
+/// Returns the name of a folder, made printable.
+fn folder_name(folder: &Path) -> String {
+    folder.file_name().map(|name| printable(&name.to_string_lossy(), SHOWN)).unwrap_or_default()
+}
+
 /// Returns everything below `folder`, by relative path; does not follow links.
 fn entries(folder: &Path) -> io::Result<BTreeMap<String, FileType>> {
     let (mut found, mut left) = (BTreeMap::new(), vec![(folder.to_owned(), String::new())]);
@@ -190,15 +196,16 @@ pub(super) fn seal(folder: &Path, step: u64) -> io::Result<()> {
     let own = CheckpointFiles::new(folder);
     fs::create_dir_all(own.folder())?;
     let mut manifest = Manifest { step, files: BTreeMap::new() };
-    let mut folders = BTreeSet::new();
-    for (name, of) in entries(folder)? {
+    let (subfolders, written): (Vec<_>, Vec<_>) = entries(folder)?.into_iter().partition(|(_, of)| of.is_dir());
+    let folders: BTreeSet<PathBuf> = subfolders.into_iter().map(|(name, _)| folder.join(name)).collect();
+    let sizes = written.iter().map(|(name, _)| fs::metadata(folder.join(name)).map_or(0, |file| file.len()));
+    let named = format!("checkpoint-{step}");
+    let task = Task::new(Activity::Checksumming).on(named).out_of(sizes.sum::<u64>(), Unit::Bytes);
+    for (name, _) in written {
         let path = folder.join(&name);
-        if of.is_dir() {
-            folders.insert(path);
-        } else {
-            sync_file(&path)?;
-            manifest.files.insert(name, Entry::of(&path)?);
-        }
+        sync_file(&path)?;
+        let entry = Entry::seen(&path, |bytes| task.add(bytes.len() as u64))?;
+        manifest.files.insert(name, entry);
     }
     fs::write(own.manifest(), manifest.text()?)?;
     sync_file(&own.manifest())?;
@@ -233,10 +240,12 @@ pub fn verify(checkpoint: &Path) -> Result<Manifest, Error> {
         }
     }
     manifest.check_sizes(checkpoint)?;
+    let task = Task::new(Activity::VerifyingCheckpoint).on(folder_name(checkpoint)).out_of(manifest.bytes(), Unit::Bytes);
     for (name, wanted) in &manifest.files {
         let path = checkpoint.join(name);
         let mut weights = path.extension().is_some_and(|e| e == "safetensors").then(|| Finite::of(&path));
         let found = Entry::seen(&path, |bytes| {
+            task.add(bytes.len() as u64);
             if let Some(Ok(weights)) = &mut weights {
                 weights.see(bytes);
             }
@@ -268,6 +277,7 @@ pub(super) fn difference(checkpoint: &Path) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::activity;
 
     #[test]
     fn a_manifest_names_files_inside_alone() {
@@ -276,6 +286,33 @@ mod tests {
         }
         for bad in ["", "/etc/passwd", "../x", "a/../x", "./x", "a//b", "a/", "a\\b", "C:x", ".."] {
             assert!(!is_inside(bad), "{bad}");
+        }
+    }
+
+    #[test]
+    fn what_is_read_for_checksums_is_shown_in_bytes() {
+        let place = tempfile::tempdir().unwrap();
+        let folder = place.path().join("checkpoint-1");
+        fs::create_dir(&folder).unwrap();
+        super::super::required::write_least(&folder);
+        let large = 48 << 20;
+        File::create(folder.join("large")).and_then(|file| file.set_len(large)).unwrap();
+        let shown = |of: Activity, work: &(dyn Fn() + Sync)| {
+            std::thread::scope(|scope| {
+                let working = scope.spawn(work);
+                let mut seen = Vec::new();
+                while !working.is_finished() {
+                    let tasks = activity::current().into_iter().filter(|task| task.activity == of && task.total >= Some(large));
+                    seen.extend(tasks.map(|task| (task.done, task.subject, task.unit)));
+                }
+                seen
+            })
+        };
+        let saved = shown(Activity::Checksumming, &|| seal(&folder, 1).unwrap());
+        let verified = shown(Activity::VerifyingCheckpoint, &|| drop(verify(&folder).unwrap()));
+        for seen in [saved, verified] {
+            let moved = seen.iter().any(|(done, ..)| (1..large).contains(done));
+            assert!(moved && seen.iter().all(|(_, subject, unit)| (&**subject, *unit) == ("checkpoint-1", Unit::Bytes)));
         }
     }
 
