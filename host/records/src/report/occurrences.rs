@@ -5,6 +5,7 @@ use super::story::{Happened, SETTINGS_REFUSED};
 use super::words;
 use crate::run::{EventKind, EventLine};
 use serde::Serialize;
+use std::borrow::Cow;
 use std::collections::HashMap;
 
 /// How many of the first and of the last rows are shown.
@@ -45,7 +46,7 @@ struct Occurrences<'a> {
 /// Returns the rows of the table.
 pub(super) fn rows(events: &[Happened]) -> Vec<Occurrence> {
     let mut all: Vec<Occurrences<'_>> = Vec::new();
-    let mut places: HashMap<(&str, &str, &str, bool), usize> = HashMap::new();
+    let mut places: HashMap<(&str, &str, Cow<'_, str>, bool), usize> = HashMap::new();
     for happened in events {
         let Happened { event, undone } = happened;
         let rows = sentences::unscored(event);
@@ -64,16 +65,48 @@ pub(super) fn rows(events: &[Happened]) -> Vec<Occurrence> {
     shown.map(|(i, known)| known.row(if i == head + left_out { left_out } else { 0 })).collect()
 }
 
-/// Returns what an event says, if it is of a kind that a run may repeat many times.
-fn repeats(event: &EventLine) -> Option<&str> {
+/// Returns what an event says, if it is of a kind that a run may repeat many times. What the run itself repeats differs in its steps,
+/// rows and values; what was refused is somebody's, and is repeated only if it is the same.
+fn repeats(event: &EventLine) -> Option<Cow<'_, str>> {
     if event.name == SETTINGS_REFUSED {
-        return Some(event.text("reason"));
+        return Some(event.text("reason").into());
     }
     match event.kind? {
-        EventKind::PluginError | EventKind::PluginRefused | EventKind::CheckpointFailed => Some(event.text("reason")),
-        EventKind::Warning => Some(event.text("text")),
+        EventKind::PluginRefused => Some(event.text("reason").into()),
+        EventKind::PluginError | EventKind::CheckpointFailed => Some(without_numbers(event.text("reason")).into()),
+        EventKind::Warning => Some(without_numbers(event.text("text")).into()),
         _ => None,
     }
+}
+
+/// Returns a text with each number, and each list of numbers, as `#`. Those that are part of a name or a place in a file stay.
+fn without_numbers(text: &str) -> String {
+    const LIST: [&str; 3] = ["#, ", "# and ", "#, and "];
+    let (mut shown, mut rest) = (String::with_capacity(text.len()), text);
+    while let Some(at) = rest.find(|c: char| c.is_ascii_digit()) {
+        let (before, from) = rest.split_at(at);
+        shown.push_str(before);
+        let is_within = |(i, c): (usize, char)| match c {
+            '+' | '-' => from[..i].ends_with(['e', 'E']),
+            c => c.is_ascii_alphanumeric() || "._".contains(c),
+        };
+        let end = from.char_indices().find(|&at| !is_within(at)).map_or(from.len(), |(end, _)| end);
+        // A full stop after it is no part of it.
+        let number = from[..end].trim_end_matches('.');
+        rest = &from[number.len()..];
+        let is_part = shown.ends_with(|c: char| c.is_alphanumeric() || "_:#".contains(c)) || shown.ends_with("line ");
+        if is_part || number.parse::<f64>().is_err() {
+            shown.push_str(number);
+            continue;
+        }
+        shown.truncate(shown.trim_end_matches('-').len());
+        if let Some(list) = LIST.iter().find(|list| shown.ends_with(*list)) {
+            shown.truncate(shown.len() - list.len());
+        }
+        shown.push('#');
+    }
+    shown.push_str(rest);
+    shown
 }
 
 impl Occurrences<'_> {
@@ -95,6 +128,28 @@ impl Occurrences<'_> {
             count: self.count,
             until,
             left_out,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_of_steps_and_rows_make_no_other_text() {
+        let cases = [
+            ("plugin rw, score in step 12: no row 3", "plugin rw, score in step #: no row #"),
+            ("rows [1, 7, 30] and 4.", "rows [#] and #."),
+            ("rows 1, 2 and 3 of 8", "rows # of #"),
+            ("at -0.5, 1e-5 or 2.5", "at # or #"),
+            // Another place is another error, and another name another thing.
+            ("File \"rw.py\", line 12, in score2", "File \"rw.py\", line 12, in score2"),
+            ("rw.js:12:5 f32 x_1 0ab1", "rw.js:12:5 f32 x_1 0ab1"),
+            ("\u{fc}1 7\u{20ac}", "\u{fc}1 #\u{20ac}"),
+        ];
+        for (text, expected) in cases {
+            assert_eq!(without_numbers(text), expected);
         }
     }
 }

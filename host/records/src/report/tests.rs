@@ -296,14 +296,14 @@ fn a_swap_at_the_very_step_that_a_run_goes_on_from_is_in_its_checkpoint_or_not()
 #[test]
 fn of_very_many_events_the_ends_are_shown() {
     let errors = (1..=1000)
-        .map(|step| at(step, "plugin_error", json!({ "plugin": "length", "reason": format!("error {step}."), "rows": [1] })));
+        .map(|step| at(step, "plugin_error", json!({ "plugin": "length", "reason": format!("error x{step}."), "rows": [1] })));
     let run = run(&lines([begun("started", 0)].into_iter().chain(errors)), "", "");
     let report = report(run.path());
     let events = report["events"].as_array().unwrap();
     assert_eq!(events.iter().map(|event| event["left_out"].as_u64().unwrap()).sum::<u64>(), 501);
     let texts: Vec<&str> = events.iter().map(|event| event["text"].as_str().unwrap()).collect();
     assert_eq!(texts.iter().filter(|text| text.contains("1 row without a score")).count(), 499);
-    let has = |number: u64| texts.iter().any(|text| text.contains(&format!("error {number}.")));
+    let has = |number: u64| texts.iter().any(|text| text.contains(&format!("error x{number}.")));
     assert!(has(149) && !has(150) && !has(650) && has(651));
 }
 
