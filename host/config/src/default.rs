@@ -1,11 +1,11 @@
 //! The default of each configuration key. A test compares them with what the help says.
 
+use super::named::NamedKeys;
 use super::{
     Config, DEFAULT_ALGORITHM, Device, LearnFrom, Limits, LogCompletions, LrSchedule, ModelDtype, OnSaveError, Optim,
     PackingStrategy, Period, ReduceDtype, ReportTo, RolloutDtype, RolloutLog, Strategy,
 };
 use serde_json::Map;
-use std::collections::BTreeSet;
 
 impl Default for Config {
     #[expect(clippy::too_many_lines, reason = "a line for each key")]
@@ -45,7 +45,7 @@ impl Default for Config {
             overlap_comm: true,
             zero_stage: 0,
             shard_frozen: None,
-            named: BTreeSet::new(),
+            named: NamedKeys::default(),
             num_generations: None,
             max_prompt_length: None,
             max_completion_length: 512,

@@ -3,13 +3,12 @@
 use super::foreign::{self, Foreign, Treatment};
 use super::lines::line_of;
 use super::meant::{as_meant, own_name, unknown};
+use super::named::NamedKeys;
 use super::overrides::Overrides;
 use super::rewards;
-use super::set::Set;
 use super::values::{UNKNOWN_KEY, insert, not_finite, reworded, scalar};
-use super::{Config, Error, Key, Limits, PluginEntry, Result, files, keys, sharding, yaml};
+use super::{Config, Error, Key, Limits, Result, files, keys, sharding, yaml};
 use serde::Deserialize;
-use std::collections::BTreeSet;
 use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -152,6 +151,7 @@ pub fn read_files<'a>(
     foreign.extend(overrides.foreign.iter().cloned());
     // TRL's own scripts list the reward model first.
     foreign.sort_by_key(|(option, _)| option.treatment != Treatment::RewardModel);
+    let mut by_user = table.clone();
     if !["model", "dataset"].iter().any(|key| table.contains_key(*key) || overrides.value_of(key).is_some()) {
         let own = ConfigFile { path: "run.toml".into(), text: BUILT_IN_RUN.to_owned() };
         // Its reward is for runs that name none, and its steps for those that don't say how long they are.
@@ -166,11 +166,11 @@ pub fn read_files<'a>(
             table.entry(key).or_insert(value);
         }
     }
-    apply_flags(&mut table, overrides)?;
-    for (option, value) in &foreign {
-        option.put(value, &mut table);
+    for table in [&mut table, &mut by_user] {
+        apply_flags(table, overrides)?;
+        foreign.iter().for_each(|(option, value)| option.put(value, table));
     }
-    let named = named(&table, overrides);
+    let named = NamedKeys::find(&by_user, &table, overrides);
     let mut config = typed(table)?;
     rewards::replace(&mut config, overrides)?;
     for (option, value) in &foreign {
@@ -187,27 +187,6 @@ pub fn read_files<'a>(
     config.check().map_err(|(key, detail)| Error::Invalid { place: key.to_owned(), detail })?;
     sharding.check(&config)?;
     Ok(config)
-}
-
-/// Returns the keys that have a value in files, flags or sets, with those within tables and entries of plugins after a dot.
-fn named(table: &Table, overrides: &Overrides) -> BTreeSet<String> {
-    let entry = |key: &str, entry: &Table| {
-        let path = entry.get("path").and_then(Value::as_str).unwrap_or_default();
-        let named = entry.get("name").and_then(Value::as_str).map(str::to_owned);
-        let name = named.unwrap_or_else(|| PluginEntry::new(path.to_owned()).name().to_owned());
-        entry.keys().map(|inner| format!("{key}.{name}.{inner}")).collect::<Vec<_>>()
-    };
-    let within = |(key, value): (&String, &Value)| {
-        let inner = value.as_table().into_iter().flat_map(Table::keys).map(|inner| format!("{key}.{inner}"));
-        let entries = value.as_array().into_iter().flatten().filter_map(Value::as_table).flat_map(|of| entry(key, of));
-        std::iter::once(key.clone()).chain(inner).chain(entries).collect::<Vec<_>>()
-    };
-    let of_sets = |set: &Set| {
-        let path =
-            set.key().map(|key| std::iter::once(key.to_owned()).chain(set.path()[1..].iter().cloned()).collect::<Vec<_>>());
-        [set.key().map(str::to_owned), path.map(|path| path.join("."))].into_iter().flatten()
-    };
-    table.iter().flat_map(within).chain(overrides.sets.iter().flat_map(of_sets)).collect()
 }
 
 /// Drops the rank of an adapter that is turned off in so many words, as TRL does; a rank alone asks for one here.
@@ -344,6 +323,7 @@ fn typed(table: Table) -> Result<Config> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Set;
     use super::*;
     use std::io::Write;
 
@@ -371,6 +351,22 @@ mod tests {
         assert!(steps(&[]) > 0);
         assert_eq!(steps(&[("num_train_epochs", "0.5")]), -1);
         assert_eq!(steps(&[("num_train_epochs", "0.5"), ("max_steps", "3")]), 3);
+    }
+
+    #[test]
+    fn what_the_built_in_run_names_is_not_the_users() {
+        let none: [&Path; 0] = [];
+        let flags = overrides(&[("logging_steps", "1")], &["max_steps=2"]);
+        let named = |overrides: &Overrides| read(none, overrides).unwrap().named;
+        let own = named(&Overrides { plugins: Vec::new(), ..flags.clone() });
+        assert_eq!(own.iter().collect::<Vec<_>>(), ["logging_steps", "max_steps"]);
+        assert!(own.contains("temperature") && own.contains("max_steps") && !own.contains("seed"));
+        let with_rewards = named(&Overrides { plugins: vec!["a.wasm".into()], ..flags });
+        assert_eq!(with_rewards.iter().collect::<Vec<_>>(), ["logging_steps", "max_steps", "plugin"]);
+        let f = file("model = 'm'\n[[plugin]]\npath = 'x/r.py'\nweight = 2\n");
+        let named = read([f.path()], &Overrides::default()).unwrap().named;
+        assert_eq!(named.iter().collect::<Vec<_>>(), ["model", "plugin", "plugin.r.path", "plugin.r.weight"]);
+        assert!(!named.contains("temperature"));
     }
 
     #[test]

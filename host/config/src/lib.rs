@@ -30,6 +30,7 @@ mod lines;
 mod lora;
 mod lr_kwargs;
 mod meant;
+mod named;
 mod nearest;
 mod optim_args;
 mod optimizer;
@@ -70,6 +71,7 @@ pub use foreign::{Foreign, Treatment, option as foreign_option, options as forei
 pub use grants::{Grants, Host, HttpLimits, Secret, is_here};
 pub use keys::{Inherited, Key, OnResume, key, keys};
 pub use layers::{Asked, ConfigFile, LARGEST, read, read_files};
+pub use named::NamedKeys;
 pub use nearest::{did_you_mean, nearest};
 pub use optimizer::{AdafactorArgs, AdjustLr, MuonArgs, Optim, RmsPropArgs, Rule, SgdArgs};
 pub use options::{Config, DEFAULT_ALGORITHM};

@@ -1,5 +1,6 @@
 //! The configuration keys of a run. `rlhost train --help` prints their doc comments.
 
+use super::named::NamedKeys;
 use super::{
     AgentEntry, Device, LearnFrom, Limits, LogCompletions, LrSchedule, ModelDtype, OldLogp, OnSaveError, Optim, PackingStrategy,
     Period, PluginEntry, ReduceDtype, ReportTo, RolloutDtype, RolloutLog, RolloutSync, Strategy, ZeroStage,
@@ -7,7 +8,6 @@ use super::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
-use std::collections::BTreeSet;
 
 /// The default algorithm.
 pub const DEFAULT_ALGORITHM: &str = "grpo";
@@ -138,7 +138,7 @@ pub struct Config {
     pub shard_frozen: Option<bool>,
     /// Keys that a file, a flag or --set names. An algorithm's own defaults apply to the others.
     #[serde(skip)]
-    pub named: BTreeSet<String>,
+    pub named: NamedKeys,
 
     /// Number of completions to sample per prompt; ppo and reinforce_pp don't compare them, so 1 works there too [default: 8, or
     /// 2 for rloo and algorithms that learn from pairs]

@@ -33,6 +33,16 @@ fn settings_of_the_algorithm_are_flags_with_one_value_or_several() {
 }
 
 #[test]
+fn what_the_built_in_run_sets_is_not_what_the_user_set() {
+    let place = Place::new();
+    let flags = ["--max-steps", "1", "--max-completion-length", "4", "--per-device-train-batch-size", "8", "--output-dir", "run"];
+    place.run(&[&["train"], &flags[..]].concat()).succeeded();
+    let set = &place.events("run", "started")[0]["set"];
+    assert_eq!(*set, serde_json::json!(["max_completion_length", "max_steps", "output_dir", "per_device_train_batch_size"]));
+    assert!(config(&place, "run").contains("temperature = 0.7"));
+}
+
+#[test]
 fn another_mistake_is_not_blamed_on_a_setting() {
     let place = Place::with_answers();
     for (more, words) in [

@@ -12,6 +12,9 @@ const SMALL_PART: f64 = 0.01;
 /// What lines of evaluations are called.
 const EVALUATION: &str = "evaluation";
 
+/// The heading of metrics that have no place elsewhere.
+const OTHERS: &str = "Other metrics";
+
 /// What the names of metrics of evaluations begin with.
 const EVALUATED: &str = "eval_";
 
@@ -20,7 +23,7 @@ const EVALUATED: &str = "eval_";
 pub struct Charts {
     /// Charts by what they are about.
     pub sections: Vec<Section>,
-    /// A chart for each other metric.
+    /// A chart for each other metric. Those that are 0 in every step are in a section of their own.
     pub others: Vec<Chart>,
 }
 
@@ -219,8 +222,9 @@ pub(super) fn arrange(figures: &Figures, eras: &Eras<'_>, weights: &[(String, f6
         let (zero, charts) = charts.into_iter().partition(|chart| is_zero(figures, chart));
         Section { title, charts, zero }
     });
-    let others = drawing.others();
-    Charts { sections: sections.into_iter().filter(|s| !s.charts.is_empty() || !s.zero.is_empty()).collect(), others }
+    let (zero, others) = drawing.others().into_iter().partition(|chart| is_zero(figures, chart));
+    let sections = sections.into_iter().chain([Section { title: OTHERS, charts: Vec::new(), zero }]);
+    Charts { sections: sections.filter(|s| !s.charts.is_empty() || !s.zero.is_empty()).collect(), others }
 }
 
 /// Returns whether a chart has nothing but zeros to show.

@@ -2,6 +2,7 @@
 
 use super::Run;
 use crate::config::PluginEntry;
+use crate::run::EventKind;
 use serde::Serialize;
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -30,14 +31,16 @@ pub struct Configuration {
 /// Returns the names of a run's plugins or environments, in the order of the configuration.
 pub(super) fn names(run: &Run, entries: &str) -> Vec<String> {
     let entries = run.settings.get(entries).and_then(toml::Value::as_array).into_iter().flatten();
-    let name = |entry: &toml::Value| {
-        let text = |key: &str| entry.get(key).and_then(toml::Value::as_str).map(str::to_owned);
-        let mut own = PluginEntry::new(text("path").unwrap_or_default());
-        own.name = text("name");
-        own.model = entry.get("model").and_then(toml::Value::as_bool) == Some(true);
-        own.name().to_owned()
-    };
-    entries.map(name).collect()
+    entries.map(entry_name).collect()
+}
+
+/// Returns the name of a plugin or environment, which its keys begin with.
+pub(super) fn entry_name(entry: &toml::Value) -> String {
+    let text = |key: &str| entry.get(key).and_then(toml::Value::as_str).map(str::to_owned);
+    let mut own = PluginEntry::new(text("path").unwrap_or_default());
+    own.name = text("name");
+    own.model = entry.get("model").and_then(toml::Value::as_bool) == Some(true);
+    own.name().to_owned()
 }
 
 /// Returns the configuration of a run.
@@ -79,7 +82,9 @@ pub(super) fn configuration(run: &Run) -> Configuration {
 fn set(run: &Run) -> BTreeSet<&str> {
     let begun = run.story.beginnings();
     let keys = begun.flat_map(|event| {
-        let set = event.fields.get("set").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str);
+        // A run that goes on has all keys in the checkpoint's file, which nobody set.
+        let set = event.fields.get("set").filter(|_| event.kind == Some(EventKind::Started));
+        let set = set.and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str);
         let changed = event.fields.get("changed").and_then(Value::as_object).into_iter().flatten().map(|(key, _)| key.as_str());
         set.chain(changed)
     });
@@ -91,7 +96,13 @@ fn is_set(set: &BTreeSet<&str>, table: &str, key: &str) -> bool {
     if table.is_empty() {
         return set.contains(key);
     }
-    let of_entry = ENTRIES.iter().any(|entries| table.strip_prefix(entries).is_some_and(|rest| rest.starts_with('.')));
+    let is_entry_of = |entries: &&&str| table.strip_prefix(**entries).is_some_and(|rest| rest.starts_with('.'));
+    let entries = ENTRIES.iter().find(is_entry_of);
     let as_whole = table.contains('.') && set.contains(table);
-    as_whole || set.contains(format!("{table}.{key}").as_str()) || of_entry && key == "path" && !set.is_empty()
+    let is_told = |entries: &str| {
+        set.iter().any(|key| key.strip_prefix(entries).is_some_and(|rest| rest.is_empty() || rest.starts_with('.')))
+    };
+    as_whole
+        || set.contains(format!("{table}.{key}").as_str())
+        || key == "path" && entries.is_some_and(|entries| is_told(entries))
 }

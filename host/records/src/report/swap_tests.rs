@@ -178,7 +178,8 @@ fn refused_versions_are_marked_and_errors_that_repeat_are_counted() {
         at(step, "plugin_refused", json!({ "plugin": "length", "hash": hash, "request": null, "reason": reason }))
     };
     let error = |step: u64| {
-        at(step, "plugin_error", json!({ "plugin": "length", "reason": "it trapped", "rows": [1, 2], "row_reasons": ["x", "x"] }))
+        let reason = format!("it trapped in step {step}");
+        at(step, "plugin_error", json!({ "plugin": "length", "reason": reason, "rows": [1, 2], "row_reasons": ["x", "x"] }))
     };
     let mut events = vec![begun("started", 0), loaded("aaaa", 20), refused(3, "0123456789abcdef", &"no\n".repeat(500))];
     events.extend((4..24).map(error));
@@ -195,13 +196,15 @@ fn refused_versions_are_marked_and_errors_that_repeat_are_counted() {
         report["events"].as_array().unwrap().iter().filter(|event| event["kind"] == "plugin_error").collect();
     let [trapped] = trapped[..] else { panic!("{trapped:?}") };
     assert_eq!((&trapped["count"], &trapped["until"]), (&json!(20), &json!("to step 23")));
-    assert_eq!(trapped["text"], "length: it trapped; 40 rows without a score");
+    assert_eq!(trapped["text"], "length: it trapped in step 4; 40 rows without a score");
 }
 
 #[test]
 fn charts_of_nothing_but_zeros_are_folded_away() {
-    let row =
-        |step: u64| json!({ "reward": 0.0, "loss": 0.5, "clip_ratio/low_mean": 0.0, "clip_ratio/high_mean": 0.0, "kl": step });
+    let row = |step: u64| {
+        json!({ "reward": 0.0, "loss": 0.5, "clip_ratio/low_mean": 0.0, "clip_ratio/high_mean": 0.0, "kl": step,
+            "clip_ratio/high_max": 0.0, "new": step })
+    };
     let run = run(&lines([begun("started", 0)]), &metrics(1..=3, row), "");
     let report = report(run.path());
     let zero: Vec<&str> = report["charts"]["sections"]
@@ -211,7 +214,10 @@ fn charts_of_nothing_but_zeros_are_folded_away() {
         .flat_map(|section| section["zero"].as_array().unwrap())
         .map(|chart| chart["title"].as_str().unwrap())
         .collect();
-    assert_eq!(zero, ["Reward", "Clipped ratios"]);
+    assert_eq!(zero, ["Reward", "Clipped ratios", "clip_ratio/high_max"]);
+    let others: Vec<&Value> = report["charts"]["others"].as_array().unwrap().iter().map(|chart| &chart["title"]).collect();
+    assert_eq!(others, ["new"]);
+    assert_eq!(report["charts"]["sections"].as_array().unwrap().last().unwrap()["title"], "Other metrics");
     // They can be drawn all the same.
     assert_eq!(chart(&report, "clip_ratio/low_mean")["lines"].as_array().unwrap().len(), 2);
 }
@@ -232,6 +238,16 @@ fn the_configuration_shows_what_the_user_set() {
     };
     assert_eq!(lines_of(configuration, true), ["seed = 42", "path = \"a/length.wasm\"", "weight = 0.5"]);
     assert_eq!(lines_of(configuration, false)[..3], ["max_steps = 30", "", "[[plugin]]"], "all keys");
+    // What nobody chose is not what every entry needs.
+    let mut start = begun("started", 0);
+    start["set"] = json!(["max_steps"]);
+    let built_in = &report(run(&lines([start]), "", "").path())["configuration"];
+    assert_eq!(built_in["own"], json!(["max_steps = 30"]));
+    let mut resumed = begun("resumed", 10);
+    resumed["set"] = json!(["algorithm", "seed", "max_steps", "plugin"]);
+    resumed["changed"] = json!({ "seed": [1, 42] });
+    let resumed = &report(run(&lines([begun("started", 0), resumed]), "", "").path())["configuration"];
+    assert_eq!(resumed["own"], json!(["seed = 42"]), "what changed, not what the checkpoint has");
     // A run of an older version does not say.
     let older = &report(run(&lines([begun("started", 0)]), "", "").path())["configuration"];
     assert!(lines_of(older, true).is_empty() && lines_of(older, false).contains(&"max_steps = 30".to_owned()));
