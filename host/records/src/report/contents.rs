@@ -7,7 +7,7 @@ use super::figures::{Figures, Series};
 use super::occurrences::Occurrence;
 use super::story::{Mark, State, Version};
 use super::{Run, configuration, evaluations, occurrences, words};
-use crate::config::now;
+use crate::config::{PluginEntry, now};
 use crate::run::EventKind;
 use serde::Serialize;
 use std::borrow::Cow;
@@ -201,12 +201,6 @@ fn setting<'a>(run: &'a Run, key: &str) -> Option<&'a str> {
     run.settings.get(key).and_then(toml::Value::as_str)
 }
 
-/// Returns a plugin's name in the run from its path.
-fn plugin_name(path: &str) -> &str {
-    let file = last_part(path);
-    file.strip_suffix(".wasm").unwrap_or(file)
-}
-
 fn last_part(path: &str) -> &str {
     path.rsplit(['/', '\\']).find(|part| !part.is_empty()).unwrap_or(path)
 }
@@ -230,7 +224,7 @@ fn facts(run: &Run, state: &State) -> Vec<Fact> {
     };
     let beginning = run.story.beginning();
     let algorithm = setting(run, "algorithm").unwrap_or_default();
-    fact("Algorithm", plugin_name(algorithm).to_owned(), algorithm);
+    fact("Algorithm", PluginEntry::new(algorithm.to_owned()).name().to_owned(), algorithm);
     let model = beginning.map(|e| e.text("model")).filter(|m| !m.is_empty()).or(setting(run, "model")).unwrap_or_default();
     let made = if run.settings.contains_key("model") { "" } else { " (built-in)" };
     fact("Model", if model.is_empty() { String::new() } else { format!("{}{made}", last_part(model)) }, model);

@@ -2,6 +2,7 @@
 
 use crate::config::printable;
 use crate::report::Error;
+use crate::report::configuration::entry_name;
 use crate::report::dependence::Dependence;
 use crate::report::story::Change;
 use crate::run::{EventKind, EventLine, Metrics, PluginVersion, RunFiles, each_own_line, is_running, is_undone, short_hash};
@@ -213,10 +214,7 @@ pub(in crate::report) fn flatten(prefix: &str, value: &toml::Value, into: &mut B
         toml::Value::Array(items) if items.is_empty() && ["plugin", "environment"].contains(&prefix) => {}
         toml::Value::Array(items) if items.iter().any(toml::Value::is_table) => {
             for (i, item) in items.iter().enumerate() {
-                let name = item.get("path").and_then(toml::Value::as_str).map(|path| {
-                    let file = path.rsplit(['/', '\\']).find(|part| !part.is_empty()).unwrap_or(path);
-                    file.strip_suffix(".wasm").unwrap_or(file).to_owned()
-                });
+                let name = item.get("path").map(|_| entry_name(item));
                 let key = name.map(|name| below(&name)).filter(|key| !into.contains_key(&format!("{key}.path")));
                 flatten(&key.unwrap_or_else(|| below(&i.to_string())), item, into);
             }

@@ -173,3 +173,21 @@ fn metrics_have_a_better_end_or_none() {
         assert_eq!(Best::from_metric(name), None, "{name}");
     }
 }
+
+#[test]
+fn keys_of_a_plugin_have_the_name_that_it_has_in_the_run() {
+    let place = tempfile::tempdir().unwrap();
+    let with = |folder: &str, weight: f64| {
+        let entry = |path: &str, more: &str| format!("[[plugin]]\npath = \"{path}\"\n{more}weight = {weight}\n");
+        let entries = [
+            entry("x/rw.py", ""),
+            entry("rw.py:long", ""),
+            entry("a/b.wasm", "name = \"own\"\n"),
+            entry("runs/judge/checkpoint-3", "model = true\n"),
+        ];
+        run(place.path(), folder, &entries.concat(), "", "")
+    };
+    let both = Comparison::load(&[with("one", 0.5), with("two", 1.0)]).unwrap();
+    let keys: Vec<&str> = both.differences.iter().map(|difference| difference.key.as_str()).collect();
+    assert_eq!(keys, ["plugin.judge.weight", "plugin.long.weight", "plugin.own.weight", "plugin.rw.weight"]);
+}
