@@ -5,7 +5,7 @@ use super::output;
 use crate::config::printable;
 use crate::config::words::in_column;
 use crate::train::{Calendar, Listener};
-use console::{Term, style};
+use console::{Term, measure_text_width, style};
 use std::collections::BTreeMap;
 
 /// Metrics with a column, and their short names. A narrow terminal shows the first.
@@ -24,6 +24,9 @@ const KEY_FIGURES: [(&str, &str); 10] = [
 
 /// Lines after which the column names are repeated.
 const LINES_BETWEEN_NAMES: usize = 25;
+
+/// Spaces before a value.
+const GAP: usize = 2;
 
 /// Width of a column, without its gap.
 const WIDTH: usize = 9;
@@ -95,7 +98,9 @@ impl Listener for Progress {
     fn evaluated(&mut self, step: u64, figures: &BTreeMap<String, f64>) {
         if !self.quiet {
             let shown = shown(figures, "eval_").into_iter().map(|(name, v)| format!("{name} {}", in_column(v)));
-            say!("evaluation at step {step}:  {}", shown.collect::<Vec<_>>().join("  "));
+            let term = Term::stdout();
+            let width = if term.is_term() { usize::from(term.size().1) } else { usize::MAX };
+            say!("{}", in_lines(format!("evaluation at step {step}:"), shown, width));
         }
     }
 
@@ -122,6 +127,23 @@ fn shown(figures: &BTreeMap<String, f64>, prefix: &str) -> Vec<(String, f64)> {
     columns
 }
 
+/// Returns a heading and values after it, broken between values so that lines fit a `width`.
+fn in_lines(heading: String, values: impl Iterator<Item = String>, width: usize) -> String {
+    let (mut text, mut taken) = (String::new(), 0);
+    for (i, part) in std::iter::once(heading).chain(values).enumerate() {
+        let wide = measure_text_width(&part);
+        let gap = if i == 0 { 0 } else { GAP };
+        if i > 0 && taken + gap + wide > width {
+            text.push('\n');
+            taken = 0;
+        }
+        text.extend(std::iter::repeat_n(' ', gap));
+        text.push_str(&part);
+        taken += gap + wide;
+    }
+    text
+}
+
 fn width(name: &str) -> usize {
     name.chars().count().max(WIDTH)
 }
@@ -140,6 +162,20 @@ mod tests {
         for name in read {
             assert!(is_reserved(name, MetricsOf::Scores), "{name}");
         }
+    }
+
+    #[test]
+    fn an_evaluation_is_broken_between_its_values() {
+        let values = || ["reward 0.412", "repetition_reward -0.001", "length 31.5"].map(str::to_owned).into_iter();
+        let lines = |width| in_lines("evaluation at step 20:".to_owned(), values(), width);
+        let whole = "evaluation at step 20:  reward 0.412  repetition_reward -0.001  length 31.5";
+        assert_eq!((lines(usize::MAX).as_str(), lines(75).as_str()), (whole, whole));
+        assert_eq!(lines(60), "evaluation at step 20:  reward 0.412\n  repetition_reward -0.001  length 31.5");
+        assert_eq!(
+            lines(24).lines().collect::<Vec<_>>(),
+            ["evaluation at step 20:", "  reward 0.412", "  repetition_reward -0.001", "  length 31.5"]
+        );
+        assert_eq!(whole.len(), 75);
     }
 
     #[test]
