@@ -18,8 +18,11 @@ const PAGE: &str = "comparison.html";
 const SHOWN: usize = 60;
 
 /// Most metrics in the table, unless they are named, and most settings in the name of a group.
-const METRICS: usize = 3;
+const METRICS: usize = 6;
 const IN_NAME: usize = 3;
+
+/// What is between the versions of a plugin.
+const NEXT: &str = " \u{2192} ";
 
 /// Arguments of `compare`.
 #[derive(clap::Args)]
@@ -51,6 +54,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         say!("{}", line(&comparison, if args.metric.is_empty() { &comparison.metrics } else { &metrics }));
     } else {
         show(&comparison, &metrics);
+        left_out(&comparison, &metrics).filter(|_| args.metric.is_empty()).iter().for_each(|text| tracing::info!("{text}"));
     }
     if args.json && args.output.is_none() {
         return Ok(());
@@ -75,8 +79,7 @@ pub(super) fn page_path(runs: &[PathBuf]) -> PathBuf {
 /// Returns the metrics of the table.
 fn metrics(args: &Args, comparison: &Comparison) -> anyhow::Result<Vec<String>> {
     if args.metric.is_empty() {
-        let first = comparison.metrics.iter().take(comparison.key_metrics).filter(|name| Best::from_metric(name).is_some());
-        return Ok(first.take(METRICS).cloned().collect());
+        return Ok(with_best(comparison).take(METRICS).cloned().collect());
     }
     let known = || comparison.metrics.iter().map(String::as_str);
     match args.metric.iter().find(|name| !known().any(|known| known == name.as_str())) {
@@ -87,6 +90,18 @@ fn metrics(args: &Args, comparison: &Comparison) -> anyhow::Result<Vec<String>> 
     }
 }
 
+/// Returns the metrics that are worth a look first and have a better end.
+fn with_best(comparison: &Comparison) -> impl Iterator<Item = &String> {
+    comparison.metrics.iter().take(comparison.key_metrics).filter(|name| Best::from_metric(name).is_some())
+}
+
+/// Names the metrics that the table has no room for.
+fn left_out(comparison: &Comparison, metrics: &[String]) -> Option<String> {
+    let names = with_best(comparison).filter(|name| !metrics.contains(name)).map(|name| printable(name, SHOWN));
+    let names: Vec<String> = names.take(METRICS).collect();
+    (!names.is_empty()).then(|| format!("the runs also logged {}, which --metric NAME shows", names.join(", ")))
+}
+
 /// Prints the tables.
 fn show(comparison: &Comparison, metrics: &[String]) {
     let dividing: Vec<&Difference> = comparison.differences.iter().filter(|difference| difference.divides).collect();
@@ -95,7 +110,7 @@ fn show(comparison: &Comparison, metrics: &[String]) {
         let heading =
             std::iter::once("setting".to_owned()).chain(comparison.groups.iter().map(|group| printable(&group.name, SHOWN)));
         let row = |difference: &&Difference| {
-            let values = difference.values.iter().map(|value| printable(value, SHOWN));
+            let values = difference.values.iter().map(|value| shown(value));
             std::iter::once(printable(&difference.key, SHOWN)).chain(values).collect()
         };
         let rows: Vec<Vec<String>> = std::iter::once(heading.collect()).chain(dividing.iter().map(row)).collect();
@@ -115,6 +130,17 @@ fn show(comparison: &Comparison, metrics: &[String]) {
     }
 }
 
+/// Returns a value of a setting as the table has it. Of many versions, the first and the one in force stay whole.
+fn shown(value: &str) -> String {
+    let parts: Vec<&str> = value.split(NEXT).collect();
+    match &parts[..] {
+        [first, between @ .., last] if !between.is_empty() && value.len() > SHOWN => {
+            printable(&format!("{first}{NEXT}{} more{NEXT}{last}", between.len()), 2 * SHOWN)
+        }
+        _ => printable(value, SHOWN),
+    }
+}
+
 fn heading(dividing: &[&Difference], metrics: &[String]) -> Vec<String> {
     let keys: Vec<String> = match dividing.len() {
         1..=IN_NAME => dividing.iter().map(|difference| printable(&difference.key, SHOWN)).collect(),
@@ -129,7 +155,7 @@ fn heading(dividing: &[&Difference], metrics: &[String]) -> Vec<String> {
 
 fn row(comparison: &Comparison, (i, group): (usize, &Group), dividing: &[&Difference], metrics: &[String]) -> Vec<String> {
     let keys: Vec<String> = match dividing.len() {
-        1..=IN_NAME => dividing.iter().map(|difference| printable(&difference.values[i], SHOWN)).collect(),
+        1..=IN_NAME => dividing.iter().map(|difference| shown(&difference.values[i])).collect(),
         _ => vec![printable(&group.name, SHOWN)],
     };
     let values = metrics.iter().flat_map(|name| {
@@ -163,4 +189,45 @@ fn line(comparison: &Comparison, metrics: &[String]) -> Value {
         json!({ "name": group.name, "settings": settings, "runs": runs, "metrics": metrics.collect::<serde_json::Map<String, Value>>() })
     };
     json!({ "groups": comparison.groups.iter().enumerate().map(group).collect::<Vec<_>>(), "notes": comparison.notes })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    #[test]
+    fn the_version_in_force_is_shown_whole() {
+        let hashes: Vec<String> = (10..20).map(|n| format!("{n}").repeat(6)).collect();
+        let chain = |n: usize| hashes[..n].join(NEXT);
+        assert_eq!(shown(&chain(3)), chain(3));
+        assert_eq!(shown(&chain(10)), "101010101010 \u{2192} 8 more \u{2192} 191919191919");
+        assert_eq!(shown("a\u{1b}"), "a\\u{1b}");
+    }
+
+    #[test]
+    fn a_metric_of_some_runs_has_a_column_or_is_named() {
+        let place = tempfile::tempdir().unwrap();
+        let run = |name: &str, rewards: usize| {
+            let folder = place.path().join(name);
+            fs::create_dir(&folder).unwrap();
+            let means: String = (0..rewards).map(|i| format!("\"rewards/r{i}/mean\":1.0,")).collect();
+            fs::write(RunFiles(&folder).config(), format!("learning_rate = {rewards}\n")).unwrap();
+            fs::write(RunFiles(&folder).metrics(), format!("{{\"step\":1,{means}\"reward\":1.0,\"kl\":0.5}}\n")).unwrap();
+            fs::write(RunFiles(&folder).events(), "{\"event\":\"started\",\"step\":0}\n").unwrap();
+            folder
+        };
+        let compared = |runs: &[PathBuf]| {
+            let comparison = Comparison::load(runs).unwrap();
+            let args = Args { runs: runs.to_vec(), metric: Vec::new(), output: None, json: false };
+            let metrics = metrics(&args, &comparison).unwrap();
+            (metrics.clone(), left_out(&comparison, &metrics))
+        };
+        let runs = [run("a", 4), run("b", 4), run("c", 1), run("d", 7)];
+        let (metrics, left_out) = compared(&runs[..3]);
+        assert_eq!(metrics, ["reward", "rewards/r0/mean", "rewards/r1/mean", "rewards/r2/mean", "rewards/r3/mean"]);
+        assert_eq!(left_out, None);
+        let said = compared(&runs).1.unwrap();
+        assert_eq!(said, "the runs also logged rewards/r5/mean, rewards/r6/mean, which --metric NAME shows");
+    }
 }
