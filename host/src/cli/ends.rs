@@ -1,10 +1,10 @@
 //! How a run can go on after its end, whatever the end was.
 
 use crate::config::words::counted;
-use crate::config::{Config, PluginEntry, printable_path, shell_word};
+use crate::config::{Config, PluginEntry, ScriptPath, printable_path, shell_word};
 use crate::run::RunFiles;
 use crate::train::{self, Finished};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// What a run's end is described with.
 pub(super) struct Ended<'a> {
@@ -32,6 +32,13 @@ impl Ended<'_> {
         }
     }
 
+    /// Says how to go on after an error of a plugin that failed before the first step.
+    pub(super) fn before_first_step(&self, error: &train::Error) -> Option<String> {
+        // A reward model that can't be opened says itself what is wrong.
+        error.plugin_at_fault().filter(|_| !matches!(error, train::Error::RewardModel { .. }))?;
+        self.first(error).map(|first| format!("{first}, then start again"))
+    }
+
     /// Says what to do before the run can go on.
     fn first(&self, error: &train::Error) -> Option<String> {
         if let train::Error::Write { .. } | train::Error::Checkpoint(_) = error {
@@ -43,8 +50,20 @@ impl Ended<'_> {
         let name = error.plugin_at_fault()?;
         let algorithm = PluginEntry::new(self.config.algorithm.clone());
         let mut entries = self.config.plugin.iter().chain(&self.config.environment).chain(std::iter::once(&algorithm));
-        let file = entries.find(|entry| entry.name() == name).map(|entry| Path::new(&entry.path)).filter(|path| path.is_file());
-        Some(file.map_or_else(|| format!("fix what makes {name} fail"), |file| format!("fix {}", printable_path(file))))
+        let of_entry = |entry: &PluginEntry| {
+            let script = ScriptPath::parse(&entry.path).map(|script| script.file);
+            PathBuf::from(script.unwrap_or(&entry.path))
+        };
+        let file = entries.find(|entry| entry.name() == name).map(of_entry).or_else(|| self.only_script());
+        let file = file.filter(|path| path.is_file());
+        Some(file.map_or_else(|| format!("fix what makes {name} fail"), |file| format!("fix {}", printable_path(&file))))
+    }
+
+    /// Returns the only script whose functions all are plugins, each under its own name.
+    fn only_script(&self) -> Option<PathBuf> {
+        let scripts = self.config.plugin.iter().filter_map(|entry| ScriptPath::parse(&entry.path));
+        let mut whole = scripts.filter(|script| script.function.is_none()).map(|script| PathBuf::from(script.file));
+        whole.next().filter(|_| whole.next().is_none())
     }
 
     /// Says how to continue from a checkpoint that has only the model.
@@ -105,7 +124,29 @@ fn are(first: u64, last: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::plugin;
     use std::fs;
+
+    #[test]
+    fn a_plugin_that_fails_before_the_first_step_is_to_be_fixed() {
+        let place = tempfile::tempdir().unwrap();
+        let file = place.path().join("rw.py");
+        fs::write(&file, "").unwrap();
+        let named = |location: String| Config { plugin: vec![PluginEntry::new(location)], ..Config::default() };
+        let advice = |config: &Config, name: &str| {
+            let (detail, name) = ("no\nTraceback".to_owned(), name.to_owned());
+            let error = train::Error::DryRun(plugin::Error::Call { name, function: "score", step: None, detail });
+            Ended { folder: place.path(), config }.before_first_step(&error)
+        };
+        let fix = Some(format!("fix {}, then start again", file.display()));
+        assert_eq!(advice(&named(file.display().to_string()), "rw"), fix);
+        assert_eq!(advice(&named(format!("{}:long", file.display())), "long"), fix);
+        assert_eq!(advice(&named(file.display().to_string()), "one_of_its_functions"), fix);
+        let built_in = advice(&named("answer_reward.wasm".to_owned()), "answer_reward");
+        assert_eq!(built_in.as_deref(), Some("fix what makes answer_reward fail, then start again"));
+        let other = train::Error::Setting { key: "temperature", detail: "is too high".into() };
+        assert_eq!(Ended { folder: place.path(), config: &Config::default() }.before_first_step(&other), None);
+    }
 
     #[test]
     fn what_is_lost_is_said_by_step() {

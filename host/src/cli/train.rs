@@ -144,7 +144,8 @@ pub(super) fn start(given: &Given, beginning: &Beginning, stopping: &Stopping, w
         if world.is_first() {
             introduce(&config);
         }
-        let trainer = train::set_up(config.clone(), beginning, world.clone()).map_err(Failure::of)?;
+        let trainer = train::set_up(config.clone(), beginning, world.clone());
+        let trainer = trainer.map_err(|error| not_begun(error, beginning, &config))?;
         Ok((config, trainer))
     };
     let (config, trainer) = set_up().map_err(|failure| match (failure, beginning.without_edits()) {
@@ -187,6 +188,18 @@ fn finish(trainer: Trainer, stopping: &Stopping, config: &Config, world: &World)
         summary(&finished, &ended, max_steps, report.ok().as_deref());
     }
     if finished.stopped { Err(Failure::Stopped) } else { Ok(()) }
+}
+
+/// Classifies an error of the set-up, and says what to do about a plugin at fault.
+fn not_begun(error: train::Error, beginning: &Beginning, config: &Config) -> Failure {
+    let folder = beginning.origin().map_or_else(PathBuf::new, |origin| origin.run.clone());
+    match (Ended { folder: &folder, config }).before_first_step(&error) {
+        None => Failure::of(error),
+        Some(advice) => {
+            let said = format!("{error}; {advice}");
+            Failure::of(anyhow::Error::new(error).context(said))
+        }
+    }
 }
 
 /// Classifies an error that ended a run after its set-up, and says how the run can go on. The run could write its files before, so one

@@ -184,6 +184,13 @@ fn all_functions_of_a_file_are_rewards_and_mistakes_are_named() {
         let refused = run("refused", &["--plugin", "imports.py"]);
         assert!(refused.code == Some(2) && refused.stderr.contains(&format!("{name} can't be imported")), "{}", refused.stderr);
     }
+    // One that fails when it is tried, whatever becomes of the completions that it can't score.
+    place.write("fails.py", "def fails(completions):\n    raise ValueError('no')\n");
+    for more in [&["--plugin", "fails.py"][..], &["--plugin", "fails.py", "--set", "plugin.fails.on_error=unscorable"]] {
+        let refused = run("refused", more);
+        assert!(refused.code == Some(2) && refused.stderr.contains("ValueError: no"), "{more:?}: {}", refused.stderr);
+        assert!(refused.stderr.ends_with("; fix fails.py, then start again\n"), "{more:?}: {}", refused.stderr);
+    }
 }
 
 #[test]
