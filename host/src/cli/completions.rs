@@ -8,12 +8,14 @@ use super::trainings::{takes_keys, training};
 use super::{algorithm, output};
 use crate::config::{self, Limits, PluginEntry};
 use crate::plugin::{Engine, Role, Setting, Source, embedded_of, settings_of};
+use crate::run::RunFiles;
 use anyhow::anyhow;
 use clap::{Arg, Command};
 use clap_complete::Shell;
 use clap_complete::engine::{ArgValueCompleter, CompletionCandidate, PathCompleter, ValueCompleter};
 use clap_complete::env::Shells;
 use std::ffi::{OsStr, OsString};
+use std::path::Path;
 
 /// Names the shell that wants completions.
 const ASKED: &str = "RLHOST_COMPLETE";
@@ -150,13 +152,16 @@ fn with_value(arg: Arg, known: &Known) -> Arg {
     let id = arg.get_id().to_string();
     let paths = || Some(PathCompleter::any());
     let folders = || Some(PathCompleter::dir());
+    // Those of runs come before folders that may have some.
+    let runs = || Some(PathCompleter::dir().filter(|path| RunFiles(path).are_there()));
     let plugins = |role: Role, ending: &str| embedded_of(role).map(|name| name.trim_end_matches(ending).to_owned()).collect();
     let values = match id.as_str() {
         "set" => return arg.add(ArgValueCompleter::new(Sets::new(known))),
         "plugin" => Values { words: plugins(Role::Reward, ""), paths: paths() },
         "environment" => Values { words: plugins(Role::Environment, ".wasm"), paths: paths() },
         "algorithm" => Values { words: plugins(Role::Algorithm, ".wasm"), paths: paths() },
-        "model" | "reward_model" | "value_model" | "ref_model" | "teacher_model" | "run" | "output_dir" => {
+        "run" | "runs" => Values { words: Vec::new(), paths: runs() },
+        "model" | "reward_model" | "value_model" | "ref_model" | "teacher_model" | "output_dir" => {
             Values { words: Vec::new(), paths: folders() }
         }
         "dataset" | "resume_from_checkpoint" => Values { words: Vec::new(), paths: paths() },
@@ -179,7 +184,10 @@ impl ValueCompleter for Values {
     fn complete(&self, current: &OsStr) -> Vec<CompletionCandidate> {
         let begun = current.to_string_lossy();
         let words = self.words.iter().filter(|word| word.starts_with(&*begun)).map(CompletionCandidate::new);
-        words.chain(self.paths.iter().flat_map(|paths| paths.complete(current))).collect()
+        let paths = self.paths.iter().flat_map(|paths| paths.complete(current));
+        // Where nothing is begun, the folder that the shell is in comes first, which is hardly ever meant, unless it is a run's.
+        let is_meant = |path: &CompletionCandidate| path.get_value() != "." || RunFiles(Path::new(".")).are_there();
+        words.chain(paths.filter(is_meant)).collect()
     }
 }
 
@@ -287,6 +295,24 @@ mod tests {
         }
         // Otherwise bash would offer files wherever rlhost has nothing.
         assert!(!BASH.contains("-o default") && !BASH.contains("bashdefault"));
+    }
+
+    #[test]
+    fn runs_come_before_other_folders_and_this_folder_is_none() {
+        let here = completed(&["resume", ""]);
+        assert!(!here.is_empty() && !here.contains(&".".to_owned()), "{here:?}");
+        assert!(!completed(&["train", "--model", ""]).contains(&".".to_owned()));
+        let place = tempfile::tempdir().unwrap();
+        let begun = format!("{}/", place.path().display());
+        for name in ["a", "run"] {
+            std::fs::create_dir(place.path().join(name)).unwrap();
+        }
+        std::fs::write(RunFiles(&place.path().join("run")).config(), "").unwrap();
+        std::fs::write(RunFiles(&place.path().join("run")).events(), "").unwrap();
+        let folders = [format!("{begun}run/"), format!("{begun}a/")];
+        for command in ["resume", "watch", "compare"] {
+            assert_eq!(completed(&[command, &begun]), folders, "{command}");
+        }
     }
 
     #[test]
