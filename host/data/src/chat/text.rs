@@ -4,6 +4,7 @@ use super::arguments::{Arguments, all, error};
 use minijinja::value::{Kwargs, Rest, ValueKind};
 use minijinja::{Error, Output, State, Value};
 use std::fmt::Write;
+use unicode_general_category::{GeneralCategory, get_general_category};
 
 /// Name of the filter that joins a list's items as the operator `~` does.
 pub(super) const CONCAT: &str = "concatenated_text";
@@ -50,7 +51,8 @@ fn spell(value: &Value, deepest: usize, text: &mut String) -> Result<(), Error> 
     match value.kind() {
         ValueKind::Undefined => text.push_str("Undefined"),
         ValueKind::Number => text.push_str(&number(value)),
-        ValueKind::String | ValueKind::Bytes => _ = write!(text, "{value:?}"),
+        ValueKind::String => escape_unprintable(&format!("{value:?}"), text),
+        ValueKind::Bytes => _ = write!(text, "{value:?}"),
         ValueKind::Seq | ValueKind::Iterable => {
             let [open, close] = if value.is_tuple() { ['(', ')'] } else { ['[', ']'] };
             text.push(open);
@@ -79,6 +81,24 @@ fn spell(value: &Value, deepest: usize, text: &mut String) -> Result<(), Error> 
         _ => _ = write!(text, "{value}"),
     }
     Ok(())
+}
+
+/// Appends a text in which what Python's `str.isprintable` denies is escaped as its `repr` does.
+fn escape_unprintable(spelled: &str, text: &mut String) {
+    use GeneralCategory::{Control, Format, LineSeparator, ParagraphSeparator, PrivateUse, SpaceSeparator, Surrogate, Unassigned};
+    for c in spelled.chars() {
+        let is_printable = match get_general_category(c) {
+            Control | Format | LineSeparator | ParagraphSeparator | PrivateUse | Surrogate | Unassigned => false,
+            SpaceSeparator => c == ' ',
+            _ => true,
+        };
+        _ = match u32::from(c) {
+            _ if is_printable => write!(text, "{c}"),
+            code @ ..=0xff => write!(text, "\\x{code:02x}"),
+            code @ ..=0xffff => write!(text, "\\u{code:04x}"),
+            code => write!(text, "\\U{code:08x}"),
+        };
+    }
 }
 
 pub(super) fn too_deep() -> Error {
