@@ -233,17 +233,23 @@ fn mean(spent: Spent) -> Option<f64> {
 fn shown(tasks: &[Status], run: Option<&Run>, now: Instant, width: usize) -> Option<String> {
     let Some(run) = run else {
         let long = chosen(tasks.iter().filter(|status| now.saturating_duration_since(status.began) >= SHORT));
-        let words: Vec<String> =
-            long.iter().map(|status| format!("{}{}", described(status, now), ticking(status, now))).collect();
-        let words = words.join(", ");
-        // The innermost moves most. A line of the log does not move.
-        let share = long.iter().rev().find_map(|status| share(status)).filter(|_| width < usize::MAX);
-        let line = share.map_or_else(|| words.clone(), |share| with_bar(&words, share, width));
-        return (!long.is_empty()).then(|| cut(&line, width));
+        return (!long.is_empty()).then(|| cut(&of_tasks(&long, now, width), width));
     };
     let words = chosen(tasks.iter()).into_iter().map(|status| described(status, now));
     let words = [vec![run.words(now)], words.collect()].concat().join("  ");
     Some(cut(&with_bar(&words, run.share(), width), width))
+}
+
+/// Returns the line for tasks outside a run: with as many words as leave room for a bar, if one of the tasks has one.
+fn of_tasks(tasks: &[&Status], now: Instant, width: usize) -> String {
+    let words = |status: &&Status| format!("{}{}", described(status, now), ticking(status, now));
+    let whole = tasks.iter().map(words).collect::<Vec<_>>().join(", ");
+    // The innermost moves most. A line of the log does not move.
+    let moving = tasks.iter().rev().find_map(|status| Some((status, share(status)?))).filter(|_| width < usize::MAX);
+    let Some((moving, share)) = moving else { return whole };
+    let fits = |words: &String| words.chars().count() + BARS[1] + 1 < width;
+    let brief = || format!("{}{}", counted(moving), remaining(moving, now));
+    with_bar(&Some(whole).filter(fits).unwrap_or_else(brief), share, width)
 }
 
 /// Returns the tasks that are shown: the outermost, but each activity once, with the task that says how much there is to do.
@@ -270,6 +276,21 @@ fn cut(line: &str, width: usize) -> String {
 
 /// Returns a task in words: `generating 37/128, 8,192 tokens (512/s)`.
 fn described(status: &Status, now: Instant) -> String {
+    let seconds = now.saturating_duration_since(status.began).as_secs_f64();
+    let speed = match (status.tokens, status.unit) {
+        (0, Unit::Bytes) if status.done > 0 && seconds > 0.5 => {
+            format!(" ({}/s)", HumanBytes((status.done as f64 / seconds) as u64))
+        }
+        (tokens, _) if tokens > 0 && seconds > 0.5 => {
+            format!(", {} tokens ({}/s)", HumanCount(tokens), HumanCount((tokens as f64 / seconds).round() as u64))
+        }
+        _ => String::new(),
+    };
+    format!("{}{speed}", counted(status))
+}
+
+/// Returns a task with how much of it is done: `generating 37/128`.
+fn counted(status: &Status) -> String {
     let mut text = status.activity.name().to_owned();
     if !status.subject.is_empty() {
         text.push_str(&format!(" {}", status.subject));
@@ -284,26 +305,24 @@ fn described(status: &Status, now: Instant) -> String {
         None => String::new(),
     };
     let rows = if status.unit == Unit::Rows && !counted.is_empty() { " rows" } else { "" };
-    let seconds = now.saturating_duration_since(status.began).as_secs_f64();
-    let speed = match (status.tokens, status.unit) {
-        (0, Unit::Bytes) if status.done > 0 && seconds > 0.5 => {
-            format!(" ({}/s)", HumanBytes((status.done as f64 / seconds) as u64))
-        }
-        (tokens, _) if tokens > 0 && seconds > 0.5 => {
-            format!(", {} tokens ({}/s)", HumanCount(tokens), HumanCount((tokens as f64 / seconds).round() as u64))
-        }
-        _ => String::new(),
-    };
-    format!("{text}{counted}{rows}{speed}")
+    format!("{text}{counted}{rows}")
 }
 
 /// Returns the time that a task has taken, and about how much it will take.
 fn ticking(status: &Status, now: Instant) -> String {
+    let elapsed = clock(now.saturating_duration_since(status.began));
+    left(status, now).map_or_else(|| format!("  {elapsed}"), |left| format!("  {elapsed} elapsed, {} left", clock(left)))
+}
+
+/// Returns about how much time a task will take, or the time that it has taken.
+fn remaining(status: &Status, now: Instant) -> String {
+    left(status, now).map_or_else(|| ticking(status, now), |left| format!("  {} left", clock(left)))
+}
+
+fn left(status: &Status, now: Instant) -> Option<Duration> {
     let elapsed = now.saturating_duration_since(status.began);
-    match share(status).filter(|share| *share > 0.02 && elapsed > Duration::from_secs(2)) {
-        Some(share) => format!("  {} elapsed, {} left", clock(elapsed), clock(elapsed.mul_f64(1.0 / share - 1.0))),
-        None => format!("  {}", clock(elapsed)),
-    }
+    let share = share(status).filter(|share| *share > 0.02 && elapsed > Duration::from_secs(2))?;
+    Some(elapsed.mul_f64(1.0 / share - 1.0))
 }
 
 #[cfg(test)]
@@ -358,6 +377,12 @@ mod tests {
         let line = shown(&[task.clone(), inner], None, task.began + Duration::from_secs(1), 120).unwrap();
         let bar = "\u{2588}".repeat(22) + &"\u{2591}".repeat(8);
         assert!(line.starts_with(&format!("{bar} loading the model 3.00 MiB/4.00 MiB")), "{line}");
+        // At the usual width, there are fewer words rather than no bar.
+        let of_bytes = |done| Status { unit: Unit::Bytes, ..status(Activity::VerifyingCheckpoint, done, Some(600 << 20)) };
+        let verifying = Status { subject: "checkpoint-200".into(), ..of_bytes(150 << 20) };
+        let line = shown(std::slice::from_ref(&verifying), None, verifying.began + Duration::from_secs(4), 80).unwrap();
+        let bar = "\u{2588}".repeat(3) + &"\u{2591}".repeat(9);
+        assert_eq!(line, format!("{bar} verifying checkpoint-200 150.00 MiB/600.00 MiB  0:12 left"));
         let logged = shown(&[task], None, after, usize::MAX).unwrap();
         assert_eq!(logged, "loading the model  1:05");
     }
