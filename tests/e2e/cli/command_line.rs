@@ -36,9 +36,10 @@ fn settings_of_the_algorithm_are_flags_with_one_value_or_several() {
 fn what_the_built_in_run_sets_is_not_what_the_user_set() {
     let place = Place::new();
     let flags = ["--max-steps", "1", "--max-completion-length", "4", "--per-device-train-batch-size", "8", "--output-dir", "run"];
-    place.run(&[&["train"], &flags[..]].concat()).succeeded();
+    place.run(&[&["train", "--plugin", "tldr_length_reward.wasm"], &flags[..]].concat()).succeeded();
     let set = &place.events("run", "started")[0]["set"];
-    assert_eq!(*set, serde_json::json!(["max_completion_length", "max_steps", "output_dir", "per_device_train_batch_size"]));
+    let own = ["max_completion_length", "max_steps", "output_dir", "per_device_train_batch_size", "plugin"];
+    assert_eq!(*set, serde_json::json!(own));
     assert!(config(&place, "run").contains("temperature = 0.7"));
 }
 
