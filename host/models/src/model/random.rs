@@ -37,11 +37,17 @@ impl Normal {
 
     /// Sets all values to the next numbers.
     pub fn fill(&mut self, values: &mut [f32]) {
+        self.fill_counted(values, |_| {});
+    }
+
+    /// Sets all values as [`Normal::fill`] does, and calls `count` with each number of them that are set.
+    fn fill_counted(&mut self, values: &mut [f32], count: impl Fn(usize) + Sync) {
         let begin = self.rng.get_word_pos();
         values.par_chunks_mut(AT_ONCE).enumerate().for_each(|(chunk, values)| {
             let mut own = self.clone();
             own.rng.set_word_pos(begin + WORDS * (chunk * AT_ONCE) as u128);
             values.iter_mut().for_each(|value| *value = own.draw() as f32);
+            count(values.len());
         });
         self.rng.set_word_pos(begin + WORDS * values.len() as u128);
     }
@@ -59,6 +65,7 @@ pub fn random_weights(a: &Architecture, seed: u64) -> Result<Weights> {
     let mut normal = Normal::new(seed, DEVIATION);
     let numbers: usize = a.parameters().iter().map(|(_, shape)| shape.iter().product::<usize>()).sum();
     let task = Task::new(Activity::DrawingWeights).out_of((numbers * size_of::<f32>()) as u64, Unit::Bytes);
+    let count = |numbers: usize| task.add((numbers * size_of::<f32>()) as u64);
     Weights::build(a, |name, shape| {
         let n = shape.iter().product();
         let mut values: Vec<f32> = Vec::new();
@@ -77,9 +84,10 @@ pub fn random_weights(a: &Architecture, seed: u64) -> Result<Weights> {
             values.iter_mut().enumerate().for_each(|(i, value)| *value = rate(i).ln());
         }
         if shape.len() > 1 && !is_zero {
-            normal.fill(&mut values);
+            normal.fill_counted(&mut values, count);
+        } else {
+            count(n);
         }
-        task.add((n * size_of::<f32>()) as u64);
         Ok(Tensor::from_vec(values, shape, &Device::Cpu)?)
     })
 }
@@ -99,6 +107,7 @@ pub fn write_random(config: &Value, folder: &Path, seed: u64) -> Result<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::atomic::{AtomicUsize, Ordering};
 
     #[test]
     fn threads_draw_the_numbers_of_one_sequence() {
@@ -107,7 +116,11 @@ mod tests {
         let (mut all, mut got) = (Normal::new(7, 0.02), vec![0.0; want.len()]);
         let (first, rest) = got.split_at_mut(AT_ONCE + 3);
         all.fill(first);
-        all.fill(rest);
+        let counted = AtomicUsize::new(0);
+        all.fill_counted(rest, |numbers| {
+            counted.fetch_add(numbers, Ordering::Relaxed);
+        });
+        assert_eq!(counted.into_inner(), 2 * AT_ONCE + 2);
         assert_eq!(got, want);
         let mean_square = want.iter().map(|x| f64::from(x * x)).sum::<f64>() / want.len() as f64;
         assert!((mean_square.sqrt() / 0.02 - 1.0).abs() < 0.01, "{mean_square}");
