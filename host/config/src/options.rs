@@ -197,8 +197,8 @@ pub struct Config {
     /// begins; generations that this leaves room for are made while training goes on [default: 0]
     pub max_staleness: u64,
     /// Generations whose completions the run keeps in the folder rollouts: those that no checkpoint has (unsaved), so that a resumed run
-    /// trains on them, or all, so that rlhost replay --train can repeat the run; or none [default: unsaved if an agent or rollout
-    /// servers write completions, or else none]
+    /// trains on them, or all, so that rlhost replay --train can repeat the run; or none [default: auto, which is unsaved if an agent or
+    /// rollout servers write completions and none otherwise]
     #[schemars(extend("on_resume" = "free"))]
     pub rollout_log: RolloutLog,
     /// Run whose logged completions are trained on, in place of completions of the policy; it was made with rollout_log = "all"

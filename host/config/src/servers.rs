@@ -11,8 +11,9 @@ const OF_TRL: (&str, &str) = ("0.0.0.0", "8000");
 const MOST: usize = 256;
 
 impl Config {
-    /// Has this process generate the completions that rollout servers would.
+    /// Has this process generate the completions that rollout servers would, or that another run has.
     pub fn generate_here(&mut self) {
+        self.replay_rollouts = None;
         self.rollout_server.clear();
         (self.rollout_sync, self.rollout_sync_dir, self.max_staleness) = (None, None, 0);
     }

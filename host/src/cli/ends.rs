@@ -23,12 +23,31 @@ impl Ended<'_> {
     pub(super) fn after(&self, error: &train::Error) -> String {
         let saved = RunFiles(self.folder).steps().ok().and_then(|steps| steps.last().copied());
         let first = self.first(error).map_or_else(String::new, |first| format!("{first}, then "));
+        if let Some(how) = self.after_replay(error, saved) {
+            return format!("{first}{how}");
+        }
         match saved {
             None => {
                 format!("nothing was saved; {first}start the run over: give its command again, with --resume-from-checkpoint")
             }
             Some(step) if self.config.save_only_model => format!("step {step} is saved; {first}{}", self.with_model(step)),
             Some(step) => format!("step {step} is saved; {first}resume with: {}{}", self.resume(), settings(error)),
+        }
+    }
+
+    /// Says how to go on with a replay that can't simply be resumed: it has no more completions, or nothing was saved.
+    fn after_replay(&self, error: &train::Error, saved: Option<u64>) -> Option<String> {
+        self.config.replay_rollouts.as_ref()?;
+        match (saved, error) {
+            (None, _) => {
+                Some("nothing was saved; remove its folder and give the command again, or another --output-dir".to_owned())
+            }
+            (Some(step), train::Error::ReplayEnds(_)) => {
+                let checkpoint = shell_word(&RunFiles(self.folder).checkpoint(step));
+                let fork = format!("rlhost train --resume-from-checkpoint {checkpoint} --output-dir FOLDER");
+                Some(format!("step {step} is saved; to go on with completions of its own: {fork}"))
+            }
+            _ => None,
         }
     }
 

@@ -132,6 +132,10 @@ impl Given {
         if !self.is_of_run {
             config.generate_here();
         }
+        // A fork of a replay goes on with completions of its own.
+        if matches!(beginning, Beginning::Fork { .. }) && self.overrides.value_of("replay_rollouts").is_none() {
+            config.replay_rollouts = None;
+        }
         if let Some(run) = beginning.origin().map(|origin| &origin.run).or(self.replayed.as_ref()) {
             // Marks are checked where the first process runs: the key may be on its machine only.
             let accepted = || {

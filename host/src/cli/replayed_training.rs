@@ -13,16 +13,19 @@ use std::path::{Path, PathBuf};
 
 /// Trains on the completions of a run, with these changes of its configuration.
 pub(super) fn run(Args { run, training, set, .. }: &Args) -> Result<(), Failure> {
-    let run = std::path::absolute(run).map_err(|e| Failure::mistake(anyhow!("{}: {e}", printable_path(run))))?;
+    // Without `..`, since the new run's folder is named after it.
+    let run = run.canonicalize().map_err(|e| Failure::mistake(anyhow!("{}: {e}", printable_path(run))))?;
     let name = printable_path(&run);
     if !RunFiles(&run).events().is_file() {
         return Err(Failure::mistake(anyhow!("{name} is not a run's folder")));
     }
     let folder = training.output_dir.clone().unwrap_or_else(|| beside(&run));
     let mut sets = Set::read_all(set).map_err(Failure::of)?;
-    if let Some(set) = sets.iter().find(|set| ["output_dir", "replay_rollouts", "rollout_log"].iter().any(|key| set.sets(key))) {
-        let detail = format!("--set {}: replay --train sets it; --output-dir names the folder of the new run", set.text());
-        return Err(Failure::mistake(anyhow!(detail)));
+    if sets.iter().any(|set| set.sets("output_dir")) {
+        return Err(Failure::mistake(anyhow!("--output-dir names the folder of the new run, rather than --set output_dir")));
+    }
+    if let Some(key) = ["replay_rollouts", "rollout_log"].into_iter().find(|key| sets.iter().any(|set| set.sets(key))) {
+        return Err(Failure::mistake(anyhow!("--set {key}: replay --train sets it")));
     }
     let own = [
         format!("replay_rollouts={}", toml::Value::from(run.display().to_string())),

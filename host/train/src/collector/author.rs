@@ -6,6 +6,10 @@ use crate::model::Policy;
 use crate::ops;
 use crate::rollout_log::Entry;
 use sha2::{Digest, Sha256};
+use std::collections::BTreeMap;
+
+/// Number of versions that are remembered: more than completions are old.
+const MOST_VERSIONS: usize = 4096;
 
 /// A version of the policy, as the log names it.
 #[derive(Clone)]
@@ -16,20 +20,29 @@ pub(super) struct Author {
     pub weights: String,
 }
 
-/// The checksum of a policy's trained weights, computed once for each version.
+/// The checksums of a policy's trained weights, each computed once for a version.
 #[derive(Default)]
 pub(super) struct WeightsDigest {
-    newest: Option<Author>,
+    versions: BTreeMap<u64, String>,
 }
 
 impl WeightsDigest {
     /// Returns the version with its checksum.
     pub(super) fn author(&mut self, policy: &Policy, version: u64) -> Result<Author> {
-        if let Some(newest) = self.newest.as_ref().filter(|newest| newest.version == version) {
-            return Ok(newest.clone());
+        let weights = match self.versions.get(&version) {
+            Some(weights) => weights.clone(),
+            None => digest_of_weights(policy)?,
+        };
+        self.versions.insert(version, weights.clone());
+        while self.versions.len() > MOST_VERSIONS {
+            self.versions.pop_first();
         }
-        let author = Author { version, weights: digest_of_weights(policy)? };
-        Ok(self.newest.insert(author).clone())
+        Ok(Author { version, weights })
+    }
+
+    /// Returns whether other weights than those of this version wrote an entry's completions, as far as that is known.
+    pub(super) fn differ(&self, entry: &Entry) -> bool {
+        self.versions.get(&entry.version).is_some_and(|weights| *weights != entry.weights)
     }
 }
 

@@ -9,10 +9,12 @@ use crate::dataset::Prompt;
 use crate::dist::World;
 use crate::model::{Policy, PromptPass};
 use crate::phase::Phase;
+use crate::plan::RolloutPlan;
 use crate::rollout_log::{Entry, Generation, Key, LoggedMetric, RolloutLog};
 use crate::run::RunFiles;
 use crate::stored_rollouts::fault_of;
 use crate::{Error, Result};
+use serde_json::json;
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -24,8 +26,7 @@ use std::sync::Arc;
 pub(super) struct Logged {
     source: Box<dyn RolloutSource>,
     kept: Kept,
-    /// What determines completions besides the request.
-    limits: String,
+    circumstances: Circumstances,
     /// The step that the run resumed from, or 0.
     first_version: u64,
     world: Rc<World>,
@@ -46,6 +47,41 @@ enum Begun {
     Writing(Author),
     /// It is in the log.
     Logged,
+}
+
+/// What determines completions besides weights, prompts and requests.
+#[derive(Clone)]
+pub(super) struct Circumstances {
+    settings: String,
+    has_episodes: bool,
+}
+
+impl Circumstances {
+    /// Creates those of a run with this plan.
+    pub(super) fn new(plan: &RolloutPlan) -> Self {
+        let RolloutPlan { seed, dtype, max_completion_length, stop, episode_limits, agent, .. } = plan;
+        let mut agent = json!(agent);
+        // How much its reward counts decides nothing.
+        agent.as_object_mut().map(|agent| agent.remove("weight"));
+        let settings = format!("{seed} {dtype:?} {max_completion_length} {stop:?} {episode_limits:?} {agent}");
+        Self { settings, has_episodes: plan.has_episodes() }
+    }
+
+    /// Returns whether completions are episodes.
+    pub(super) fn has_episodes(&self) -> bool {
+        self.has_episodes
+    }
+
+    /// Returns the digest of what determines the completions of a request, apart from weights and prompts.
+    pub(super) fn digest(&self, request: &RolloutRequest<'_>) -> String {
+        let RolloutRequest { samples, sampling, logp_temperature, environments, .. } = request;
+        let mut hash = Sha256::new();
+        hash.update(format!("{samples} {sampling:?} {logp_temperature} {}", self.settings));
+        for (plugin, entry) in environments.plugins.iter().zip(environments.entries) {
+            hash.update(format!("{} {}", plugin.hash(), json!(entry.config)));
+        }
+        short(hash)
+    }
 }
 
 /// What all ranks' requests for a generation have in common.
@@ -92,7 +128,7 @@ impl Identity {
         generation: Generation,
         request: &RolloutRequest<'_>,
         policy: &Policy,
-        world: &World,
+        (world, has_episodes): (&World, bool),
     ) -> std::result::Result<RolloutBatch, String> {
         let Generation { rollouts, episodes, metrics } = generation;
         let rows = self.all * request.samples;
@@ -100,8 +136,9 @@ impl Identity {
         if rollouts.len() != rows || !in_order {
             return Err(format!("it has {} completions instead of {rows}, or in another order", rollouts.len()));
         }
-        if !episodes.is_empty() && episodes.len() != rows {
-            return Err(format!("it has {} episodes of {rows} completions", episodes.len()));
+        if episodes.len() != if has_episodes { rows } else { 0 } {
+            let wanted = if has_episodes { "each is to be one, of an environment or an agent" } else { "none is to be one" };
+            return Err(format!("{} of {} completions are episodes, and {wanted}", episodes.len(), rollouts.len()));
         }
         if let Some(row) = episodes.iter().position(|episode| episode.rewards.len() != episode.turns.len()) {
             return Err(format!("the episode of completion {row} has not a reward for each turn"));
@@ -129,23 +166,16 @@ fn unfinished(run: &Path, world: &World) -> PathBuf {
 }
 
 impl Logged {
-    /// Creates a source that logs what `source` writes for a run; `limits` is what determines completions besides requests.
+    /// Creates a source that logs what `source` writes for a run with this plan.
     ///
     /// # Errors
     /// If there is a log that can't be read.
-    pub(super) fn new(source: Box<dyn RolloutSource>, home: &Home, kept: Kept, limits: String, world: Rc<World>) -> Result<Self> {
+    pub(super) fn new(source: Box<dyn RolloutSource>, home: &Home, plan: &RolloutPlan, world: Rc<World>) -> Result<Self> {
         let log = world.is_first().then(|| RolloutLog::open(RunFiles(&home.folder).rollouts())).transpose()?;
-        let episodes = Some(RolloutLog::open(unfinished(&home.folder, &world))?);
+        let episodes = Some(RolloutLog::open_inner(unfinished(&home.folder, &world))?);
+        let (kept, circumstances) = (plan.logs.kept, Circumstances::new(plan));
         let (weights, begun, saves) = (WeightsDigest::default(), BTreeMap::new(), Vec::new());
-        Ok(Self { source, kept, limits, first_version: home.first_step, world, log, weights, episodes, begun, saves })
-    }
-
-    /// Returns the digest of what determines completions besides weights and prompts.
-    fn digest_of_sampling(&self, request: &RolloutRequest<'_>) -> String {
-        let RolloutRequest { samples, sampling, logp_temperature, .. } = request;
-        let mut hash = Sha256::new();
-        hash.update(format!("{samples} {sampling:?} {logp_temperature} {}", self.limits));
-        short(hash)
+        Ok(Self { source, kept, circumstances, first_version: home.first_step, world, log, weights, episodes, begun, saves })
     }
 
     /// Returns whether the log has this generation, for the same prompts and from this policy or, if it was begun ahead, from one that the
@@ -158,6 +188,7 @@ impl Logged {
             let is_own = author.wrote(entry) || entry.version < first_version && matches!(entry.key, Key::Train { .. });
             let fits = is_own && entry.prompts == identity.prompts && entry.sampling == sampling;
             if !fits {
+                tracing::info!("{}: written again, since what it depends on has changed since it was logged", identity.key);
                 log.forget_since(author.version)?;
             }
             Ok(fits)
@@ -176,10 +207,11 @@ impl Logged {
         })?;
         let Some(generation) = generation else { return Ok(None) };
         let completions = generation.rollouts.len();
-        let batch = identity.own_part(generation, request, policy, &self.world).map_err(|detail| {
-            let folder = self.log.as_ref().map_or(Path::new("rollouts"), RolloutLog::folder);
-            Error::unusable(folder, format!("{}: {detail}", identity.key))
-        })?;
+        let batch =
+            identity.own_part(generation, request, policy, (&self.world, self.circumstances.has_episodes)).map_err(|detail| {
+                let folder = self.log.as_ref().map_or(Path::new("rollouts"), RolloutLog::folder);
+                Error::unusable(folder, format!("{}: {detail}", identity.key))
+            })?;
         if matches!(identity.key, Key::Train { .. }) && self.world.is_first() {
             tracing::info!("{}: {completions} completions from the run's log", identity.key);
         }
@@ -254,7 +286,7 @@ fn append_parts(
 impl RolloutSource for Logged {
     fn roll_out(&mut self, request: &RolloutRequest<'_>, policy: PolicyVersion<'_>) -> Result<RolloutBatch> {
         let identity = Identity::new(request, policy.version, &self.world)?;
-        let sampling = self.digest_of_sampling(request);
+        let sampling = self.circumstances.digest(request);
         let begun = if request.phase == Phase::Train { self.begun.remove(&request.generation) } else { None };
         let (author, is_logged) = match begun {
             Some(Begun::Writing(author)) => (author, false),
@@ -276,7 +308,7 @@ impl RolloutSource for Logged {
     fn begin(&mut self, request: &RolloutRequest<'_>, policy: PolicyVersion<'_>) -> Result<()> {
         let identity = Identity::new(request, policy.version, &self.world)?;
         let author = self.weights.author(policy.policy, policy.version)?;
-        let begun = if self.is_logged(&identity, &self.digest_of_sampling(request), &author)? {
+        let begun = if self.is_logged(&identity, &self.circumstances.digest(request), &author)? {
             Begun::Logged
         } else {
             self.source.begin(request, policy)?;

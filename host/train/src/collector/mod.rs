@@ -154,7 +154,7 @@ fn source_of(plan: &Rc<RolloutPlan>, turns: &Rc<Turns>, home: &Home, world: &Rc<
     if let Some(run) = &plan.logs.replayed {
         let generates = !plan.has_episodes();
         let decoder = generates.then(|| Box::new(Decoder::new(turns.clone())) as Box<dyn RolloutSource>);
-        return Ok(Box::new(Replayed::new(run, decoder, world.clone())?));
+        return Ok(Box::new(Replayed::new(run, plan, decoder, world.clone())?));
     }
     let source: Box<dyn RolloutSource> = match (&plan.agent, &plan.servers) {
         (Some(agent), _) => Box::new(Agents::new(turns.clone(), plan.clone(), agent.clone(), home.folder.clone())),
@@ -167,8 +167,7 @@ fn source_of(plan: &Rc<RolloutPlan>, turns: &Rc<Turns>, home: &Home, world: &Rc<
     if !home.keeps_log || plan.logs.kept == RolloutLog::None {
         return Ok(source);
     }
-    let limits = format!("{} {:?} {:?}", plan.max_completion_length, plan.stop, plan.episode_limits);
-    Ok(Box::new(Logged::new(source, home, plan.logs.kept, format!("{} {limits}", plan.seed), world.clone())?))
+    Ok(Box::new(Logged::new(source, home, plan, world.clone())?))
 }
 
 impl Collector {

@@ -1,13 +1,14 @@
 //! Rollouts that another run has written and logged.
 
 use super::author::WeightsDigest;
-use super::logged::Identity;
+use super::logged::{Circumstances, Identity};
 use super::source::{PolicyVersion, RolloutBatch, RolloutRequest, RolloutSource};
 use crate::config::printable_path;
 use crate::config::words::counted;
 use crate::dataset::Prompt;
 use crate::dist::World;
 use crate::model::PromptPass;
+use crate::plan::RolloutPlan;
 use crate::rollout_log::{Generation, Key, RolloutLog};
 use crate::run::RunFiles;
 use crate::{Error, Result};
@@ -23,10 +24,18 @@ pub(super) struct Replayed {
     log: Option<RolloutLog>,
     world: Rc<World>,
     weights: WeightsDigest,
-    /// Whether the weights have differed from those of the run.
-    differs: bool,
+    circumstances: Circumstances,
+    /// What has been said to differ from the run.
+    said: Said,
     /// What writes the completions of evaluations that the log does not have.
     decoder: Option<Box<dyn RolloutSource>>,
+}
+
+/// What has been said to differ from the run that is replayed.
+#[derive(Default)]
+struct Said {
+    weights: bool,
+    circumstances: bool,
 }
 
 /// What the first rank found in the log.
@@ -42,7 +51,10 @@ impl Replayed {
     ///
     /// # Errors
     /// If it has none.
-    pub(super) fn new(run: &Path, decoder: Option<Box<dyn RolloutSource>>, world: Rc<World>) -> Result<Self> {
+    pub(super) fn new(run: &Path, plan: &RolloutPlan, decoder: Option<Box<dyn RolloutSource>>, world: Rc<World>) -> Result<Self> {
+        if world.is_first() && !run.is_dir() {
+            return Err(Error::setting("replay_rollouts", format!("there is no folder {}", printable_path(run))));
+        }
         let log = world.is_first().then(|| RolloutLog::open(RunFiles(run).rollouts())).transpose()?;
         if log.as_ref().is_some_and(|log| log.generations() == 0) {
             let detail = format!(
@@ -51,13 +63,21 @@ impl Replayed {
             );
             return Err(Error::setting("replay_rollouts", detail));
         }
-        Ok(Self { run: run.to_owned(), log, world, weights: WeightsDigest::default(), differs: false, decoder })
+        let circumstances = Circumstances::new(plan);
+        let (weights, said) = (WeightsDigest::default(), Said::default());
+        Ok(Self { run: run.to_owned(), log, world, weights, circumstances, said, decoder })
     }
 
-    /// Looks a generation up, and says once if the weights are no longer those that wrote the completions.
-    fn find(&mut self, identity: &Identity, policy: PolicyVersion<'_>) -> Result<Found> {
+    /// Looks a generation up. An evaluation is that of this run only if the same weights were evaluated in the same way.
+    fn find(&mut self, identity: &Identity, request: &RolloutRequest<'_>, policy: PolicyVersion<'_>) -> Result<Found> {
+        let author = self.weights.author(policy.policy, policy.version)?;
         let Some(log) = &self.log else { return Ok(Found::Missing(0)) };
         let Some(entry) = log.find(&identity.key) else { return Ok(Found::Missing(log.generations())) };
+        let (differ, is_same) = (self.weights.differ(entry), entry.sampling == self.circumstances.digest(request));
+        if matches!(identity.key, Key::Eval { .. }) {
+            let is_own = author.wrote(entry) && is_same;
+            return Ok(if is_own { Found::Generation(log.read(entry)?) } else { Found::Missing(log.generations()) });
+        }
         if entry.prompts != identity.prompts {
             let detail = format!(
                 "{} of {} was written for other prompts: the dataset, its order or the size of batches differs",
@@ -66,18 +86,18 @@ impl Replayed {
             );
             return Err(Error::setting("replay_rollouts", detail));
         }
-        if !self.differs
-            && !self.weights.author(policy.policy, policy.version)?.wrote(entry)
-            && matches!(identity.key, Key::Train { .. })
-        {
-            self.differs = true;
-            // A run that generates ahead learns from completions of earlier versions.
-            if entry.version == policy.version {
-                tracing::warn!(
-                    "from step {} on, the weights differ from those that wrote the completions: this run learns from another policy's",
-                    policy.version + 1
-                );
-            }
+        if differ && !std::mem::replace(&mut self.said.weights, true) {
+            tracing::warn!(
+                "from step {} on, the weights differ from those that wrote the completions: this run learns from another policy's",
+                policy.version + 1
+            );
+        }
+        if !is_same && !std::mem::replace(&mut self.said.circumstances, true) {
+            tracing::warn!(
+                "{}: the completions were written with other settings of sampling, episodes, environments or the agent; they stay as they are, \
+                 with the rewards of their episodes",
+                identity.key
+            );
         }
         Ok(Found::Generation(log.read(entry)?))
     }
@@ -87,13 +107,18 @@ impl RolloutSource for Replayed {
     fn roll_out(&mut self, request: &RolloutRequest<'_>, policy: PolicyVersion<'_>) -> Result<RolloutBatch> {
         let identity = Identity::new(request, policy.version, &self.world)?;
         let world = self.world.clone();
-        let found = world.broadcast("a generation of another run", || self.find(&identity, policy))?;
+        let found = world.broadcast("a generation of another run", || self.find(&identity, request, policy))?;
         match (found, &mut self.decoder) {
             (Found::Generation(generation), _) => {
                 let unfit = |detail| Error::unusable(&RunFiles(&self.run).rollouts(), format!("{}: {detail}", identity.key));
-                identity.own_part(generation, request, policy.policy, &world).map_err(unfit)
+                let has_episodes = self.circumstances.has_episodes();
+                identity.own_part(generation, request, policy.policy, (&world, has_episodes)).map_err(unfit)
             }
             (Found::Missing(_), Some(decoder)) if matches!(identity.key, Key::Eval { .. }) => decoder.roll_out(request, policy),
+            (Found::Missing(_), None) if matches!(identity.key, Key::Eval { .. }) => Err(Error::setting(
+                "replay_rollouts",
+                "the log has no evaluation of this policy, and a replay plays no episodes: set eval_strategy=no, eval_on_start=false",
+            )),
             (Found::Missing(generations), _) => {
                 let has = counted(generations, "generation");
                 let run = printable_path(&self.run);

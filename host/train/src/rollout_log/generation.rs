@@ -99,6 +99,9 @@ impl Generation {
         let mut generation: Self = serde_json::from_slice(&manifest).map_err(|e| format!("its manifest: {e}"))?;
         stored_rollouts::fill(&mut generation.rollouts, "", &mut tensors)?;
         let logp = take(&mut tensors, LOGP)?.to_vec1::<f32>().map_err(|e| e.to_string())?;
+        if let Some(value) = logp.iter().find(|value| !value.is_finite()) {
+            return Err(format!("a log-probability is {value}"));
+        }
         stored_rollouts::divide(&mut generation.rollouts, &logp)?;
         Ok(generation)
     }

@@ -17,7 +17,7 @@ use sha2::{Digest, Sha256};
 use std::collections::HashMap;
 use std::fmt;
 use std::fs;
-use std::io::{ErrorKind, Write};
+use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 /// The file with a line for each generation.
@@ -28,6 +28,10 @@ const EXTENSION: &str = ".safetensors";
 
 /// Largest file of a generation, in bytes.
 const LARGEST: u64 = 4 << 30;
+
+/// Longest line of the log, and most of it that is read, in bytes. A line takes some 300.
+const LONGEST_LINE: u64 = 4096;
+const LARGEST_INDEX: u64 = 512 << 20;
 
 /// What tells generations apart.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Deserialize, Serialize)]
@@ -91,6 +95,8 @@ pub(super) struct Entry {
 /// The log of a run's rollouts.
 pub(super) struct RolloutLog {
     folder: PathBuf,
+    /// Whether it is inside of another log's folder.
+    is_inner: bool,
     entries: HashMap<Key, Entry>,
 }
 
@@ -98,26 +104,57 @@ impl RolloutLog {
     /// Opens the log in this folder, which is created with the first generation.
     ///
     /// # Errors
-    /// If a log is there and can't be read.
+    /// If a log is there and can't be read, or is somewhere else: what it no longer needs is removed.
     pub(super) fn open(folder: PathBuf) -> Result<Self> {
-        let index = folder.join(INDEX);
-        let mut entries = HashMap::new();
-        let mut unknown = 0;
-        let take = |line| match serde_json::from_value::<Entry>(Value::Object(line)) {
-            Ok(entry) if is_digest(&entry.sha256) => drop(entries.insert(entry.key.clone(), entry)),
-            _ => unknown += 1,
+        Self::open_at(folder, false)
+    }
+
+    /// Opens a log in a folder inside of another log's.
+    ///
+    /// # Errors
+    /// As [`RolloutLog::open`].
+    pub(super) fn open_inner(folder: PathBuf) -> Result<Self> {
+        Self::open_at(folder, true)
+    }
+
+    fn open_at(folder: PathBuf, is_inner: bool) -> Result<Self> {
+        let mut this = Self { folder, is_inner, entries: HashMap::new() };
+        this.check_folders()?;
+        let index = this.folder.join(INDEX);
+        let unread = |e| Error::unusable(&index, e);
+        let mut lines = match json_lines::Reader::open(&index, LONGEST_LINE) {
+            Ok(lines) => lines.up_to(LARGEST_INDEX),
+            Err(e) if e.kind() == ErrorKind::NotFound => return Ok(this),
+            Err(e) => return Err(unread(e)),
         };
-        match json_lines::each(&index, take) {
-            Ok(unread) => {
-                unread.notes(INDEX).iter().for_each(|note| tracing::warn!("{}: {note}", printable_path(&folder)));
-                if unknown > 0 {
-                    tracing::warn!("{}: {} can't be read", printable_path(&index), counted(unknown, "line"));
-                }
+        let mut unknown = 0;
+        while let Some(line) = lines.object().map_err(unread)? {
+            match serde_json::from_value::<Entry>(Value::Object(line)) {
+                Ok(entry) if is_digest(&entry.sha256) => drop(this.entries.insert(entry.key.clone(), entry)),
+                _ => unknown += 1,
             }
-            Err(e) if e.kind() == ErrorKind::NotFound => {}
-            Err(e) => return Err(Error::unusable(&index, e)),
         }
-        Ok(Self { folder, entries })
+        let folder = printable_path(&this.folder);
+        lines.unread().notes(INDEX).iter().for_each(|note| tracing::warn!("{folder}: {note}"));
+        if unknown > 0 {
+            tracing::warn!("{}: {} can't be read", printable_path(&index), counted(unknown, "line"));
+        }
+        Ok(this)
+    }
+
+    /// Refuses a folder that is a link: files of somebody else would be removed.
+    fn check_folders(&self) -> Result<()> {
+        let outer = self.folder.parent().filter(|_| self.is_inner);
+        for folder in outer.into_iter().chain([self.folder.as_path()]) {
+            match fs::symlink_metadata(folder) {
+                Ok(found) if !found.is_dir() => {
+                    return Err(Error::unusable(folder, "it is not a folder of the run's own, but a link or a file"));
+                }
+                Err(e) if e.kind() != ErrorKind::NotFound => return Err(Error::unusable(folder, e)),
+                _ => {}
+            }
+        }
+        Ok(())
     }
 
     /// Returns the log's folder.
@@ -162,7 +199,8 @@ impl RolloutLog {
             let path = path.to_owned();
             |source| Error::Write { path, source }
         };
-        for folder in self.folder.parent().into_iter().chain([self.folder.as_path()]) {
+        let outer = self.folder.parent().filter(|_| self.is_inner);
+        for folder in outer.into_iter().chain([self.folder.as_path()]) {
             files::own_folder(folder).map_err(fail(folder))?;
         }
         let bytes = generation.to_bytes().map_err(|detail| fail(&self.folder)(std::io::Error::other(detail)))?;
@@ -174,7 +212,10 @@ impl RolloutLog {
         let index = self.folder.join(INDEX);
         let mut line = line_of(&entry)?;
         line.push('\n');
-        let mut lines = files::own(&index, fs::File::options().append(true)).map_err(fail(&index))?;
+        let mut lines = files::own(&index, fs::File::options().read(true).append(true)).map_err(fail(&index))?;
+        if is_cut_off(&mut lines).map_err(fail(&index))? {
+            line.insert(0, '\n');
+        }
         lines.write_all(line.as_bytes()).and_then(|()| lines.sync_data()).map_err(fail(&index))?;
         if let Some(before) = self.entries.insert(entry.key.clone(), entry) {
             self.remove(&before);
@@ -220,6 +261,7 @@ impl RolloutLog {
         if gone.is_empty() {
             return Ok(());
         }
+        self.check_folders()?;
         let mut entries: Vec<&Entry> = self.entries.values().collect();
         entries.sort_by_key(|entry| entry.version);
         let lines = entries.into_iter().map(|entry| Ok(line_of(entry)? + "\n")).collect::<Result<String>>()?;
@@ -248,6 +290,17 @@ impl RolloutLog {
 
 fn line_of(entry: &Entry) -> Result<String> {
     serde_json::to_string(entry).map_err(|e| Error::encoding("a line of the rollout log", &e))
+}
+
+/// Returns whether the last line of a file has no end, as after a power failure.
+fn is_cut_off(lines: &mut fs::File) -> io::Result<bool> {
+    if lines.metadata()?.len() == 0 {
+        return Ok(false);
+    }
+    let mut last = [0];
+    lines.seek(SeekFrom::End(-1))?;
+    lines.read_exact(&mut last)?;
+    Ok(last != *b"\n")
 }
 
 /// Returns whether a text can be a SHA-256, and so the name of a file in the log's folder.
@@ -332,6 +385,33 @@ mod tests {
         let outside = Entry { sha256: "../secret".into(), ..entry };
         let half = r#"{"phase":"train","generation":0,"version""#;
         fs::write(place.path().join(INDEX), format!("{}\n{half}", line_of(&outside).unwrap())).unwrap();
-        assert!(RolloutLog::open(place.path().to_owned()).unwrap().entries.is_empty());
+        let mut log = RolloutLog::open(place.path().to_owned()).unwrap();
+        assert!(log.entries.is_empty());
+        // What follows half a line is a line of its own.
+        append(&mut log, Key::Train { generation: 4 }, 4, 5);
+        assert_eq!(RolloutLog::open(place.path().to_owned()).unwrap().entries, log.entries);
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn nothing_is_removed_through_a_link() {
+        let (place, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let mut log = RolloutLog::open(other.path().to_owned()).unwrap();
+        append(&mut log, Key::Train { generation: 0 }, 0, 5);
+        let (outer, inner) = (place.path().join("rollouts"), place.path().join("rollouts/inner"));
+        std::os::unix::fs::symlink(other.path(), &outer).unwrap();
+        let said = |log: Result<RolloutLog>| log.err().map(|e| e.to_string()).unwrap_or_default();
+        assert!(said(RolloutLog::open(outer.clone())).contains("a link or a file"));
+        assert!(said(RolloutLog::open_inner(inner.clone())).contains("a link or a file"));
+        fs::remove_file(&outer).unwrap();
+        fs::create_dir(&outer).unwrap();
+        std::os::unix::fs::symlink(other.path(), &inner).unwrap();
+        assert!(said(RolloutLog::open_inner(inner)).contains("a link or a file"));
+        // A link that comes later.
+        let mut open = RolloutLog { folder: outer.clone(), is_inner: false, entries: log.entries.clone() };
+        fs::remove_dir_all(&outer).unwrap();
+        std::os::unix::fs::symlink(other.path(), &outer).unwrap();
+        assert!(open.clear().is_err());
+        assert_eq!(files(other.path()), 1);
     }
 }
