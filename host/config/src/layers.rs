@@ -3,12 +3,13 @@
 use super::foreign::{self, Foreign, Treatment};
 use super::lines::line_of;
 use super::meant::{as_meant, own_name, unknown};
-use super::named::NamedKeys;
+use super::named::{NamedKeys, in_table};
 use super::overrides::Overrides;
 use super::rewards;
 use super::values::{UNKNOWN_KEY, insert, not_finite, reworded, scalar};
-use super::{Config, Error, Key, Limits, Result, files, keys, sharding, yaml};
+use super::{Config, Error, Key, Limits, Result, Set, files, keys, sharding, yaml};
 use serde::Deserialize;
+use std::collections::BTreeSet;
 use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -170,7 +171,7 @@ pub fn read_files<'a>(
         apply_flags(table, overrides)?;
         foreign.iter().for_each(|(option, value)| option.put(value, table));
     }
-    let named = NamedKeys::find(&by_user, &table, overrides);
+    let named = NamedKeys::new(set_by_user(&by_user, overrides), &table);
     let mut config = typed(table)?;
     rewards::replace(&mut config, overrides)?;
     for (option, value) in &foreign {
@@ -229,6 +230,18 @@ impl Asked {
         // What is wrong with these is reported when the whole is read.
         Ok(table.try_into().unwrap_or_default())
     }
+}
+
+/// Returns the keys in the user's files and flags, and those that are set one by one.
+fn set_by_user(by_user: &Table, overrides: &Overrides) -> BTreeSet<String> {
+    let of_sets = |set: &Set| {
+        let path =
+            set.key().map(|key| std::iter::once(key.to_owned()).chain(set.path()[1..].iter().cloned()).collect::<Vec<_>>());
+        [set.key().map(str::to_owned), path.map(|path| path.join("."))].into_iter().flatten()
+    };
+    let has_rewards = !overrides.plugins.is_empty() || !overrides.reward_models.is_empty();
+    let rewards = has_rewards.then(|| "plugin".to_owned());
+    in_table(by_user).chain(overrides.sets.iter().flat_map(of_sets)).chain(rewards).collect()
 }
 
 /// Overrides the keys of earlier files with a file's own. Settings of the algorithm are replaced one by one.

@@ -1,6 +1,6 @@
 //! The keys of a configuration that have a value other than by default.
 
-use super::{Overrides, PluginEntry, Set};
+use super::PluginEntry;
 use std::collections::BTreeSet;
 use toml::{Table, Value};
 
@@ -13,16 +13,8 @@ pub struct NamedKeys {
 }
 
 impl NamedKeys {
-    /// Finds the keys in the user's files and flags, and those that a table has besides, from the built-in run.
-    pub(super) fn find(by_user: &Table, all: &Table, overrides: &Overrides) -> Self {
-        let of_sets = |set: &Set| {
-            let path =
-                set.key().map(|key| std::iter::once(key.to_owned()).chain(set.path()[1..].iter().cloned()).collect::<Vec<_>>());
-            [set.key().map(str::to_owned), path.map(|path| path.join("."))].into_iter().flatten()
-        };
-        let has_rewards = !overrides.plugins.is_empty() || !overrides.reward_models.is_empty();
-        let rewards = has_rewards.then(|| "plugin".to_owned());
-        let by_user = in_table(by_user).chain(overrides.sets.iter().flat_map(of_sets)).chain(rewards).collect();
+    /// Creates it of the keys that the user named and of those that a table has besides, from the built-in run.
+    pub(super) fn new(by_user: BTreeSet<String>, all: &Table) -> Self {
         Self { by_built_in_run: in_table(all).filter(|key| !BTreeSet::contains(&by_user, key)).collect(), by_user }
     }
 
@@ -46,7 +38,7 @@ impl<const N: usize> From<[String; N]> for NamedKeys {
 }
 
 /// Returns the keys of a table.
-fn in_table(table: &Table) -> impl Iterator<Item = String> {
+pub(super) fn in_table(table: &Table) -> impl Iterator<Item = String> {
     let entry = |key: &str, entry: &Table| {
         let path = entry.get("path").and_then(Value::as_str).unwrap_or_default();
         let named = entry.get("name").and_then(Value::as_str).map(str::to_owned);
