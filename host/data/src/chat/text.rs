@@ -85,7 +85,9 @@ fn spell(value: &Value, deepest: usize, text: &mut String) -> Result<(), Error> 
 
 /// Appends a text in which what Python's `str.isprintable` denies is escaped as its `repr` does.
 fn escape_unprintable(spelled: &str, text: &mut String) {
-    use GeneralCategory::{Control, Format, LineSeparator, ParagraphSeparator, PrivateUse, SpaceSeparator, Surrogate, Unassigned};
+    use GeneralCategory::{
+        Control, Format, LineSeparator, ParagraphSeparator, PrivateUse, SpaceSeparator, Surrogate, Unassigned,
+    };
     for c in spelled.chars() {
         let is_printable = match get_general_category(c) {
             Control | Format | LineSeparator | ParagraphSeparator | PrivateUse | Surrogate | Unassigned => false,
