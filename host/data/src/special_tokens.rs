@@ -37,25 +37,19 @@ fn text(value: &Value) -> Option<&str> {
     value.as_str().or_else(|| value["content"].as_str())
 }
 
-/// Returns the texts of the named tokens, which are variables of a chat template: those that every tokenizer may have, other keys that end
-/// with `_token`, and named further ones.
-pub(super) fn named(config: &Value) -> Map<String, Value> {
+/// Returns the named tokens with their names, in the order in which transformers adds those that a tokenizer lacks: first those that every
+/// tokenizer may have, then other keys that end with `_token`, then named further ones.
+fn named_tokens(config: &Value) -> impl Iterator<Item = (&str, &Value)> {
+    let usual = NAMES.into_iter().map(|name| (name, &config[name]));
     let settings = config.as_object().into_iter().flatten();
-    let own = settings.filter(|(key, value)| NAMES.contains(&key.as_str()) || key.ends_with("_token") && !value.is_boolean());
+    let other = settings.filter(|(key, _)| !NAMES.contains(&key.as_str()) && key.ends_with("_token"));
     let further = FURTHER.into_iter().find_map(|key| config[key].as_object()).into_iter().flatten();
-    let texts = own.chain(further).filter_map(|(key, value)| Some((key.clone(), Value::from(text(value)?))));
-    texts.collect()
+    usual.chain(other.chain(further).map(|(key, value)| (key.as_str(), value))).filter(|(_, value)| text(value).is_some())
 }
 
-/// Returns the named tokens in the order in which transformers adds those that a tokenizer lacks: first those that every tokenizer may
-/// have, then others by their order in the settings.
-fn named_in_order(config: &Value) -> Vec<&Value> {
-    let settings = || config.as_object().into_iter().flatten();
-    let usual = NAMES.iter().map(|name| &config[*name]);
-    let is_other = |key: &&String| !NAMES.contains(&key.as_str()) && key.ends_with("_token");
-    let other = settings().filter(|(key, _)| is_other(key)).map(|(_, value)| value);
-    let further = FURTHER.into_iter().find_map(|key| config[key].as_object()).into_iter().flat_map(Map::values);
-    usual.chain(other).chain(further).filter(|value| text(value).is_some_and(|text| !text.is_empty())).collect()
+/// Returns the texts of the named tokens, which are variables of a chat template.
+pub(super) fn named(config: &Value) -> Map<String, Value> {
+    named_tokens(config).filter_map(|(name, value)| Some((name.to_owned(), Value::from(text(value)?)))).collect()
 }
 
 /// Tokens that settings add to a tokenizer.
@@ -100,7 +94,8 @@ impl Added {
             }
             _ => return Err(format!("{ADDED} is not an object of tokens by their ids")),
         }
-        for token in named_in_order(config).into_iter().chain(further) {
+        let named = named_tokens(config).map(|(_, token)| token).filter(|token| text(token) != Some(""));
+        for token in named.chain(further) {
             let own = text(token).ok_or_else(|| "extra_special_tokens: one is not a token".to_owned())?;
             let token = described(token).unwrap_or_else(|| AddedToken::from(own, true));
             this.named.push(AddedToken { special: true, ..token });
@@ -190,9 +185,17 @@ mod tests {
             |tokens: &[AddedToken]| tokens.iter().map(|token| (token.content.clone(), properties(token))).collect::<Vec<_>>();
         let [yes, no] = [true, false];
         assert_eq!(of(&added.described), [("<f>".into(), [no, no, no, no, yes]), ("<e>".into(), [yes; 5])]);
-        assert_eq!(of(&added.named)[1..], [("<g>".into(), [no, no, no, no, yes]), ("<h>".into(), [no, yes, no, yes, yes])]);
+        assert_eq!(
+            of(&added.named),
+            [
+                ("<e>".into(), [no, no, no, no, yes]),
+                ("<g>".into(), [no, no, no, no, yes]),
+                ("<h>".into(), [no, yes, no, yes, yes])
+            ]
+        );
         let legacy = Added::from_settings(&json!({"pad_token": "<p>"}), map(json!({"<q>": 8, "<p>": 7}))).unwrap();
-        assert_eq!(of(&legacy.named)[..2], [("<p>".into(), [no, no, no, no, yes]), ("<q>".into(), [no, no, no, yes, no])]);
+        let pad = || ("<p>".into(), [no, no, no, no, yes]);
+        assert_eq!(of(&legacy.named), [pad(), ("<q>".into(), [no, no, no, yes, no]), pad()]);
         for (wrong, part) in [
             (json!({"added_tokens_decoder": []}), "not an object"),
             (json!({"added_tokens_decoder": {"x": {"content": "a"}}}), "\"x\" is not the id"),
