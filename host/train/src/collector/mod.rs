@@ -4,19 +4,19 @@
 mod agents;
 mod ahead;
 mod answers;
-mod author;
 mod beginning;
 mod compared;
 mod data;
-mod ended;
+mod episode_store;
 mod episodes;
 mod filtering;
+mod fingerprint;
 mod generation;
 mod local;
-mod logged;
+mod logging_source;
 mod reference;
 mod rehearsing;
-mod replayed;
+mod replay_source;
 mod samples;
 mod sequences;
 pub(super) mod servers;
@@ -54,8 +54,8 @@ use crate::run::Event;
 use agents::Agents;
 use compared::ComparedModels;
 use local::{Decoder, Episodes};
-use logged::Logged;
-use replayed::Replayed;
+use logging_source::LoggingSource;
+use replay_source::ReplaySource;
 use servers::Servers;
 use source::{RolloutSource, SavedPlace};
 use std::collections::VecDeque;
@@ -154,7 +154,7 @@ fn source_of(plan: &Rc<RolloutPlan>, turns: &Rc<Turns>, home: &Home, world: &Rc<
     if let Some(run) = &plan.logs.replayed {
         let generates = !plan.has_episodes();
         let decoder = generates.then(|| Box::new(Decoder::new(turns.clone())) as Box<dyn RolloutSource>);
-        return Ok(Box::new(Replayed::new(run, plan, decoder, world.clone())?));
+        return Ok(Box::new(ReplaySource::new(run, plan, decoder, world.clone())?));
     }
     let source: Box<dyn RolloutSource> = match (&plan.agent, &plan.servers) {
         (Some(agent), _) => Box::new(Agents::new(turns.clone(), plan.clone(), agent.clone(), home.folder.clone())),
@@ -167,7 +167,7 @@ fn source_of(plan: &Rc<RolloutPlan>, turns: &Rc<Turns>, home: &Home, world: &Rc<
     if !home.keeps_log || plan.logs.kept == RolloutLog::None {
         return Ok(source);
     }
-    Ok(Box::new(Logged::new(source, home, plan, world.clone())?))
+    Ok(Box::new(LoggingSource::new(source, home, plan, world.clone())?))
 }
 
 impl Collector {

@@ -1,7 +1,7 @@
 //! The seam at which rollouts enter a run: requests and sampling parameters in, rollouts out, each with the version of the policy
 //! that wrote it.
 
-use super::ended::EndedEpisodes;
+use super::episode_store::EpisodeStore;
 use crate::dataset::Prompt;
 use crate::episode::Episode;
 use crate::model::{ModelFolder, Policy, PromptPass};
@@ -63,7 +63,7 @@ pub(crate) struct RolloutRequest<'a> {
     /// Whether the next update trains on these completions at once, so that it can continue the pass over their prompts.
     pub keeps_prompt_pass: bool,
     /// Where episodes are kept that have ended, until all of the generation have; none if nothing of a run is kept.
-    pub ended: Option<&'a EndedEpisodes>,
+    pub ended: Option<&'a EpisodeStore>,
 }
 
 /// Rollouts of some prompts, in the order of the prompts.

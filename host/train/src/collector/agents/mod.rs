@@ -12,7 +12,7 @@ mod report;
 mod server;
 mod tail;
 
-use super::ended::EndedEpisode;
+use super::episode_store::FinishedEpisode;
 use super::source::{PolicyVersion, RolloutBatch, RolloutRequest, RolloutSource};
 use super::turns::Turns;
 use crate::Result;
@@ -122,7 +122,7 @@ impl RolloutSource for Agents {
         // What is under way belongs to episodes that have ended, and the weights are about to change.
         server.sessions.stop();
         let mut batch = RolloutBatch::default();
-        for EndedEpisode { rollout, episode, metrics } in ended {
+        for FinishedEpisode { rollout, episode, metrics } in ended {
             batch.rollouts.push(rollout);
             batch.episodes.push(episode);
             batch.metrics.extend(metrics);
@@ -137,9 +137,9 @@ impl RolloutSource for Agents {
 
 impl Table<'_> {
     /// Plays all episodes, several at a time, and returns them in the order of prompts and samples.
-    fn play_all(&self) -> Vec<EndedEpisode> {
+    fn play_all(&self) -> Vec<FinishedEpisode> {
         let all = self.episodes();
-        let (next, ended) = (AtomicUsize::new(0), Mutex::new((0..all).map(|_| None).collect::<Vec<Option<EndedEpisode>>>()));
+        let (next, ended) = (AtomicUsize::new(0), Mutex::new((0..all).map(|_| None).collect::<Vec<Option<FinishedEpisode>>>()));
         let work = || {
             loop {
                 let number = next.fetch_add(1, Ordering::Relaxed);
@@ -171,7 +171,7 @@ impl Table<'_> {
     }
 
     /// Returns an episode that had ended before the run was interrupted.
-    fn ended_before(&self, number: usize) -> Option<EndedEpisode> {
+    fn ended_before(&self, number: usize) -> Option<FinishedEpisode> {
         let (prompt, sample) = self.place_of(number);
         let mut ended = self.request.ended?.find(&self.request.prompts[prompt], sample)?;
         (ended.rollout.prompt, ended.rollout.sample) = (prompt, sample);
@@ -179,11 +179,11 @@ impl Table<'_> {
     }
 
     /// Makes an episode of what was played, and keeps it. One that failed would get another chance in a resumed run.
-    fn end(&self, number: usize, mut played: Played) -> EndedEpisode {
+    fn end(&self, number: usize, mut played: Played) -> FinishedEpisode {
         self.warned.lock().unwrap_or_else(PoisonError::into_inner).warn_of(&mut played);
         let (place, sample) = self.place_of(number);
         let prompt = &self.request.prompts[place];
-        let mut ended = played.into_ended(&self.entry.name, self.tokenizer, prompt, self.filler);
+        let mut ended = played.into_finished(&self.entry.name, self.tokenizer, prompt, self.filler);
         (ended.rollout.prompt, ended.rollout.sample, ended.rollout.policy_version) = (place, sample, self.version);
         if let Some(kept) = self.request.ended.filter(|_| ended.episode.failed.is_none()) {
             kept.keep(prompt, sample, &ended);
@@ -192,7 +192,7 @@ impl Table<'_> {
     }
 
     /// Returns all episodes; one that nobody has played has failed.
-    fn in_order(&self, ended: Vec<Option<EndedEpisode>>) -> Vec<EndedEpisode> {
+    fn in_order(&self, ended: Vec<Option<FinishedEpisode>>) -> Vec<FinishedEpisode> {
         let all = ended.into_iter().enumerate();
         all.map(|(number, one)| one.unwrap_or_else(|| self.end(number, Played::not_begun()))).collect()
     }

@@ -1,6 +1,6 @@
 //! Episodes that drivers elsewhere play: they are offered over HTTP, and the run waits until all have ended.
 
-use super::super::ended::EndedEpisode;
+use super::super::episode_store::FinishedEpisode;
 use super::played::Played;
 use super::program::Outcome;
 use super::{Episode, Table};
@@ -18,7 +18,7 @@ struct Offered<'a> {
     /// Number of each in the generation, and its seed.
     numbers: &'a [usize],
     seeds: &'a [u64],
-    ended: &'a mut [Option<EndedEpisode>],
+    ended: &'a mut [Option<FinishedEpisode>],
     task: Task,
     interval: Duration,
     reminded: Instant,
@@ -43,8 +43,8 @@ impl Audience for Offered<'_> {
 
 impl Table<'_> {
     /// Offers all episodes that have not ended before, and returns all in the order of prompts and samples when they have been played.
-    pub(super) fn offer_all(&self, tasks: &Tasks) -> Vec<EndedEpisode> {
-        let mut ended: Vec<Option<EndedEpisode>> = (0..self.episodes()).map(|number| self.ended_before(number)).collect();
+    pub(super) fn offer_all(&self, tasks: &Tasks) -> Vec<FinishedEpisode> {
+        let mut ended: Vec<Option<FinishedEpisode>> = (0..self.episodes()).map(|number| self.ended_before(number)).collect();
         let missing = ended.iter().enumerate().filter(|(_, one)| one.is_none()).map(|(number, _)| number);
         let numbers: Vec<usize> = missing.collect();
         let Some(episodes) = numbers.iter().map(|&number| self.episode(number)).collect::<Option<Vec<Episode>>>() else {

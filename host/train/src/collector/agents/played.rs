@@ -1,6 +1,6 @@
 //! What an agent's episode was: its calls as a rollout, and what is logged of it.
 
-use super::super::ended::EndedEpisode;
+use super::super::episode_store::FinishedEpisode;
 use super::program::{KEPT, Outcome};
 use super::report::{OWN, Report};
 use crate::config::printable;
@@ -102,7 +102,7 @@ impl Played {
     }
 
     /// Returns what the run keeps of it; `filler` is the token of one without calls.
-    pub(super) fn into_ended(self, name: &str, tokenizer: &Tokenizer, prompt: &Prompt, filler: u32) -> EndedEpisode {
+    pub(super) fn into_finished(self, name: &str, tokenizer: &Tokenizer, prompt: &Prompt, filler: u32) -> FinishedEpisode {
         let metrics = metrics_of(name, &self);
         let Self { record, rewards, seed, output, failed, trajectory, .. } = self;
         let (mut rollout, mut episode) = placeholder(prompt, filler);
@@ -119,7 +119,7 @@ impl Played {
         episode.rewards = rewards;
         episode.rewards.resize(episode.turns.len(), None);
         let episode = Episode { seed, output: Some(end_of(&output, RECORDED).to_owned()), failed, ..episode };
-        EndedEpisode { rollout, episode, metrics }
+        FinishedEpisode { rollout, episode, metrics }
     }
 }
 

@@ -26,6 +26,7 @@ use published::Publisher;
 use rlhost_web::inference::{Client, CompletionRequest, RandomStream, SamplingParameters};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
@@ -174,10 +175,12 @@ fn probe_of(prompt: &ServedPrompt) -> Vec<u32> {
 }
 
 impl Servers {
-    /// Returns the prompts of all ranks, in their order.
-    fn all_prompts(&self, request: &RolloutRequest<'_>) -> Result<Vec<ServedPrompt>> {
+    /// Returns the prompts of all ranks, in their order, and which of them are this rank's.
+    fn all_prompts(&self, request: &RolloutRequest<'_>) -> Result<(Vec<ServedPrompt>, Range<usize>)> {
         let served = |prompt: &Arc<Prompt>| ServedPrompt { row: prompt.row as u64, tokens: prompt.tokens.clone() };
-        Ok(self.world.concat("prompts for rollout servers", request.prompts.iter().map(served).collect())?)
+        let ranks = self.world.gather("prompts for rollout servers", request.prompts.iter().map(served).collect::<Vec<_>>())?;
+        let first = ranks.iter().take(self.world.rank()).map(Vec::len).sum();
+        Ok((ranks.into_iter().flatten().collect(), first..first + request.prompts.len()))
     }
 
     /// Waits for what was submitted, and returns the completions of all ranks.
@@ -213,25 +216,22 @@ impl Servers {
     }
 
     /// Returns this rank's part of the completions, and on the first rank what was measured.
-    fn own_part(&self, written: Written, request: &RolloutRequest<'_>) -> Result<RolloutBatch> {
-        let counts = self.world.gather("numbers of prompts", request.prompts.len())?;
-        let first: usize = counts[..self.world.rank()].iter().sum();
-        let own = first..first + request.prompts.len();
+    fn own_part(&self, written: Written, own: &Range<usize>) -> RolloutBatch {
         let Written { rollouts, metrics, warnings } = written;
         let rollouts = rollouts.into_iter().filter(|rollout| own.contains(&rollout.prompt));
-        Ok(RolloutBatch {
-            rollouts: rollouts.map(|rollout| Rollout { prompt: rollout.prompt - first, ..rollout }).collect(),
+        RolloutBatch {
+            rollouts: rollouts.map(|rollout| Rollout { prompt: rollout.prompt - own.start, ..rollout }).collect(),
             metrics: self.world.once(metrics).map(LoggedMetric::into_metric).collect(),
             warnings: self.world.once(warnings).collect(),
             elsewhere: true,
             ..RolloutBatch::default()
-        })
+        }
     }
 }
 
 impl RolloutSource for Servers {
     fn roll_out(&mut self, request: &RolloutRequest<'_>, policy: PolicyVersion<'_>) -> Result<RolloutBatch> {
-        let prompts = self.all_prompts(request)?;
+        let (prompts, own) = self.all_prompts(request)?;
         if prompts.is_empty() {
             return Ok(RolloutBatch::default());
         }
@@ -242,11 +242,11 @@ impl RolloutSource for Servers {
             let submitted = begun.map_or_else(|| self.submit(&prompts, request, policy), Ok)?;
             self.written(submitted, request, policy)
         })?;
-        self.own_part(written, request)
+        Ok(self.own_part(written, &own))
     }
 
     fn begin(&mut self, request: &RolloutRequest<'_>, policy: PolicyVersion<'_>) -> Result<()> {
-        let prompts = self.all_prompts(request)?;
+        let (prompts, _) = self.all_prompts(request)?;
         if !self.world.is_first() {
             return Ok(());
         }

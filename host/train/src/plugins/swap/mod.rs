@@ -2,11 +2,11 @@
 //! puts those that pass in place between steps, and rolls back those that fail within their first steps.
 
 mod agreed;
-mod asked;
 mod keeping;
 mod models;
 mod replaced;
 mod requests;
+mod settings_requests;
 mod slots;
 mod swaps;
 mod trial;

@@ -54,9 +54,9 @@ impl Request {
     }
 
     /// Returns who sent it.
-    pub(super) fn asker(&self, about: &PluginRequest) -> Asker {
+    pub(super) fn sender(&self, about: &PluginRequest) -> RequestSender {
         let by = Some(about.by.chars().take(LONGEST_NAME).collect::<String>()).filter(|by| !by.is_empty());
-        Asker { request: self.id.clone(), by, sets: about.settings.is_some() }
+        RequestSender { request: self.id.clone(), by, sets: about.settings.is_some() }
     }
 
     /// Removes its files.
@@ -72,7 +72,7 @@ impl Request {
 
 /// Who sent a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Asker {
+pub(super) struct RequestSender {
     /// The request's name.
     pub request: String,
     pub by: Option<String>,
@@ -154,11 +154,11 @@ mod tests {
         assert_eq!(read("a@1.wasm").unwrap(), PluginRequest::default());
         fs::write(inbox.path().join("a@1.about"), r#"{"by":"me","settings":{"x":1}}"#).unwrap();
         let about = read("a@1.wasm").unwrap();
-        let asker = request("a@1.wasm").asker(&about);
-        assert_eq!((asker.request.as_str(), asker.by.as_deref(), asker.sets), ("a@1", Some("me"), true));
+        let sender = request("a@1.wasm").sender(&about);
+        assert_eq!((sender.request.as_str(), sender.by.as_deref(), sender.sets), ("a@1", Some("me"), true));
         fs::write(inbox.path().join("b@2.settings"), r#"{"by":"","weight":2}"#).unwrap();
         let about = read("b@2.settings").unwrap();
-        assert_eq!((about.weight, request("b@2.settings").asker(&about).by), (Some(2.0), None));
+        assert_eq!((about.weight, request("b@2.settings").sender(&about).by), (Some(2.0), None));
         fs::write(inbox.path().join("a@1.about"), r#"{"by":"me","other":1}"#).unwrap();
         assert!(read("a@1.wasm").unwrap_err().to_string().contains("other"));
         request("a@1.wasm").remove();

@@ -1,6 +1,6 @@
 //! The watching thread: detects changed files, reads them once they are complete, loads and tries them, and proposes swaps.
 
-use super::requests::{Asker, Inbox, Request};
+use super::requests::{Inbox, Request, RequestSender};
 use super::slots::{Board, Chosen, Slot};
 use super::version::Version;
 use crate::config::{self, Config, OnError, Overrides, PluginEntry, STACK, files, printable, printable_path};
@@ -44,13 +44,13 @@ pub(super) enum Trigger {
     /// The run's config.toml changed.
     Settings,
     /// `rlhost swap` or the page sent it.
-    Request(Asker),
+    Request(RequestSender),
 }
 
 impl Trigger {
     pub(super) fn request(&self) -> Option<&str> {
         match self {
-            Self::Request(asker) => Some(&asker.request),
+            Self::Request(sender) => Some(&sender.request),
             Self::File | Self::Settings => None,
         }
     }
@@ -58,7 +58,7 @@ impl Trigger {
     /// Returns who sent it, if that is known.
     pub(super) fn by(&self) -> Option<&str> {
         match self {
-            Self::Request(asker) => asker.by.as_deref(),
+            Self::Request(sender) => sender.by.as_deref(),
             Self::File | Self::Settings => None,
         }
     }
@@ -66,7 +66,7 @@ impl Trigger {
     /// Returns whether it says what settings the plugin gets; otherwise it keeps those that the user chose.
     fn sets(&self) -> bool {
         match self {
-            Self::Request(asker) => asker.sets,
+            Self::Request(sender) => sender.sets,
             Self::Settings => true,
             Self::File => false,
         }
@@ -235,9 +235,9 @@ impl Watching {
             Ok(about) => about,
             Err(e) => return self.propose(refused(request, format!("what it says of its settings can't be read: {e}"))),
         };
-        let trigger = Trigger::Request(request.asker(&about));
+        let trigger = Trigger::Request(request.sender(&about));
         if request.is_of_settings() {
-            return self.asked(name, &about, &trigger).into_iter().all(|proposal| self.propose(proposal));
+            return self.settings_requested(name, &about, &trigger).into_iter().all(|proposal| self.propose(proposal));
         }
         let bytes = match read {
             Ok(bytes) => bytes,
@@ -430,7 +430,7 @@ impl Watching {
 /// Returns the refusal of a request.
 fn refused(request: &Request, reason: String) -> Proposal {
     let about = request.about().unwrap_or_default();
-    let trigger = Trigger::Request(request.asker(&about));
+    let trigger = Trigger::Request(request.sender(&about));
     Proposal::Refused { name: request.name.clone(), hash: None, trigger, reason }
 }
 

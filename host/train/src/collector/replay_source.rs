@@ -1,7 +1,7 @@
 //! Rollouts that another run has written and logged.
 
-use super::author::WeightsDigest;
-use super::logged::{Circumstances, Identity};
+use super::fingerprint::Fingerprints;
+use super::logging_source::{GenerationSettings, Identity};
 use super::source::{PolicyVersion, RolloutBatch, RolloutRequest, RolloutSource};
 use crate::config::printable_path;
 use crate::config::words::counted;
@@ -18,24 +18,24 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 /// Reads the completions of a run from its log. Nobody is asked for any but, if the log has none of an evaluation, this process.
-pub(super) struct Replayed {
+pub(super) struct ReplaySource {
     run: PathBuf,
     /// Of the first rank.
     log: Option<RolloutLog>,
     world: Rc<World>,
-    weights: WeightsDigest,
-    circumstances: Circumstances,
-    /// What has been said to differ from the run.
-    said: Said,
+    fingerprints: Fingerprints,
+    settings: GenerationSettings,
+    /// Differences that have been warned of.
+    warned: Warned,
     /// What writes the completions of evaluations that the log does not have.
     decoder: Option<Box<dyn RolloutSource>>,
 }
 
-/// What has been said to differ from the run that is replayed.
+/// What differs from the run that is replayed and has been warned of.
 #[derive(Default)]
-struct Said {
+struct Warned {
     weights: bool,
-    circumstances: bool,
+    settings: bool,
 }
 
 /// What the first rank found in the log.
@@ -46,7 +46,7 @@ enum Found {
     Missing(u64),
 }
 
-impl Replayed {
+impl ReplaySource {
     /// Opens the log of a run.
     ///
     /// # Errors
@@ -63,19 +63,19 @@ impl Replayed {
             );
             return Err(Error::setting("replay_rollouts", detail));
         }
-        let circumstances = Circumstances::new(plan);
-        let (weights, said) = (WeightsDigest::default(), Said::default());
-        Ok(Self { run: run.to_owned(), log, world, weights, circumstances, said, decoder })
+        let settings = GenerationSettings::new(plan);
+        let (fingerprints, warned) = (Fingerprints::default(), Warned::default());
+        Ok(Self { run: run.to_owned(), log, world, fingerprints, settings, warned, decoder })
     }
 
     /// Looks a generation up. An evaluation is that of this run only if the same weights were evaluated in the same way.
     fn find(&mut self, identity: &Identity, request: &RolloutRequest<'_>, policy: PolicyVersion<'_>) -> Result<Found> {
-        let author = self.weights.author(policy.policy, policy.version)?;
+        let fingerprint = self.fingerprints.of_version(policy.policy, policy.version)?;
         let Some(log) = &self.log else { return Ok(Found::Missing(0)) };
         let Some(entry) = log.find(&identity.key) else { return Ok(Found::Missing(log.generations())) };
-        let (differ, is_same) = (self.weights.differ(entry), entry.sampling == self.circumstances.digest(request));
+        let (differ, is_same) = (self.fingerprints.differ(entry), entry.sampling == self.settings.digest(request));
         if matches!(identity.key, Key::Eval { .. }) {
-            let is_own = author.wrote(entry) && is_same;
+            let is_own = fingerprint.wrote(entry) && is_same;
             return Ok(if is_own { Found::Generation(log.read(entry)?) } else { Found::Missing(log.generations()) });
         }
         if entry.prompts != identity.prompts {
@@ -86,13 +86,13 @@ impl Replayed {
             );
             return Err(Error::setting("replay_rollouts", detail));
         }
-        if differ && !std::mem::replace(&mut self.said.weights, true) {
+        if differ && !std::mem::replace(&mut self.warned.weights, true) {
             tracing::warn!(
                 "from step {} on, the weights differ from those that wrote the completions: this run learns from another policy's",
                 policy.version + 1
             );
         }
-        if !is_same && !std::mem::replace(&mut self.said.circumstances, true) {
+        if !is_same && !std::mem::replace(&mut self.warned.settings, true) {
             tracing::warn!(
                 "{}: the completions were written with other settings of sampling, episodes, environments or the agent; they stay as they are, \
                  with the rewards of their episodes",
@@ -103,7 +103,7 @@ impl Replayed {
     }
 }
 
-impl RolloutSource for Replayed {
+impl RolloutSource for ReplaySource {
     fn roll_out(&mut self, request: &RolloutRequest<'_>, policy: PolicyVersion<'_>) -> Result<RolloutBatch> {
         let identity = Identity::new(request, policy.version, &self.world)?;
         let world = self.world.clone();
@@ -111,8 +111,8 @@ impl RolloutSource for Replayed {
         match (found, &mut self.decoder) {
             (Found::Generation(generation), _) => {
                 let unfit = |detail| Error::unusable(&RunFiles(&self.run).rollouts(), format!("{}: {detail}", identity.key));
-                let has_episodes = self.circumstances.has_episodes();
-                identity.own_part(generation, request, policy.policy, (&world, has_episodes)).map_err(unfit)
+                let has_episodes = self.settings.has_episodes();
+                identity.own_part(generation, request, policy.policy, has_episodes).map_err(unfit)
             }
             (Found::Missing(_), Some(decoder)) if matches!(identity.key, Key::Eval { .. }) => decoder.roll_out(request, policy),
             (Found::Missing(_), None) if matches!(identity.key, Key::Eval { .. }) => Err(Error::setting(

@@ -9,7 +9,7 @@ use std::path::Path;
 
 impl Watching {
     /// Returns what becomes of a request for other settings of the plugin of this name.
-    pub(super) fn asked(&self, name: &str, request: &PluginRequest, trigger: &Trigger) -> Vec<Proposal> {
+    pub(super) fn settings_requested(&self, name: &str, request: &PluginRequest, trigger: &Trigger) -> Vec<Proposal> {
         let refused =
             |reason: String| vec![Proposal::Refused { name: name.to_owned(), hash: None, trigger: trigger.clone(), reason }];
         let (now, run) = self.with(|board| (board.config.clone(), board.run.clone()));

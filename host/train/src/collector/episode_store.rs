@@ -1,7 +1,7 @@
 //! Episodes of a generation that have ended before the others. Each is on disk at once, so that a run that is killed does not have it
 //! played again.
 
-use super::author::{Author, short};
+use super::fingerprint::{Fingerprint, short};
 use crate::config::printable_path;
 use crate::dataset::Prompt;
 use crate::episode::Episode;
@@ -14,7 +14,7 @@ use sha2::{Digest, Sha256};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// An episode that has ended.
-pub(crate) struct EndedEpisode {
+pub(crate) struct FinishedEpisode {
     /// What was sampled. Its prompt and sample are those of the generation.
     pub rollout: Rollout,
     /// Its outcome.
@@ -24,9 +24,9 @@ pub(crate) struct EndedEpisode {
 }
 
 /// Where the ended episodes of a generation are kept.
-pub(crate) struct EndedEpisodes {
+pub(crate) struct EpisodeStore {
     kept: Mutex<Episodes>,
-    author: Author,
+    fingerprint: Fingerprint,
     generation: u64,
     /// Digest of what determines completions besides weights and prompts.
     sampling: String,
@@ -40,11 +40,17 @@ struct Episodes {
     found: usize,
 }
 
-impl EndedEpisodes {
+impl EpisodeStore {
     /// Keeps the episodes of a generation of this policy in a log of their own.
-    pub(super) fn new(log: RolloutLog, author: Author, generation: u64, sampling: String, architecture: Architecture) -> Self {
+    pub(super) fn new(
+        log: RolloutLog,
+        fingerprint: Fingerprint,
+        generation: u64,
+        sampling: String,
+        architecture: Architecture,
+    ) -> Self {
         let kept = Mutex::new(Episodes { log, warned: false, found: 0 });
-        Self { kept, author, generation, sampling, architecture }
+        Self { kept, fingerprint, generation, sampling, architecture }
     }
 
     /// Returns the log, and the number of episodes that were found in it.
@@ -54,10 +60,10 @@ impl EndedEpisodes {
     }
 
     /// Returns an episode of this prompt that had ended before the run was interrupted.
-    pub(super) fn find(&self, prompt: &Prompt, sample: usize) -> Option<EndedEpisode> {
+    pub(super) fn find(&self, prompt: &Prompt, sample: usize) -> Option<FinishedEpisode> {
         let mut kept = self.lock();
         let entry = kept.log.find(&self.key(prompt, sample))?.clone();
-        if !self.author.wrote(&entry) || entry.prompts != digest(prompt) || entry.sampling != self.sampling {
+        if !self.fingerprint.wrote(&entry) || entry.prompts != digest(prompt) || entry.sampling != self.sampling {
             return None;
         }
         let read = kept.log.read(&entry).map_err(|error| error.to_string()).and_then(|generation| self.only(generation, prompt));
@@ -74,7 +80,7 @@ impl EndedEpisodes {
     }
 
     /// Returns the only completion of a file.
-    fn only(&self, generation: Generation, prompt: &Prompt) -> Result<EndedEpisode, String> {
+    fn only(&self, generation: Generation, prompt: &Prompt) -> Result<FinishedEpisode, String> {
         let Generation { mut rollouts, mut episodes, metrics } = generation;
         let (Some(rollout), Some(episode), true, true) =
             (rollouts.pop(), episodes.pop(), rollouts.is_empty(), episodes.is_empty())
@@ -84,12 +90,14 @@ impl EndedEpisodes {
         match fault_of(&rollout, &prompt.tokens, &self.architecture) {
             Some(fault) => Err(format!("an episode {fault}")),
             None if episode.rewards.len() != episode.turns.len() => Err("an episode has not a reward for each turn".into()),
-            None => Ok(EndedEpisode { rollout, episode, metrics: metrics.into_iter().map(LoggedMetric::into_metric).collect() }),
+            None => {
+                Ok(FinishedEpisode { rollout, episode, metrics: metrics.into_iter().map(LoggedMetric::into_metric).collect() })
+            }
         }
     }
 
     /// Keeps an episode of this prompt. One that can't be written costs no more than that it would be played again.
-    pub(super) fn keep(&self, prompt: &Prompt, sample: usize, ended: &EndedEpisode) {
+    pub(super) fn keep(&self, prompt: &Prompt, sample: usize, ended: &FinishedEpisode) {
         let generation = Generation {
             rollouts: vec![ended.rollout.clone()],
             episodes: vec![ended.episode.clone()],
@@ -97,8 +105,8 @@ impl EndedEpisodes {
         };
         let entry = |sha256| Entry {
             key: self.key(prompt, sample),
-            version: self.author.version,
-            weights: self.author.weights.clone(),
+            version: self.fingerprint.version,
+            weights: self.fingerprint.weights.clone(),
             prompts: digest(prompt),
             sampling: self.sampling.clone(),
             completions: 1,

@@ -1,7 +1,7 @@
 //! A source whose rollouts are kept in the run's log, so that a resumed run trains on those that its policy has written before.
 
-use super::author::{Author, WeightsDigest, short};
-use super::ended::EndedEpisodes;
+use super::episode_store::EpisodeStore;
+use super::fingerprint::{Fingerprint, Fingerprints, short};
 use super::source::{Home, PolicyVersion, RolloutBatch, RolloutRequest, RolloutSource, SavedPlace};
 use crate::config::RolloutLog as Kept;
 use crate::config::words::counted;
@@ -23,16 +23,16 @@ use std::sync::Arc;
 
 /// Keeps a log of what another source writes. A generation that is in the log already, and that a policy of the same weights has written for
 /// the same prompts, is read instead.
-pub(super) struct Logged {
+pub(super) struct LoggingSource {
     source: Box<dyn RolloutSource>,
     kept: Kept,
-    circumstances: Circumstances,
+    settings: GenerationSettings,
     /// The step that the run resumed from, or 0.
     first_version: u64,
     world: Rc<World>,
     /// Of the first rank.
     log: Option<RolloutLog>,
-    weights: WeightsDigest,
+    fingerprints: Fingerprints,
     /// Episodes of this rank that have ended in the generation under way.
     episodes: Option<RolloutLog>,
     /// Generations that were begun ahead, or that are in the log and need not be.
@@ -44,27 +44,27 @@ pub(super) struct Logged {
 /// A generation that was begun ahead.
 enum Begun {
     /// The source writes it with this version of the policy.
-    Writing(Author),
+    Writing(Fingerprint),
     /// It is in the log.
-    Logged,
+    InLog,
 }
 
 /// What determines completions besides weights, prompts and requests.
 #[derive(Clone)]
-pub(super) struct Circumstances {
-    settings: String,
+pub(super) struct GenerationSettings {
+    text: String,
     has_episodes: bool,
 }
 
-impl Circumstances {
+impl GenerationSettings {
     /// Creates those of a run with this plan.
     pub(super) fn new(plan: &RolloutPlan) -> Self {
         let RolloutPlan { seed, dtype, max_completion_length, stop, episode_limits, agent, .. } = plan;
         let mut agent = json!(agent);
         // How much its reward counts decides nothing.
         agent.as_object_mut().map(|agent| agent.remove("weight"));
-        let settings = format!("{seed} {dtype:?} {max_completion_length} {stop:?} {episode_limits:?} {agent}");
-        Self { settings, has_episodes: plan.has_episodes() }
+        let text = format!("{seed} {dtype:?} {max_completion_length} {stop:?} {episode_limits:?} {agent}");
+        Self { text, has_episodes: plan.has_episodes() }
     }
 
     /// Returns whether completions are episodes.
@@ -76,7 +76,7 @@ impl Circumstances {
     pub(super) fn digest(&self, request: &RolloutRequest<'_>) -> String {
         let RolloutRequest { samples, sampling, logp_temperature, environments, .. } = request;
         let mut hash = Sha256::new();
-        hash.update(format!("{samples} {sampling:?} {logp_temperature} {}", self.settings));
+        hash.update(format!("{samples} {sampling:?} {logp_temperature} {}", self.text));
         for (plugin, entry) in environments.plugins.iter().zip(environments.entries) {
             hash.update(format!("{} {}", plugin.hash(), json!(entry.config)));
         }
@@ -92,6 +92,7 @@ pub(super) struct Identity {
     /// The number of prompts of the ranks before this one, and of all.
     first: usize,
     all: usize,
+    is_first_rank: bool,
 }
 
 impl Identity {
@@ -116,7 +117,7 @@ impl Identity {
             Phase::Train => Key::Train { generation },
             Phase::Eval => Key::Eval { generation, step: version, of: prompts.clone() },
         };
-        Ok(Self { key, prompts, first, all })
+        Ok(Self { key, prompts, first, all, is_first_rank: world.is_first() })
     }
 
     /// Returns this rank's part of a generation of the log.
@@ -128,7 +129,7 @@ impl Identity {
         generation: Generation,
         request: &RolloutRequest<'_>,
         policy: &Policy,
-        (world, has_episodes): (&World, bool),
+        has_episodes: bool,
     ) -> std::result::Result<RolloutBatch, String> {
         let Generation { rollouts, episodes, metrics } = generation;
         let rows = self.all * request.samples;
@@ -155,7 +156,9 @@ impl Identity {
         }
         batch.episodes =
             episodes.into_iter().enumerate().filter(|(row, _)| range.contains(row)).map(|(_, episode)| episode).collect();
-        batch.metrics = world.once(metrics).map(LoggedMetric::into_metric).collect();
+        if self.is_first_rank {
+            batch.metrics = metrics.into_iter().map(LoggedMetric::into_metric).collect();
+        }
         Ok(batch)
     }
 }
@@ -165,7 +168,7 @@ fn unfinished(run: &Path, world: &World) -> PathBuf {
     RunFiles(run).rollouts().join(format!("unfinished-{}", world.rank()))
 }
 
-impl Logged {
+impl LoggingSource {
     /// Creates a source that logs what `source` writes for a run with this plan.
     ///
     /// # Errors
@@ -173,23 +176,23 @@ impl Logged {
     pub(super) fn new(source: Box<dyn RolloutSource>, home: &Home, plan: &RolloutPlan, world: Rc<World>) -> Result<Self> {
         let log = world.is_first().then(|| RolloutLog::open(RunFiles(&home.folder).rollouts())).transpose()?;
         let episodes = Some(RolloutLog::open_inner(unfinished(&home.folder, &world))?);
-        let (kept, circumstances) = (plan.logs.kept, Circumstances::new(plan));
-        let (weights, begun, saves) = (WeightsDigest::default(), BTreeMap::new(), Vec::new());
-        Ok(Self { source, kept, circumstances, first_version: home.first_step, world, log, weights, episodes, begun, saves })
+        let (kept, settings) = (plan.logs.kept, GenerationSettings::new(plan));
+        let (fingerprints, begun, saves) = (Fingerprints::default(), BTreeMap::new(), Vec::new());
+        Ok(Self { source, kept, settings, first_version: home.first_step, world, log, fingerprints, episodes, begun, saves })
     }
 
     /// Returns whether the log has this generation, for the same prompts and from this policy or, if it was begun ahead, from one that the
     /// run had before it resumed. If another policy has written it, the run has taken another way from here on, and forgets what came after.
-    fn is_logged(&mut self, identity: &Identity, sampling: &str, author: &Author) -> Result<bool> {
+    fn is_logged(&mut self, identity: &Identity, sampling: &str, fingerprint: &Fingerprint) -> Result<bool> {
         let (log, first_version) = (&mut self.log, self.first_version);
         self.world.broadcast("whether a generation is in the rollout log", || {
             let Some(log) = log else { return Ok(false) };
             let Some(entry) = log.find(&identity.key) else { return Ok(false) };
-            let is_own = author.wrote(entry) || entry.version < first_version && matches!(entry.key, Key::Train { .. });
+            let is_own = fingerprint.wrote(entry) || entry.version < first_version && matches!(entry.key, Key::Train { .. });
             let fits = is_own && entry.prompts == identity.prompts && entry.sampling == sampling;
             if !fits {
                 tracing::info!("{}: written again, since what it depends on has changed since it was logged", identity.key);
-                log.forget_since(author.version)?;
+                log.forget_since(fingerprint.version)?;
             }
             Ok(fits)
         })
@@ -207,11 +210,10 @@ impl Logged {
         })?;
         let Some(generation) = generation else { return Ok(None) };
         let completions = generation.rollouts.len();
-        let batch =
-            identity.own_part(generation, request, policy, (&self.world, self.circumstances.has_episodes)).map_err(|detail| {
-                let folder = self.log.as_ref().map_or(Path::new("rollouts"), RolloutLog::folder);
-                Error::unusable(folder, format!("{}: {detail}", identity.key))
-            })?;
+        let batch = identity.own_part(generation, request, policy, self.settings.has_episodes).map_err(|detail| {
+            let folder = self.log.as_ref().map_or(Path::new("rollouts"), RolloutLog::folder);
+            Error::unusable(folder, format!("{}: {detail}", identity.key))
+        })?;
         if matches!(identity.key, Key::Train { .. }) && self.world.is_first() {
             tracing::info!("{}: {completions} completions from the run's log", identity.key);
         }
@@ -224,12 +226,12 @@ impl Logged {
         request: &RolloutRequest<'_>,
         policy: PolicyVersion<'_>,
         sampling: &str,
-        author: &Author,
+        fingerprint: &Fingerprint,
     ) -> Result<RolloutBatch> {
         let log = if request.phase == Phase::Train { self.episodes.take() } else { None };
         let Some(log) = log else { return self.source.roll_out(request, policy) };
         let architecture = policy.policy.architecture().clone();
-        let ended = EndedEpisodes::new(log, author.clone(), request.generation, sampling.to_owned(), architecture);
+        let ended = EpisodeStore::new(log, fingerprint.clone(), request.generation, sampling.to_owned(), architecture);
         let batch = self.source.roll_out(&RolloutRequest { ended: Some(&ended), ..*request }, policy);
         let (log, found) = ended.into_log();
         self.episodes = Some(log);
@@ -240,7 +242,7 @@ impl Logged {
     }
 
     /// Adds a generation to the log: the ranks' parts together.
-    fn append(&mut self, identity: Identity, sampling: String, author: Author, batch: &RolloutBatch) -> Result<()> {
+    fn append(&mut self, identity: Identity, sampling: String, fingerprint: Fingerprint, batch: &RolloutBatch) -> Result<()> {
         let mut rollouts = batch.rollouts.clone();
         rollouts.iter_mut().for_each(|rollout| rollout.prompt += identity.first);
         let own = Generation {
@@ -250,7 +252,7 @@ impl Logged {
         };
         let (parts, key) = (self.world.gather("a generation to log", own)?, identity.key.clone());
         if let Some(log) = &mut self.log {
-            append_parts(log, parts, identity, sampling, author)?;
+            append_parts(log, parts, identity, sampling, fingerprint)?;
         }
         match &mut self.episodes {
             Some(episodes) if matches!(key, Key::Train { .. }) => episodes.clear(),
@@ -265,7 +267,7 @@ fn append_parts(
     parts: Vec<Generation>,
     identity: Identity,
     sampling: String,
-    author: Author,
+    fingerprint: Fingerprint,
 ) -> Result<()> {
     let mut generation = Generation::default();
     for mut part in parts {
@@ -279,40 +281,40 @@ fn append_parts(
         return Ok(());
     }
     let completions = generation.rollouts.len();
-    let Author { version, weights } = author;
+    let Fingerprint { version, weights } = fingerprint;
     log.append(&generation, |sha256| Entry { key, version, weights, prompts, sampling, completions, sha256 })
 }
 
-impl RolloutSource for Logged {
+impl RolloutSource for LoggingSource {
     fn roll_out(&mut self, request: &RolloutRequest<'_>, policy: PolicyVersion<'_>) -> Result<RolloutBatch> {
         let identity = Identity::new(request, policy.version, &self.world)?;
-        let sampling = self.circumstances.digest(request);
+        let sampling = self.settings.digest(request);
         let begun = if request.phase == Phase::Train { self.begun.remove(&request.generation) } else { None };
-        let (author, is_logged) = match begun {
-            Some(Begun::Writing(author)) => (author, false),
-            Some(Begun::Logged) => (self.weights.author(policy.policy, policy.version)?, true),
+        let (fingerprint, is_logged) = match begun {
+            Some(Begun::Writing(fingerprint)) => (fingerprint, false),
+            Some(Begun::InLog) => (self.fingerprints.of_version(policy.policy, policy.version)?, true),
             None => {
-                let author = self.weights.author(policy.policy, policy.version)?;
-                let is_logged = self.is_logged(&identity, &sampling, &author)?;
-                (author, is_logged)
+                let fingerprint = self.fingerprints.of_version(policy.policy, policy.version)?;
+                let is_logged = self.is_logged(&identity, &sampling, &fingerprint)?;
+                (fingerprint, is_logged)
             }
         };
         if is_logged && let Some(batch) = self.read(&identity, request, policy.policy)? {
             return Ok(batch);
         }
-        let batch = self.write(request, policy, &sampling, &author)?;
-        self.append(identity, sampling, author, &batch)?;
+        let batch = self.write(request, policy, &sampling, &fingerprint)?;
+        self.append(identity, sampling, fingerprint, &batch)?;
         Ok(batch)
     }
 
     fn begin(&mut self, request: &RolloutRequest<'_>, policy: PolicyVersion<'_>) -> Result<()> {
         let identity = Identity::new(request, policy.version, &self.world)?;
-        let author = self.weights.author(policy.policy, policy.version)?;
-        let begun = if self.is_logged(&identity, &self.circumstances.digest(request), &author)? {
-            Begun::Logged
+        let fingerprint = self.fingerprints.of_version(policy.policy, policy.version)?;
+        let begun = if self.is_logged(&identity, &self.settings.digest(request), &fingerprint)? {
+            Begun::InLog
         } else {
             self.source.begin(request, policy)?;
-            Begun::Writing(author)
+            Begun::Writing(fingerprint)
         };
         self.begun.insert(request.generation, begun);
         Ok(())

@@ -13,7 +13,7 @@ const MOST_VERSIONS: usize = 4096;
 
 /// A version of the policy, as the log names it.
 #[derive(Clone)]
-pub(super) struct Author {
+pub(super) struct Fingerprint {
     /// Number of updates.
     pub version: u64,
     /// Checksum of the trained weights.
@@ -22,13 +22,13 @@ pub(super) struct Author {
 
 /// The checksums of a policy's trained weights, each computed once for a version.
 #[derive(Default)]
-pub(super) struct WeightsDigest {
+pub(super) struct Fingerprints {
     versions: BTreeMap<u64, String>,
 }
 
-impl WeightsDigest {
+impl Fingerprints {
     /// Returns the version with its checksum.
-    pub(super) fn author(&mut self, policy: &Policy, version: u64) -> Result<Author> {
+    pub(super) fn of_version(&mut self, policy: &Policy, version: u64) -> Result<Fingerprint> {
         let weights = match self.versions.get(&version) {
             Some(weights) => weights.clone(),
             None => digest_of_weights(policy)?,
@@ -37,7 +37,7 @@ impl WeightsDigest {
         while self.versions.len() > MOST_VERSIONS {
             self.versions.pop_first();
         }
-        Ok(Author { version, weights })
+        Ok(Fingerprint { version, weights })
     }
 
     /// Returns whether other weights than those of this version wrote an entry's completions, as far as that is known.
@@ -55,7 +55,7 @@ fn digest_of_weights(policy: &Policy) -> Result<String> {
     Ok(short(hash))
 }
 
-impl Author {
+impl Fingerprint {
     /// Returns whether this version wrote an entry's completions.
     pub(super) fn wrote(&self, entry: &Entry) -> bool {
         entry.version == self.version && entry.weights == self.weights
