@@ -39,6 +39,10 @@ reference:
     RLHOST_WRITE_GENERATED=1 cargo test --workspace --test e2e -- repository::generated
     RLHOST_WRITE_GENERATED=1 cargo test -p rlhost --test trl_options
 
+# Comparisons with TRL, transformers and others, as in `just parity check_lora`; without a name, all.
+parity *checks:
+    python3 tests/parity/run.py {{checks}}
+
 # The book, in target/book; needs mdbook.
 book:
     python3 host/docs/book/build.py

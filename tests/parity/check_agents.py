@@ -3,7 +3,7 @@
 
     python -m venv venv && venv/bin/pip install torch transformers trl==1.16.0 openai openai-agents
     cargo build
-    venv/bin/python tests/check_agents.py target/debug/rlhost --mistral TEMPLATE [--clients PYTHON]
+    venv/bin/python tests/parity/check_agents.py target/debug/rlhost --mistral TEMPLATE [--clients PYTHON]
 
 For the chat templates of Qwen3 (which removes thoughts from the history) and Llama 3.1, as TRL ships them, and of Mistral (which moves
 the tools to the last question; TEMPLATE is vLLM's examples/tool_chat_template_mistral_official.jinja, and without it this part is left
@@ -44,7 +44,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, train
 from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, PreTrainedTokenizerFast, Qwen3Config
 from transformers.utils.logging import disable_progress_bar
 
-HERE = Path(__file__).resolve().parent
+HERE = Path(__file__).resolve().parent.parent
 AGENTS = HERE / "fixtures/agents"
 TEMPLATES = Path(trl.__file__).parent / "chat_templates"
 TOLERANCE = 1e-4

@@ -3,7 +3,7 @@
 
     python -m venv venv && venv/bin/pip install torch transformers peft
     cargo build && cargo build --example logits
-    venv/bin/python tests/check_lora.py target/debug
+    venv/bin/python tests/parity/check_lora.py target/debug
 
 For two tiny random models (a tied Qwen2 with biases, and an untied Llama): peft makes an adapter
 that is not zero, on all linear layers or, with rsLoRA, on two of them; `rlhost sft --model ADAPTER`

@@ -1,6 +1,6 @@
 """Ten faults on three seeds each must show their sign, and twenty healthy runs none.
 
-    python3 tests/check_diagnosis.py target/debug/rlhost [FOLDER] > tests/check_diagnosis.txt
+    python3 tests/parity/check_diagnosis.py target/debug/rlhost [FOLDER] > tests/parity/check_diagnosis.txt
 
 Real runs of the built-in model on one thread, some ten seconds each, in FOLDER; those already there are only diagnosed. The last output is
 in check_diagnosis.txt."""
@@ -12,7 +12,7 @@ import sys
 import tempfile
 
 rlhost = str(pathlib.Path(sys.argv[1]).resolve())
-prompts = pathlib.Path(__file__).resolve().parent.parent / "examples/builtin-model/prompts.jsonl"
+prompts = pathlib.Path(__file__).resolve().parents[2] / "examples/builtin-model/prompts.jsonl"
 place = pathlib.Path(sys.argv[2] if len(sys.argv) > 2 else tempfile.mkdtemp())
 place.mkdir(exist_ok=True)
 

@@ -1,7 +1,7 @@
 """Reads what `rlhost export-run` writes with the clients of MLflow, Weights & Biases and Trackio.
 
     pip install mlflow-skinny trackio wandb
-    python tests/check_trackers.py target/debug/rlhost > tests/check_trackers.txt
+    python tests/parity/check_trackers.py target/debug/rlhost > tests/parity/check_trackers.txt
 
 wandb has no reader of offline runs in Python; the log is unpacked here, its checksums are compared, and its records are parsed with the
 client's own protobuf classes and compared with a run that the client wrote itself. The last output is in check_trackers.txt."""

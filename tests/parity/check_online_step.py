@@ -3,7 +3,7 @@
 
     python -m venv venv && venv/bin/pip install trl==1.16.0 accelerate datasets torch transformers
     cargo build
-    venv/bin/python tests/check_online_step.py target/debug/rlhost [--only NAME] [--all]
+    venv/bin/python tests/parity/check_online_step.py target/debug/rlhost [--only NAME] [--all]
 
 For each setting: the two tiny random models of trl_steps.py, with an ending token that is
 likelier than others, the same prompts in the same order, three optimizer steps with micro-batches

@@ -3,7 +3,7 @@
 
     python -m venv venv && venv/bin/pip install trl==1.16.0 accelerate datasets torch transformers
     cargo build
-    venv/bin/python tests/check_online_pairs_step.py target/debug/rlhost [--only NAME] [--all]
+    venv/bin/python tests/parity/check_online_pairs_step.py target/debug/rlhost [--only NAME] [--all]
 
 For each setting: the two tiny random models of check_online_step.py, the same prompts in the same
 order, three optimizer steps of 4 prompts with two completions each. rlhost runs first and logs its

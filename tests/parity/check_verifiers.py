@@ -4,7 +4,7 @@ what the environments say.
 
     python -m venv venv && venv/bin/pip install verifiers==0.4.0 uv transformers
     cargo build
-    PATH=$PWD/venv/bin:$PATH venv/bin/python tests/check_verifiers.py target/debug/rlhost MODEL
+    PATH=$PWD/venv/bin:$PATH venv/bin/python tests/parity/check_verifiers.py target/debug/rlhost MODEL
 
 MODEL is stories260K in transformers' layout, a trained model of 260K parameters that writes stories. It is trained with GRPO on two
 environments (fixtures/verifiers/): a single turn that must name an animal, and several turns with a tool, which verifiers serves as a
@@ -28,7 +28,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-HERE = Path(__file__).resolve().parent
+HERE = Path(__file__).resolve().parent.parent
 AGENT = HERE.parent / "examples/agents/verifiers_agent.py"
 FIXTURES = HERE / "fixtures/verifiers"
 sys.path.insert(0, str(FIXTURES))

@@ -21,7 +21,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["HF_DATASETS_DISABLE_PROGRESS_BARS"] = "1"
 import datasets  # noqa: E402
 
-FIXTURE = Path(__file__).parent / "fixtures/datasets/layouts.json"
+FIXTURE = Path(__file__).resolve().parent.parent / "fixtures/datasets/layouts.json"
 
 TWO = "configs:\n- config_name: default\n  data_files:\n  - split: train\n    path: a.jsonl\n  - split: test\n    path: b.jsonl\n"
 PARTS = ["data/part-00.jsonl", "data/part-01.jsonl", "data/part-10.jsonl"]

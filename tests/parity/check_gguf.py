@@ -3,7 +3,7 @@
 
     python -m venv venv && venv/bin/pip install torch transformers llama-cpp-python
     cargo build
-    venv/bin/python tests/check_gguf.py target/debug/rlhost [--only NAME]
+    venv/bin/python tests/parity/check_gguf.py target/debug/rlhost [--only NAME]
 
 The models are those of tests/fixtures/make_models.py with a tokenizer of bytes, without the features that llama.cpp lacks, which
 `rlhost export` refuses by name: CHANGED below says what is left out. For each, a file in f32 is opened by llama-cpp-python with caches
@@ -28,7 +28,7 @@ import warnings
 from pathlib import Path
 
 os.environ |= {"TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
-sys.path.insert(0, str(Path(__file__).resolve().parent / "fixtures"))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "fixtures"))
 
 import llama_cpp
 import numpy
@@ -225,7 +225,7 @@ ODD = [
 def compare_patterns(place, binary, check):
     """Tokens of bytes that were learned from this repository's guides."""
     vocabulary = 700
-    guides = [path.read_text() for path in sorted((Path(__file__).resolve().parent.parent / "host" / "docs").glob("*.md"))]
+    guides = [path.read_text() for path in sorted((Path(__file__).resolve().parents[2] / "host" / "docs").glob("*.md"))]
     config = dict(model_type="llama", hidden_size=32, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2)
     (place / "config.json").write_text(json.dumps(config))
     (place / "rows.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in guides))

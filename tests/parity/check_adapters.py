@@ -3,7 +3,7 @@
 
     python -m venv venv && venv/bin/pip install trl==1.16.0 peft accelerate datasets torch transformers
     cargo build && cargo build --example logits
-    venv/bin/python tests/check_adapters.py target/debug [--only NAME]
+    venv/bin/python tests/parity/check_adapters.py target/debug [--only NAME]
 
 For each case, peft makes an adapter on a tiny model of tests/fixtures/make_models.py and changes all that it trains. Compared are the
 logits of that folder; the gradients of one step, which an update by SGD shows; the losses and gradient norms of ten steps of TRL's

@@ -3,7 +3,7 @@
 
     python -m venv venv && venv/bin/pip install trl==1.16.0 accelerate datasets torch transformers
     cargo build
-    venv/bin/python tests/check_given_step.py target/debug/rlhost [--only NAME] [--all]
+    venv/bin/python tests/parity/check_given_step.py target/debug/rlhost [--only NAME] [--all]
 
 For each kind of rows: the two tiny random models of trl_steps.py, the same rows in the same
 order, three optimizer steps with batches of 4, without accumulation and with an accumulation of 2.

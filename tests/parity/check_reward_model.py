@@ -3,7 +3,7 @@
 
     python -m venv venv && venv/bin/pip install trl==1.16.0 peft accelerate datasets torch transformers
     cargo build
-    venv/bin/python tests/check_reward_model.py target/debug/rlhost [--only NAME] [--all]
+    venv/bin/python tests/parity/check_reward_model.py target/debug/rlhost [--only NAME] [--all]
 
 Two tiny random models (an untied Qwen2, and a tied Llama whose tokenizer begins every text with <s>), made for sequence
 classification by transformers, the same made-up pairs in the same order, ten optimizer steps with batches of 4 pairs, with and

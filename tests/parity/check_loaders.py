@@ -5,7 +5,7 @@
     mkdir sources && cd sources
     ../venv/bin/pip download --no-deps vllm sglang && ../venv/bin/pip download --no-deps --no-binary llama-cpp-python llama-cpp-python
     cargo build
-    venv/bin/python tests/check_loaders.py target/debug sources
+    venv/bin/python tests/parity/check_loaders.py target/debug sources
 
 The kinds are a whole model, an adapter, a reward model, a mixture of experts and a policy with a critic (PPO), trained for two steps.
 transformers, peft and mlx-lm open the folder. Of vLLM and SGLang, which need a GPU, the functions that list and filter a folder's weights

@@ -3,7 +3,7 @@
 
     python -m venv venv && venv/bin/pip install trl==1.10.0 accelerate datasets torch transformers
     cargo build
-    venv/bin/python tests/check_ppo_step.py target/debug/rlhost [--only NAME] [--all]
+    venv/bin/python tests/parity/check_ppo_step.py target/debug/rlhost [--only NAME] [--all]
 
 TRL 1.10 is the last version with PPO. For each setting: the two tiny random models of trl_steps.py
 with an ending token that is likelier than others, a value model of its own beside each, three

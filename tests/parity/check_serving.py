@@ -3,7 +3,7 @@
 
     python -m venv venv && venv/bin/pip install torch transformers peft accelerate openai 'lm-eval[api]'
     cargo build
-    venv/bin/python tests/check_serving.py target/debug/rlhost [--only NAME]
+    venv/bin/python tests/parity/check_serving.py target/debug/rlhost [--only NAME]
 
 The models are those of tests/fixtures/make_models.py with a tokenizer of bytes. For each, compared are 32 greedy tokens, their
 log-probabilities and those of two alternatives; the log-probabilities of a prompt (`echo`); log-probabilities of tokens sampled at a

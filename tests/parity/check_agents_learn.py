@@ -2,7 +2,7 @@
 """Train the built-in model with the example agent in Python, JavaScript and bash, with three seeds each: the reward must rise.
 
     cargo build
-    python3 tests/check_agents_learn.py target/debug/rlhost
+    python3 tests/parity/check_agents_learn.py target/debug/rlhost
 
 The agent lets the model look up pages in three turns and gives the share of turns in which it did (examples/agents/). The mean reward of
 the last three of ten steps must be above that of the first three by at least the margin, in each run; no episode may fail. Needs node,
@@ -17,7 +17,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-EXAMPLES = Path(__file__).resolve().parent.parent / "examples/agents"
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples/agents"
 AGENTS = {"Python": ["python3", "agent.py"], "JavaScript": ["node", "agent.mjs"], "bash": ["bash", "agent.sh"]}
 SEEDS, STEPS, ENDS, MARGIN = (1, 2, 3), 10, 3, 0.4
 

@@ -1,12 +1,12 @@
 """Compares the chat template engine with jinja2, configured as transformers configures it.
 
     pip install jinja2==3.1.6
-    python tests/check_templates.py
+    python tests/parity/check_templates.py
 
-Renders every snippet below with jinja2 and writes what it gives, or that it fails, into tests/check_templates.json. The unit test
+Renders every snippet below with jinja2 and writes what it gives, or that it fails, into tests/parity/check_templates.json. The unit test
 `snippets_give_what_jinja_gives` (host/data/src/chat/) renders the same snippets and compares. A snippet with a reason is known to differ.
 
-    python tests/check_templates.py FOLDER whole.json
+    python tests/parity/check_templates.py FOLDER whole.json
     RLHOST_TEMPLATES=$PWD/whole.json cargo test -p rlhost --lib snippets_give
 
 compares whole templates in the same way: those of a folder, such as TRL's `trl/chat_templates`, each with a few conversations.

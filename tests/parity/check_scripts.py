@@ -2,7 +2,7 @@
 """Run reward functions of files in CPython, as TRL's trainer does, and as scripts of rlhost, and compare the scores.
 
     python -m venv venv && venv/bin/pip install wasmtime zstandard
-    venv/bin/python tests/check_scripts.py
+    venv/bin/python tests/parity/check_scripts.py
 
 The scripts are those of tests/fixtures/scripts: ten functions of TRL's documentation, tests and rewards, and five files after functions of
 public repositories, all written anew with the same behaviour. They are found as `--reward_funcs module.function` of `trl grpo` finds them,
@@ -27,7 +27,7 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
-REPOSITORY = Path(__file__).resolve().parent.parent
+REPOSITORY = Path(__file__).resolve().parents[2]
 SCRIPTS = REPOSITORY / "tests/fixtures/scripts"
 sys.path.insert(0, str(REPOSITORY / "host/interpreters"))
 

@@ -3,7 +3,7 @@
 
     python -m venv venv && venv/bin/pip install trl==1.16.0 accelerate datasets torch transformers
     cargo build
-    venv/bin/python tests/check_chat_masks.py target/debug/rlhost [--only NAME]
+    venv/bin/python tests/parity/check_chat_masks.py target/debug/rlhost [--only NAME]
 
 For each template, one tiny random Qwen2 with a byte-level tokenizer and `assistant_only_loss`: the loss of the same
 conversations in both, none of which rlhost may skip (`--strict-data`). A model's own template and TRL's patched one with
@@ -11,7 +11,7 @@ conversations in both, none of which rlhost may skip (`--strict-data`). A model'
 
 Some templates are also tried with variables (`chat_template_kwargs`), which change how the assistant's turn begins, and with
 tool calls. TRL replaces the stock templates that it knows with its patched ones; rlhost does the same where that makes a
-difference (host/data/src/training.rs) and finds the turns elsewhere.
+difference (host/data/src/stock_templates.rs) and finds the turns elsewhere.
 
 Exits 1 if a loss differs by more than 1e-5 of its size.
 

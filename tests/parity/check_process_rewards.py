@@ -3,7 +3,7 @@
 
     python -m venv venv && venv/bin/pip install torch transformers tokenizers
     cargo build
-    venv/bin/python tests/check_process_rewards.py target/debug/rlhost
+    venv/bin/python tests/parity/check_process_rewards.py target/debug/rlhost
 
 Tiny random models with two labels for each token: a Qwen2, and a Llama whose tokenizer begins every text with <s>, as written by
 transformers. A text is laid out as TRL's PRM trainer did: the prompt's tokens, then each step's, tokenized by itself, with the separator's

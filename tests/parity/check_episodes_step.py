@@ -3,7 +3,7 @@
 
     python -m venv venv && venv/bin/pip install torch transformers trl==1.16.0 datasets
     cargo build
-    venv/bin/python tests/check_episodes_step.py target/debug/rlhost [--all]
+    venv/bin/python tests/parity/check_episodes_step.py target/debug/rlhost [--all]
 
 For each setting: a tiny random model with a chat template plays `guess_number` for three optimizer steps, 4 episodes to a prompt,
 in micro-batches of 8. The model is made so that digits and the ending token are likelier than others, so turns differ in length and

@@ -2,7 +2,7 @@
 """Train the built-in model on its task with completions that are 0, 1, 2 and 4 updates old, and compare the rewards.
 
     cargo build
-    python tests/check_staleness.py target/debug/rlhost [--steps 40] [--seeds 3]
+    python tests/parity/check_staleness.py target/debug/rlhost [--steps 40] [--seeds 3]
 
 Completions come from `rlhost serve`, so that the run with staleness 0 is the on-policy run. Compared is the mean reward of the last ten
 steps, over the seeds: with the importance correction of TRL, it has to be within a quarter of what the on-policy run gained. Without it, the

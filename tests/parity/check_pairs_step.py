@@ -3,7 +3,7 @@
 
     python -m venv venv && venv/bin/pip install trl==1.16.0 accelerate datasets torch transformers
     cargo build
-    venv/bin/python tests/check_pairs_step.py target/debug/rlhost [--only NAME] [--all]
+    venv/bin/python tests/parity/check_pairs_step.py target/debug/rlhost [--only NAME] [--all]
 
 For each loss of DPO, CPO, ORPO and KTO: two tiny random models (an untied Qwen2, and a tied Llama whose
 tokenizer begins every text with <s>), the same made-up pairs in the same order, three optimizer

@@ -3,7 +3,7 @@
 
     python -m venv venv && venv/bin/pip install trl==1.16.0 accelerate datasets peft torch transformers
     cargo build
-    venv/bin/python tests/check_distillation.py target/debug/rlhost [--only NAME] [--all]
+    venv/bin/python tests/parity/check_distillation.py target/debug/rlhost [--only NAME] [--all]
 
 For each setting: the two tiny random models of trl_steps.py as students, with an ending token that is likelier than others, and for
 each a teacher of the other's family with the student's tokenizer, which is wider and deeper; or students and teachers of families

@@ -3,7 +3,7 @@
 
     python -m venv venv && venv/bin/pip install openai anthropic openai-agents litellm
     cargo build
-    venv/bin/python tests/check_serving_clients.py target/debug/rlhost
+    venv/bin/python tests/parity/check_serving_clients.py target/debug/rlhost
 
 The built-in model is trained on the turns that each client should get: texts, calls of tools, and what follows their results. A prompt
 is what the server renders of the conversation as the client sends it, so a turn comes only if the client's form is read as meant.
