@@ -1,17 +1,18 @@
 //! What the tests share: running the binary in a folder of its own and reading what it wrote.
 
+pub mod checkpoint;
 mod child;
 pub mod crafted;
-pub mod judged;
+pub mod judge;
+pub mod monitor;
+pub mod mpi;
 mod outcome;
-pub mod ranked;
-pub mod served;
-pub mod watched;
+pub mod server;
 
+pub use checkpoint::{flatten, seal};
 pub use child::KilledOnDrop;
-pub use outcome::{Outcome, answers};
+pub use outcome::{CommandOutcome, answers};
 use serde_json::Value;
-use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -131,7 +132,7 @@ pub fn small() -> [&'static str; 4] {
 pub fn tiny() -> &'static str {
     static FOLDER: OnceLock<(tempfile::TempDir, String)> = OnceLock::new();
     let make = || {
-        let place = Place::new();
+        let place = TestFolder::new();
         let config = serde_json::json!({
             "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 64, "intermediate_size": 160,
             "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "vocab_size": 257,
@@ -149,17 +150,17 @@ pub fn tiny() -> &'static str {
 }
 
 /// A folder in which the binary runs.
-pub struct Place {
+pub struct TestFolder {
     folder: tempfile::TempDir,
 }
 
-impl Default for Place {
+impl Default for TestFolder {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl Place {
+impl TestFolder {
     /// An empty folder.
     ///
     /// # Panics
@@ -175,12 +176,12 @@ impl Place {
     /// # Panics
     /// If no shell can be started.
     #[must_use]
-    pub fn on_disk(&self, room: &str, script: &str) -> Option<Outcome> {
+    pub fn on_disk(&self, room: &str, script: &str) -> Option<CommandOutcome> {
         let run = |script: &str| {
             let script = format!("mount -t tmpfs -o size={room} none . && cd \"$PWD\" && {script}");
             let mut command = Command::new("unshare");
             command.args(["--user", "--map-root-user", "--mount", "sh", "-c", &script]).env("RLHOST", binary());
-            command.env("NO_COLOR", "1").env_remove("RUST_LOG").current_dir(self.path("")).output().ok().map(Outcome::new)
+            command.env("NO_COLOR", "1").env_remove("RUST_LOG").current_dir(self.path("")).output().ok().map(CommandOutcome::new)
         };
         run("true").filter(|tried| tried.code == Some(0)).and_then(|_| run(script))
     }
@@ -242,7 +243,7 @@ impl Place {
     /// # Panics
     /// If it can't be started.
     #[must_use]
-    pub fn run(&self, arguments: &[&str]) -> Outcome {
+    pub fn run(&self, arguments: &[&str]) -> CommandOutcome {
         self.run_with(arguments, &[])
     }
 
@@ -251,13 +252,13 @@ impl Place {
     /// # Panics
     /// If it can't be started.
     #[must_use]
-    pub fn run_with(&self, arguments: &[&str], variables: &[(&str, &str)]) -> Outcome {
+    pub fn run_with(&self, arguments: &[&str], variables: &[(&str, &str)]) -> CommandOutcome {
         let mut command = Command::new(binary());
         command.current_dir(self.folder.path()).args(arguments).env_remove("RUST_LOG").env("NO_COLOR", "1");
         command.env("RLHOST_STATE_DIR", self.path(".state"));
         command.envs(variables.iter().copied());
         command.env("HF_HUB_OFFLINE", "1").env("HF_HUB_CACHE", self.path("hub"));
-        Outcome::new(command.output().expect("the binary starts"))
+        CommandOutcome::new(command.output().expect("the binary starts"))
     }
 
     /// Trains a tiny model on short prompts, briefly; `more` is added to the arguments.
@@ -265,7 +266,7 @@ impl Place {
     /// # Panics
     /// If the binary can't be started.
     #[must_use]
-    pub fn train(&self, run: &str, more: &[&str]) -> Outcome {
+    pub fn train(&self, run: &str, more: &[&str]) -> CommandOutcome {
         let mut arguments = small().to_vec();
         arguments.extend(["--plugin", "tldr_length_reward.wasm", "--max-completion-length", "24", "--logging-steps", "1"]);
         arguments.extend(["--output-dir", run]);
@@ -320,7 +321,7 @@ impl Place {
     /// # Panics
     /// If it can't be started.
     #[must_use]
-    pub fn start_heard(&self, arguments: &[&str]) -> Child {
+    pub fn start_piped(&self, arguments: &[&str]) -> Child {
         self.starting(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the binary starts")
     }
 
@@ -358,8 +359,8 @@ impl Place {
     /// # Panics
     /// If there is no `mpirun`.
     #[must_use]
-    pub fn run_ranks(&self, ranks: usize, arguments: &[&str]) -> Outcome {
-        Outcome::new(self.ranks(ranks, arguments).output().expect("mpirun starts"))
+    pub fn run_ranks(&self, ranks: usize, arguments: &[&str]) -> CommandOutcome {
+        CommandOutcome::new(self.ranks(ranks, arguments).output().expect("mpirun starts"))
     }
 
     /// Copies a folder with all that is in it.
@@ -452,7 +453,7 @@ impl Place {
     /// # Panics
     /// If it is not there or holds anything but objects.
     #[must_use]
-    pub fn timeless(&self, file: &str) -> Vec<Value> {
+    pub fn lines_without_times(&self, file: &str) -> Vec<Value> {
         let mut lines = self.lines(file);
         for line in &mut lines {
             let of_time = |name: &str| ["step_time", "eps", "eval_runtime", "eval_samples_per_second"].contains(&name);
@@ -472,7 +473,7 @@ impl Place {
             let figures = line.as_object().expect("an object").iter().filter(|(name, _)| *name != "versions");
             figures.map(|(name, v)| (name.clone(), v.as_f64().expect("a number"))).collect()
         };
-        self.timeless(&format!("{run}/metrics.jsonl")).iter().map(line).collect()
+        self.lines_without_times(&format!("{run}/metrics.jsonl")).iter().map(line).collect()
     }
 
     /// The bytes of each tensor of a safetensors file.
@@ -508,7 +509,11 @@ impl Place {
             assert!(bytes(got) == bytes(want), "{got}: {file} differs");
         }
         for file in ["metrics.jsonl", "completions.jsonl"] {
-            assert_eq!(self.timeless(&format!("{got}/{file}")), self.timeless(&format!("{want}/{file}")), "{got}: {file}");
+            assert_eq!(
+                self.lines_without_times(&format!("{got}/{file}")),
+                self.lines_without_times(&format!("{want}/{file}")),
+                "{got}: {file}"
+            );
         }
     }
 
@@ -551,54 +556,6 @@ pub fn assert_near(got: &[Vec<(String, f64)>], want: &[Vec<(String, f64)>], what
             assert!(near, "{what}: {name} is {got} and not {want}");
         }
     }
-}
-
-/// Writes a checkpoint's manifest anew, as whoever changes a file and knows how would; `more` are names with their entries.
-///
-/// # Panics
-/// If something is not there.
-pub fn seal(folder: &Path, more: &[(&str, Value)]) {
-    // Older versions had it among the model's files.
-    let places = ["trainer/manifest.json", "manifest.json"].map(|name| folder.join(name));
-    let place = places.iter().find(|place| place.exists()).expect("what a checkpoint has");
-    let manifest: Value =
-        serde_json::from_slice(&std::fs::read(place).expect("what a checkpoint has")).expect("what a checkpoint has");
-    let mut files = BTreeMap::new();
-    let apart = place == &places[0];
-    for name in manifest["files"].as_object().expect("what a checkpoint has").keys() {
-        let name = if apart { name } else { name.strip_prefix("trainer/").unwrap_or(name) };
-        let bytes = std::fs::read(folder.join(name)).expect("what a checkpoint has");
-        let sum: String = Sha256::digest(&bytes).iter().map(|b| format!("{b:02x}")).collect();
-        files.insert(name, (bytes.len(), sum));
-    }
-    for (name, entry) in more {
-        files.insert(
-            name,
-            (
-                entry["bytes"].as_u64().expect("what a checkpoint has") as usize,
-                entry["sha256"].as_str().expect("what a checkpoint has").to_owned(),
-            ),
-        );
-    }
-    let entry = |(name, (bytes, sum)): (&&str, &(usize, String))| {
-        format!("    {name:?}: {{\n      \"bytes\": {bytes},\n      \"sha256\": {sum:?}\n    }}")
-    };
-    let files: Vec<String> = files.iter().map(entry).collect();
-    let text = format!("{{\n  \"step\": {},\n  \"files\": {{\n{}\n  }}\n}}", manifest["step"], files.join(",\n"));
-    std::fs::write(place, text).expect("what a checkpoint has");
-}
-
-/// Moves the files of a checkpoint to where versions before the folder `trainer` had them: among those of its model.
-///
-/// # Panics
-/// If they can't be moved.
-pub fn flatten(checkpoint: &Path) {
-    let trainer = checkpoint.join("trainer");
-    for name in names(&trainer) {
-        std::fs::rename(trainer.join(&name), checkpoint.join(&name)).expect("a file can be moved");
-    }
-    std::fs::remove_dir(trainer).expect("nothing is left in it");
-    seal(checkpoint, &[]);
 }
 
 fn names(folder: &Path) -> Vec<String> {

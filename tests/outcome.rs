@@ -1,12 +1,12 @@
 //! What a run of the binary gave: what it said, and the page that it wrote.
 
-use crate::Place;
+use crate::TestFolder;
 use serde_json::Value;
 use std::process::Output;
 
 /// What a run of the binary gave.
 #[derive(Debug)]
-pub struct Outcome {
+pub struct CommandOutcome {
     /// Exit code.
     pub code: Option<i32>,
     /// Standard output.
@@ -15,7 +15,7 @@ pub struct Outcome {
     pub stderr: String,
 }
 
-impl Outcome {
+impl CommandOutcome {
     /// Returns the outcome of a process that has ended.
     #[must_use]
     pub fn new(output: Output) -> Self {
@@ -65,7 +65,7 @@ pub fn answers(page: &str) -> Value {
     serde_json::from_str(block).expect("answers in JSON")
 }
 
-impl Place {
+impl TestFolder {
     /// The answers that the report of a run has.
     ///
     /// # Panics

@@ -12,9 +12,9 @@
 mod common;
 
 use common::{MODELS, PROMPT, architecture, decoder, tokens};
-use rlhost::model::Frozen;
-use rlhost::ops::sampler::Sampling;
-use rlhost::rollout::{Ended, Follow, Generator, Next, Request};
+use rlhost::model::FrozenModel;
+use rlhost::ops::sampler::Sampler;
+use rlhost::rollout::{EndedTurn, Generator, PromptRequest, ReplyProvider, TurnReply};
 use std::collections::BTreeMap;
 use std::hint::black_box;
 use std::sync::Mutex;
@@ -40,14 +40,14 @@ const MIDDLE: (&str, &str) = (
 );
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Pace {
+enum EnvironmentPace {
     AtOnce,
     OneInstance,
     Turn,
     Computing,
 }
 
-impl Pace {
+impl EnvironmentPace {
     /// How many instances share the episodes.
     fn instances(self) -> usize {
         match self {
@@ -75,8 +75,8 @@ impl Pace {
 }
 
 /// Replies to each turn with the same tokens.
-struct Slow {
-    pace: Pace,
+struct SlowEnvironment {
+    pace: EnvironmentPace,
     /// Held by the call that an instance answers.
     busy: Vec<Mutex<()>>,
     calls: AtomicUsize,
@@ -87,8 +87,8 @@ struct Slow {
     played: Mutex<BTreeMap<(usize, usize), usize>>,
 }
 
-impl Follow for Slow {
-    fn follow(&self, ended: &[Ended<'_>]) -> Vec<Next> {
+impl ReplyProvider for SlowEnvironment {
+    fn next_turns(&self, ended: &[EndedTurn<'_>]) -> Vec<TurnReply> {
         let begun = Instant::now();
         let instance = &self.busy[self.instance(ended[0].request, ended[0].sample)];
         let own = instance.lock().unwrap();
@@ -98,10 +98,10 @@ impl Follow for Slow {
         self.turns.fetch_add(ended.len(), Ordering::Relaxed);
         self.taken.fetch_add(begun.elapsed().as_nanos() as u64, Ordering::Relaxed);
         let mut played = self.played.lock().unwrap();
-        let next = |ended: &Ended<'_>| {
+        let next = |ended: &EndedTurn<'_>| {
             let turns = played.entry((ended.request, ended.sample)).or_default();
             *turns += 1;
-            if *turns < TURNS { Next::Read(vec![1; REPLY]) } else { Next::Over(true) }
+            if *turns < TURNS { TurnReply::Read(vec![1; REPLY]) } else { TurnReply::Over(true) }
         };
         ended.iter().map(next).collect()
     }
@@ -110,7 +110,7 @@ impl Follow for Slow {
         (request * SAMPLES + sample) * self.pace.instances() / EPISODES
     }
 
-    fn most_tokens(&self) -> usize {
+    fn max_tokens(&self) -> usize {
         TURNS * (TURN + REPLY)
     }
 }
@@ -121,37 +121,37 @@ fn median(mut times: Vec<f64>) -> f64 {
 }
 
 fn main() {
-    let paces = [Pace::AtOnce, Pace::OneInstance, Pace::Turn, Pace::Computing];
+    let paces = [EnvironmentPace::AtOnce, EnvironmentPace::OneInstance, EnvironmentPace::Turn, EnvironmentPace::Computing];
     for (model, config) in [MODELS[0], MIDDLE] {
         let a = architecture(config);
-        let decoding = Frozen::new(decoder(&a)).decoding().unwrap();
+        let decoding = FrozenModel::new(decoder(&a)).decoding().unwrap();
         let request =
-            |p: usize| Request { tokens: tokens(PROMPT / 4, a.vocab_size, p), row: p as u64, first: 0, samples: SAMPLES };
-        let requests: Vec<Request> = (0..EPISODES / SAMPLES).map(request).collect();
-        let generate = |pace: Pace| {
+            |p: usize| PromptRequest { tokens: tokens(PROMPT / 4, a.vocab_size, p), row: p as u64, first: 0, samples: SAMPLES };
+        let requests: Vec<PromptRequest> = (0..EPISODES / SAMPLES).map(request).collect();
+        let generate = |pace: EnvironmentPace| {
             let (calls, turns, taken, played) = Default::default();
             let busy = (0..pace.instances()).map(|_| Mutex::default()).collect();
-            let slow = Slow { pace, busy, calls, turns, taken, played };
+            let slow = SlowEnvironment { pace, busy, calls, turns, taken, played };
             let generator = Generator {
                 model: &decoding,
-                sampling: Sampling::default(),
+                sampling: Sampler::default(),
                 logp_temperature: 1.0,
                 keep_support: false,
                 max_new_tokens: TURN,
                 max_num_seqs: 256,
                 seed: 1,
                 generation: 0,
-                ends: &[],
+                end_tokens: &[],
                 // Turns of different lengths, half of them cut short, by what was sampled.
                 stops: &|turn: &[u32]| turn.len() > TURN / 4 && turn[turn.len() - 1].is_multiple_of(32),
-                follow: Some(&slow),
+                reply_provider: Some(&slow),
             };
             let begun = Instant::now();
             let rollouts = generator.run(&requests).unwrap();
             (begun.elapsed().as_secs_f64(), rollouts, slow)
         };
         let mut times = vec![Vec::new(); paces.len()];
-        let first = generate(Pace::AtOnce).1;
+        let first = generate(EnvironmentPace::AtOnce).1;
         println!("{model}: {EPISODES} episodes, {} tokens sampled", first.iter().map(|r| r.sampled()).sum::<usize>());
         let mut counts = Vec::new();
         for _ in 0..ROUNDS {

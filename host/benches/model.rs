@@ -8,7 +8,7 @@ mod common;
 
 use common::{COMPLETION, GROUP, MODELS, PROMPT, architecture, batch, decoder, short, tokens};
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use rlhost::model::{Cache, Decode, Derivatives, Policy};
+use rlhost::model::{DecodeBatch, Derivatives, KvCache, PolicyModel};
 use rlhost::ops::Forest;
 use std::hint::black_box;
 
@@ -21,7 +21,7 @@ fn training(c: &mut Criterion) {
     for (model, config) in MODELS {
         let a = architecture(config);
         let (forest, selected) = batch(prompts(model), a.vocab_size);
-        let policy = Policy::new(decoder(&a));
+        let policy = PolicyModel::new(decoder(&a));
         let (frozen, gradients) = (policy.frozen(), policy.zero_gradients().unwrap());
         let d_logp = vec![1e-3; selected.len()];
         let mut group = c.benchmark_group(format!("model {model}"));
@@ -29,7 +29,7 @@ fn training(c: &mut Criterion) {
         group.bench_function("forward", |b| b.iter(|| drop(black_box(policy.forward(&forest, &selected, 1.0).unwrap()))));
         group.bench_function("forward and backward", |b| {
             b.iter(|| {
-                policy.forward(&forest, &selected, 1.0).unwrap().backward(Derivatives::of_logp(&d_logp), &gradients).unwrap();
+                policy.forward(&forest, &selected, 1.0).unwrap().backward(Derivatives::from_logp(&d_logp), &gradients).unwrap();
             });
         });
         group.bench_function("score (the reference's pass)", |b| {
@@ -44,7 +44,7 @@ fn training(c: &mut Criterion) {
 fn generation(c: &mut Criterion) {
     for (model, config) in MODELS {
         let a = architecture(config);
-        let frozen = Policy::new(decoder(&a)).frozen();
+        let frozen = PolicyModel::new(decoder(&a)).frozen();
         let mut group = c.benchmark_group(format!("model {model}"));
         group.bench_function("panels of the weights for decoding", |b| b.iter(|| drop(black_box(frozen.decoding().unwrap()))));
         let decoding = frozen.decoding().unwrap();
@@ -65,11 +65,11 @@ fn generation(c: &mut Criterion) {
             let one = rayon::ThreadPoolBuilder::new().num_threads(1).build().unwrap();
             b.iter(|| {
                 one.install(|| {
-                    let mut own: Vec<Cache> = (0..rows).map(|_| decoding.empty_cache(COMPLETION)).collect();
+                    let mut own: Vec<KvCache> = (0..rows).map(|_| decoding.empty_cache(COMPLETION)).collect();
                     for t in 0..COMPLETION {
                         let (positions, counts) = (vec![(PROMPT + t) as u32; rows], vec![1; rows]);
-                        let mut own: Vec<&mut Cache> = own.iter_mut().collect();
-                        let step = Decode {
+                        let mut own: Vec<&mut KvCache> = own.iter_mut().collect();
+                        let step = DecodeBatch {
                             tokens: &last,
                             positions: &positions,
                             counts: &counts,

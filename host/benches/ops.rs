@@ -13,10 +13,10 @@ use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use rlhost::model::Architecture;
 use rlhost::ops::Precision::{Bf16, F32};
 use rlhost::ops::activation::{self, Activation};
-use rlhost::ops::adamw::{Step, update};
-use rlhost::ops::low_rank::{Gradient, LowRank};
+use rlhost::ops::adamw::{AdamWStep, update};
+use rlhost::ops::low_rank::{LowRankAdapter, LowRankGradient};
 use rlhost::ops::panels::Panels;
-use rlhost::ops::quantized::{Quantized, Scheme};
+use rlhost::ops::quantized::{QuantizationScheme, QuantizedWeight};
 use rlhost::ops::rope::Rotation;
 use rlhost::ops::{self, attention, embedding, linear, logprob, norm, rope, team};
 use std::hint::black_box;
@@ -40,7 +40,7 @@ fn all(c: &mut Criterion) {
         let (out, log_sum) = attention::forward(&q, &k, &v, &forest, h.into()).unwrap();
         let d_out = values(&[n, a.query_width()]);
         bench(c, model, "attention, backward", n, || {
-            let kept = attention::Kept { q: &q, k: &k, v: &v, out: &out, log_sum: &log_sum };
+            let kept = attention::AttentionTensors { q: &q, k: &k, v: &v, out: &out, log_sum: &log_sum };
             drop(black_box(attention::backward(&kept, &d_out, &forest, h.into()).unwrap()));
         });
         predictions(c, model, &a, &selected.targets);
@@ -80,11 +80,11 @@ fn products(c: &mut Criterion, model: &str, a: &Architecture, n: usize) {
 
     let (low, high, y) = (values(&[16, d]), values(&[i, 16]), values(&[n, i]));
     let (d_low, d_high, dx) = (values(&[16, d]), values(&[i, 16]), values(&[n, d]));
-    let adapter = LowRank { a: &low, b: &high, scale: 2.0, precision: F32 };
+    let adapter = LowRankAdapter { a: &low, b: &high, scale: 2.0, precision: F32 };
     let elements = 2 * n * 16 * (d + i);
     bench(c, model, "low rank, forward", elements, || adapter.forward_into(&x, &y).unwrap());
     bench(c, model, "low rank, backward", 2 * elements, || {
-        adapter.backward(&x, &dy, Some(Gradient { a: &d_low, b: &d_high }), Some(&dx)).unwrap();
+        adapter.backward(&x, &dy, Some(LowRankGradient { a: &d_low, b: &d_high }), Some(&dx)).unwrap();
     });
 }
 
@@ -93,26 +93,29 @@ fn stored(c: &mut Criterion) {
     for (width, outputs) in [(1024, 3072), (3072, 1024)] {
         let few = values(&[8, width]);
         let half = || values(&[outputs, width]).to_dtype(DType::BF16).unwrap();
-        let quantized = |scheme: Scheme| {
+        let quantized = |scheme: QuantizationScheme| {
             let (codes, scales) = scheme.quantize(&half()).unwrap();
-            Panels::new(Quantized { codes: &codes, scales: &scales, scheme }, None, Bf16).unwrap()
+            Panels::new(QuantizedWeight { codes: &codes, scales: &scales, scheme }, None, Bf16).unwrap()
         };
         let of_bf16 = || Panels::new(&half(), None, Bf16).unwrap();
-        let kinds: [(&str, usize, &dyn Fn() -> Panels); 3] =
-            [("bf16", 16, &of_bf16), ("int8", 8, &|| quantized(Scheme::Int8)), ("nf4", 4, &|| quantized(Scheme::Nf4))];
+        let kinds: [(&str, usize, &dyn Fn() -> Panels); 3] = [
+            ("bf16", 16, &of_bf16),
+            ("int8", 8, &|| quantized(QuantizationScheme::Int8)),
+            ("nf4", 4, &|| quantized(QuantizationScheme::Nf4)),
+        ];
         let mut group = c.benchmark_group("ops Qwen3-0.6B");
         for (name, bits, make) in kinds {
             let bytes = width * outputs * bits / 8;
             let matrices: Vec<Panels> = (0..200_000_000 / bytes).map(|_| make()).collect();
             group.throughput(Throughput::Bytes((matrices.len() * bytes) as u64));
             let read = || matrices.iter().for_each(|matrix| drop(black_box(matrix.forward(&few).unwrap())));
-            group.bench_function(format!("8 rows, {outputs} by {width}, {name}"), |b| b.iter(|| team::together(read)));
+            group.bench_function(format!("8 rows, {outputs} by {width}, {name}"), |b| b.iter(|| team::with_team(read)));
         }
         let matrix = half();
         let bytes = 2 * width * outputs;
         group.throughput(Throughput::Bytes(bytes as u64));
         group.bench_function(format!("quantize {outputs} by {width} to int8"), |b| {
-            b.iter(|| drop(black_box(Scheme::Int8.quantize(&matrix).unwrap())));
+            b.iter(|| drop(black_box(QuantizationScheme::Int8.quantize(&matrix).unwrap())));
         });
     }
 }
@@ -133,7 +136,7 @@ fn elementwise(c: &mut Criterion, model: &str, a: &Architecture, n: usize) {
     let [p, gradient, m]: [Tensor; 3] = std::array::from_fn(|_| values(&[i, d]));
     // Second moments are never below zero.
     let v = gradient.sqr().unwrap();
-    let step = Step { lr: 1e-6, beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.0, t: 10, grad_scale: 1.0 };
+    let step = AdamWStep { lr: 1e-6, beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.0, t: 10, grad_scale: 1.0 };
     bench(c, model, "adamw", i * d, || update(&p, &gradient, &m, &v, None, step).unwrap());
     bench(c, model, "sum of squares", i * d, || assert!(black_box(ops::sum_of_squares([&gradient]).unwrap()) > 0.0));
 }

@@ -8,20 +8,27 @@ mod common;
 
 use common::{MODELS, architecture, decoder, short};
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use rlhost::config::Rule;
-use rlhost::model::Policy;
+use rlhost::config::OptimizerRule;
+use rlhost::model::PolicyModel;
 use rlhost::ops;
-use rlhost::optim::{Optimizer, Settings};
+use rlhost::optim::{Optimizer, OptimizerSettings};
 use std::hint::black_box;
 
 fn steps(c: &mut Criterion) {
     for (model, config) in MODELS {
-        let policy = Policy::new(decoder(&architecture(config)));
+        let policy = PolicyModel::new(decoder(&architecture(config)));
         let gradients = policy.zero_gradients().unwrap();
         for (_, gradient) in gradients.named() {
             ops::write(gradient, |g| g.fill(1e-3)).unwrap();
         }
-        let settings = Settings { rule: Rule::AdamW, beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.0, max_grad_norm: 1.0 };
+        let settings = OptimizerSettings {
+            rule: OptimizerRule::AdamW,
+            beta1: 0.9,
+            beta2: 0.999,
+            eps: 1e-8,
+            weight_decay: 0.0,
+            max_grad_norm: 1.0,
+        };
         let trained = policy.weights().trained();
         let mut optimizer = Optimizer::new(settings, &trained).unwrap();
         let mut group = c.benchmark_group(format!("optim {model}"));

@@ -8,10 +8,10 @@
 #![allow(missing_docs)]
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use grpo::{Grpo, Settings};
-use rlhost::config::Limits;
-use rlhost::plugin::algorithm::{self, Algorithm, Batch, Scale, Unit};
-use rlhost::plugin::{Engine, RewardBatch, RewardPlugin, Source, TextColumn, columns};
+use grpo::{Grpo, GrpoSettings};
+use rlhost::config::PluginLimits;
+use rlhost::plugin::algorithm::{self, AlgorithmPlugin, Batch, Scale, Unit};
+use rlhost::plugin::{PluginEngine, PluginSource, RewardBatch, RewardPlugin, TextColumn, columns};
 use rlhost_plugin_sdk::policy::{self, Policy};
 use rlhost_plugin_sdk::reward::testing::Case;
 use serde_json::{Map, Value};
@@ -37,7 +37,7 @@ fn batch(rows: usize) -> RewardBatch {
 
 /// Rewards: the embedded one, natively and as a plugin, and what is built of the other languages.
 fn rewards(c: &mut Criterion) {
-    let engine = Engine::new().unwrap();
+    let engine = PluginEngine::new().unwrap();
     let languages = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/languages");
     let files = std::fs::read_dir(languages).into_iter().flatten().flatten().map(|entry| entry.path());
     let mut files: Vec<PathBuf> = files.filter(|path| path.extension().is_some_and(|e| e == "wasm")).collect();
@@ -45,7 +45,7 @@ fn rewards(c: &mut Criterion) {
     files.sort();
     let mut group = c.benchmark_group("reward");
     let case = Case { completion: WORDS.to_owned(), token_ids: vec![7; 24], finished: true, ..Case::default() };
-    let settings = tldr_length_reward::Settings::default();
+    let settings = tldr_length_reward::LengthRewardSettings::default();
     group.bench_function("native tldr_length_reward, 64", |b| {
         b.iter(|| {
             (0..64).map(|_| case.run(|sample| tldr_length_reward::score(&settings, sample)).unwrap().unwrap()).sum::<f32>()
@@ -53,8 +53,8 @@ fn rewards(c: &mut Criterion) {
     });
     let sources = std::iter::once("tldr_length_reward".to_owned()).chain(files.iter().map(|f| f.display().to_string()));
     for location in sources {
-        let source = Source::open(&location).unwrap();
-        let mut plugin = RewardPlugin::load(&engine, &source, &Map::new(), &Limits::default(), 0).unwrap();
+        let source = PluginSource::open(&location).unwrap();
+        let mut plugin = RewardPlugin::load(&engine, &source, &Map::new(), &PluginLimits::default(), 0).unwrap();
         for rows in [8, 64, 512] {
             let batch = batch(rows);
             group.throughput(Throughput::Elements(rows as u64));
@@ -67,7 +67,7 @@ fn rewards(c: &mut Criterion) {
 
 /// Rewards that run code: 64 completions with three tests each, the answers of the tests' problems in turn.
 fn code(c: &mut Criterion) {
-    let engine = Engine::new().unwrap();
+    let engine = PluginEngine::new().unwrap();
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let text = std::fs::read_to_string(root.join("host/tests/code/problems.jsonl")).unwrap();
     let problems: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).take(64).collect();
@@ -75,8 +75,8 @@ fn code(c: &mut Criterion) {
     let mut group = c.benchmark_group("code");
     group.sample_size(10);
     for (language, location) in [("javascript", "javascript_reward.wasm".into()), ("python", python.display().to_string())] {
-        let Ok(source) = Source::open(&location) else { continue };
-        let mut plugin = RewardPlugin::load(&engine, &source, &Map::new(), &Limits::default(), 0).unwrap();
+        let Ok(source) = PluginSource::open(&location) else { continue };
+        let mut plugin = RewardPlugin::load(&engine, &source, &Map::new(), &PluginLimits::default(), 0).unwrap();
         let values = problems.iter().map(|problem| problem[language]["tests"].to_string()).collect();
         let answers = problems.iter().map(|problem| format!("```\n{}\n```", problem[language]["right"].as_str().unwrap()));
         let batch = RewardBatch {
@@ -129,10 +129,10 @@ fn losses(c: &mut Criterion) {
         returns: None,
         scale: policy::Scale { items: 64, tokens: n as u64, max_completion_length: 512, ..policy::Scale::default() },
     };
-    let engine = Engine::new().unwrap();
-    let source = Source::open("grpo").unwrap();
-    let mut plugin = Algorithm::load(&engine, &source, &Map::new(), &Limits::default(), 0).unwrap();
-    let mut grpo = Grpo::new(Settings::default()).unwrap();
+    let engine = PluginEngine::new().unwrap();
+    let source = PluginSource::open("grpo").unwrap();
+    let mut plugin = AlgorithmPlugin::load(&engine, &source, &Map::new(), &PluginLimits::default(), 0).unwrap();
+    let mut grpo = Grpo::new(GrpoSettings::default()).unwrap();
     let mut group = c.benchmark_group("grpo loss, 32768 tokens");
     group.throughput(Throughput::Elements(n as u64));
     group.bench_function("native", |b| b.iter(|| grpo.loss(&native).unwrap()));

@@ -1,9 +1,9 @@
-//! Writes a model's logits on a few made-up token ids, for `tests/check_transformers.py` to
+//! Writes a model's logits on a few made-up token ids, for the checks of `tests/parity` to
 //! compare: `cargo run --example logits -- MODEL_FOLDER OUT.safetensors`.
 
 use anyhow::{Context, Result};
 use candle_core::{Device, Tensor};
-use rlhost::model::{Frozen, ModelFolder};
+use rlhost::model::{FrozenModel, ModelFolder};
 use rlhost::ops::Forest;
 use std::collections::HashMap;
 
@@ -22,7 +22,7 @@ fn main() -> Result<()> {
         forest.push(text, None);
     }
     let rows: Vec<usize> = (0..forest.len()).collect();
-    let logits = Frozen::new(folder.decoder()?).logits(&forest, &rows)?.reshape((TEXTS, TOKENS, vocab))?;
+    let logits = FrozenModel::new(folder.decoder()?).logits(&forest, &rows)?.reshape((TEXTS, TOKENS, vocab))?;
     let ids = Tensor::from_vec(ids, (TEXTS, TOKENS), &Device::Cpu)?;
     candle_core::safetensors::save(&HashMap::from([("input_ids", ids), ("logits", logits)]), out)?;
     Ok(())

@@ -21,4 +21,4 @@ pub use rlhost_web::hub;
 /// Reuses the memory of large tensors, which come and go with every operation; the system's allocator would map and clear each
 /// one again. Limited, so that untrusted templates and tokenizers stay within their bounds ([`ops::bounded`]).
 #[global_allocator]
-static ALLOCATOR: ops::bounded::Limited<mimalloc::MiMalloc> = ops::bounded::Limited(mimalloc::MiMalloc);
+static ALLOCATOR: ops::bounded::LimitedAllocator<mimalloc::MiMalloc> = ops::bounded::LimitedAllocator(mimalloc::MiMalloc);

@@ -27,11 +27,11 @@ fn main() -> ExitCode {
             _ => on_own_stack(|| order.carry_out(rlhost::ops::limit_memory)),
         };
     }
-    if let Err(error) = rlhost::ops::processor::Features::cap() {
+    if let Err(error) = rlhost::ops::processor::CpuFeatures::cap() {
         eprintln!("error: {error}");
         return ExitCode::from(2);
     }
-    rlhost::plugin::compile_apart();
+    rlhost::plugin::compile_in_subprocesses();
     rlhost::ops::keep_freed_memory();
     on_own_stack(|| rlhost::cli::run(arguments))
 }

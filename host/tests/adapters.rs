@@ -5,7 +5,7 @@ mod packed;
 
 use candle_core::{Device, Tensor};
 use packed::packed;
-use rlhost::model::{Decode, Decoder, Derivatives, Frozen, ModelFolder, Policy, Weights, merge, save};
+use rlhost::model::{DecodeBatch, Decoder, Derivatives, FrozenModel, ModelFolder, PolicyModel, Weights, merge, save};
 use rlhost::ops::{self, Forest};
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
@@ -55,7 +55,7 @@ fn reference(name: &str) -> (Vec<Vec<u32>>, Vec<f32>) {
     (ids.into_iter().map(|row| row.into_iter().map(|id| id as u32).collect()).collect(), ops::to_vec(&all["logits"]).unwrap())
 }
 
-fn logits(model: &Frozen, texts: &[Vec<u32>]) -> Vec<f32> {
+fn logits(model: &FrozenModel, texts: &[Vec<u32>]) -> Vec<f32> {
     let mut forest = Forest::new();
     for text in texts {
         forest.push(text, None);
@@ -76,7 +76,7 @@ fn bits(weights: &Weights) -> Vec<(String, Vec<f32>)> {
 fn adapters_give_the_logits_of_peft() {
     for name in TRAINABLE.into_iter().chain(TABLES) {
         let (texts, want) = reference(name);
-        let difference = greatest_difference(&logits(&Frozen::new(decoder(name)), &texts), &want);
+        let difference = greatest_difference(&logits(&FrozenModel::new(decoder(name)), &texts), &want);
         assert!(difference <= TOLERANCE, "{name}: {difference}");
     }
 }
@@ -85,14 +85,14 @@ fn adapters_give_the_logits_of_peft() {
 fn generation_gives_the_same() {
     for name in TRAINABLE.into_iter().chain(TABLES) {
         let (texts, want) = reference(name);
-        let (model, text) = (Frozen::new(decoder(name)).decoding().unwrap(), &texts[0]);
+        let (model, text) = (FrozenModel::new(decoder(name)).decoding().unwrap(), &texts[0]);
         let vocab = want.len() / (text.len() * texts.len());
         let mut prompt = Forest::new();
         prompt.push(&text[..6], None);
         let (caches, _) = model.prefill(&prompt).unwrap();
         let mut own = model.empty_cache(text.len());
         for at in 6..text.len() {
-            let step = Decode {
+            let step = DecodeBatch {
                 tokens: &text[at..=at],
                 positions: &[at as u32],
                 counts: &[1],
@@ -115,7 +115,7 @@ fn merged_models_give_the_same_without_the_adapter() {
         merge(&opened(name), place.path()).unwrap();
         let merged = ModelFolder::open(place.path()).unwrap();
         assert!(merged.lora().is_none(), "{name}");
-        let difference = greatest_difference(&logits(&Frozen::new(merged.decoder().unwrap()), &texts), &want);
+        let difference = greatest_difference(&logits(&FrozenModel::new(merged.decoder().unwrap()), &texts), &want);
         assert!(difference <= TOLERANCE, "{name}: {difference}");
     }
 }
@@ -139,8 +139,8 @@ fn merged_weights_are_the_base_with_the_products_of_the_matrices() {
         _ if module.contains("k_proj") => (5.0, 7.0),
         _ => (4.0, 6.0),
     };
-    type Settings<'a> = &'a dyn Fn(&str) -> (f64, f64);
-    let cases: [(&str, Settings<'_>, bool); 3] = [
+    type RankAndAlpha<'a> = &'a dyn Fn(&str) -> (f64, f64);
+    let cases: [(&str, RankAndAlpha<'_>, bool); 3] = [
         ("rank_pattern", &of_rank_pattern, false),
         ("alpha_pattern", &of_alpha_pattern, false),
         ("both_patterns", &of_both, true),
@@ -188,17 +188,17 @@ fn what_is_written_of_an_adapter_is_what_peft_wrote() {
 }
 
 /// The weighted sum of log-probabilities, and its gradient.
-fn loss(policy: &Policy) -> f64 {
+fn loss(policy: &PolicyModel) -> f64 {
     let (forest, selected) = packed(&[(vec![5, 9, 2, 41, 7], vec![vec![3, 1, 8, 20], vec![60, 11]])]);
     let pass = policy.forward(&forest, &selected, 1.0).unwrap();
     pass.stats().logp.iter().enumerate().map(|(i, logp)| f64::from(*logp) * (i as f64 * 0.8).cos()).sum()
 }
 
-fn gradients(policy: &Policy) -> Vec<(String, Vec<f32>)> {
+fn gradients(policy: &PolicyModel) -> Vec<(String, Vec<f32>)> {
     let (forest, selected) = packed(&[(vec![5, 9, 2, 41, 7], vec![vec![3, 1, 8, 20], vec![60, 11]])]);
     let (gradients, d_logp): (_, Vec<f32>) =
         (policy.zero_gradients().unwrap(), (0..selected.len()).map(|i| (i as f64 * 0.8).cos() as f32).collect());
-    policy.forward(&forest, &selected, 1.0).unwrap().backward(Derivatives::of_logp(&d_logp), &gradients).unwrap();
+    policy.forward(&forest, &selected, 1.0).unwrap().backward(Derivatives::from_logp(&d_logp), &gradients).unwrap();
     gradients.named().into_iter().map(|(name, t)| (name, ops::to_vec(t).unwrap())).collect()
 }
 
@@ -206,7 +206,7 @@ fn gradients(policy: &Policy) -> Vec<(String, Vec<f32>)> {
 fn gradients_of_all_that_is_trained_are_those_of_finite_differences() {
     // The lengths of DoRA have no gradient, so differences are not those of its gradients.
     for name in TRAINABLE.into_iter().filter(|name| *name != "patterns_dora") {
-        let policy = Policy::new(decoder(name));
+        let policy = PolicyModel::new(decoder(name));
         let trained = policy.weights().trained();
         let file = candle_core::safetensors::load(folder(name).join("adapter_model.safetensors"), &Device::Cpu).unwrap();
         assert_eq!(trained.len(), file.len(), "{name}: all that peft trains");

@@ -8,48 +8,50 @@ mod packed;
 
 use families::FAMILIES;
 use packed::packed;
-use rlhost::model::{Backend, Decode, Derivatives, Lora, ModelFolder, Pass, Policy, Selected};
+use rlhost::model::{
+    ComputeBackend, DecodeBatch, Derivatives, LoraSettings, ModelFolder, PolicyModel, PolicyPass, SelectedPredictions,
+};
 use rlhost::ops::{self, Forest, Precision};
 use std::path::Path;
 
 /// Among them are biases, norms of heads, joined matrices, bounded scores and logits, layer norms, experts, convolutions, and delta networks.
 const MODELS: [&str; 9] = ["llama_biased", "qwen3", "phi3", "gemma2", "gpt2", "starcoder2", "qwen3_moe", "lfm2", "qwen3_5"];
 
-fn policy(name: &str, backend: &Backend, adapter: bool) -> Policy {
+fn policy(name: &str, backend: &ComputeBackend, adapter: bool) -> PolicyModel {
     policy_with(name, backend, adapter, false)
 }
 
-fn policy_with(name: &str, backend: &Backend, adapter: bool, use_dora: bool) -> Policy {
+fn policy_with(name: &str, backend: &ComputeBackend, adapter: bool, use_dora: bool) -> PolicyModel {
     let folder = ModelFolder::open(Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/models").join(name)).unwrap();
     let mut decoder = folder.decoder().unwrap();
     if adapter {
-        let lora = Lora { use_dora, ..Lora::new(4, 8.0) };
+        let lora = LoraSettings { use_dora, ..LoraSettings::new(4, 8.0) };
         let targets: Vec<String> = folder.architecture().modules().iter().map(|name| (*name).to_owned()).collect();
         decoder = decoder.with_new_adapter(lora, &targets, 3).unwrap();
     }
-    let policy = Policy::new(decoder).at(backend).unwrap();
+    let policy = PolicyModel::new(decoder).on_backend(backend).unwrap();
     for (name, t) in policy.weights().trained().iter().filter(|(name, _)| name.ends_with("lora_B.weight")) {
         ops::write(t, |b| b.iter_mut().enumerate().for_each(|(i, b)| *b = ((i + name.len()) as f32).sin() * 0.05)).unwrap();
     }
     policy
 }
 
-fn forest() -> (Forest, Selected) {
+fn forest() -> (Forest, SelectedPredictions) {
     let long = |from: u32| (0..14).map(|i| (from * 7 + i * 13) % 60 + 1).collect();
     packed(&[(long(1), vec![long(2), long(3)]), (vec![5, 9, 2, 41, 7], vec![vec![3, 1, 8, 20], vec![30, 11]])])
 }
 
 /// Log-probabilities of a pass, and all gradients one after the other.
-fn pass(policy: &Policy) -> (Vec<f32>, Vec<f32>) {
+fn pass(policy: &PolicyModel) -> (Vec<f32>, Vec<f32>) {
     let (forest, selected) = forest();
     results(policy, &selected, policy.forward(&forest, &selected, 0.9).unwrap())
 }
 
-fn results(policy: &Policy, selected: &Selected, pass: Pass<'_>) -> (Vec<f32>, Vec<f32>) {
+fn results(policy: &PolicyModel, selected: &SelectedPredictions, pass: PolicyPass<'_>) -> (Vec<f32>, Vec<f32>) {
     let gradients = policy.zero_gradients().unwrap();
     let logp = pass.stats().logp.clone();
     let d_logp: Vec<f32> = (0..selected.len()).map(|i| (i as f32 * 0.8).cos() + 0.5).collect();
-    pass.backward(Derivatives::of_logp(&d_logp), &gradients).unwrap();
+    pass.backward(Derivatives::from_logp(&d_logp), &gradients).unwrap();
     (logp, gradients.named().into_iter().flat_map(|(_, g)| ops::to_vec(g).unwrap()).collect())
 }
 
@@ -66,8 +68,8 @@ fn farthest(a: &[f32], b: &[f32]) -> f32 {
 #[test]
 fn gradients_point_where_those_in_f32_do_and_are_the_same_when_layers_are_computed_again() {
     for (name, adapter) in MODELS.into_iter().flat_map(|name| [(name, false), (name, true)]) {
-        let rounding = Backend::cpu_in(Precision::Bf16);
-        let (wide, half) = (pass(&policy(name, &Backend::cpu(), adapter)), pass(&policy(name, &rounding, adapter)));
+        let rounding = ComputeBackend::cpu_in(Precision::Bf16);
+        let (wide, half) = (pass(&policy(name, &ComputeBackend::cpu(), adapter)), pass(&policy(name, &rounding, adapter)));
         // Log-probabilities of several nats: these random models are sure of themselves.
         let off = wide.0.iter().zip(&half.0).map(|(a, b)| (a - b).abs()).sum::<f32>() / wide.0.len() as f32;
         let cosine = cosine(&wide.1, &half.1);
@@ -98,7 +100,7 @@ fn a_pass_that_continues_that_of_its_prompts_has_the_same_bits() {
     ];
     let with = |name| [(name, false, false), (name, true, false)];
     for (name, adapter, dora) in FAMILIES.into_iter().chain(MODELS).flat_map(with).chain([("qwen3", true, true)]) {
-        let policy = policy_with(name, &Backend::cpu_in(Precision::Bf16), adapter, dora);
+        let policy = policy_with(name, &ComputeBackend::cpu_in(Precision::Bf16), adapter, dora);
         if policy.architecture().mixture.is_some() {
             assert!(!policy.continues_prompts(), "{name} has experts");
             continue;
@@ -140,7 +142,7 @@ fn a_pass_that_continues_that_of_its_prompts_has_the_same_bits() {
 fn a_generation_gives_the_logits_of_a_pass() {
     let prompt = [5, 9, 2, 41, 7];
     for name in MODELS {
-        let model = policy(name, &Backend::cpu_in(Precision::Bf16), false).frozen();
+        let model = policy(name, &ComputeBackend::cpu_in(Precision::Bf16), false).frozen();
         let decoding = model.decoding().unwrap();
         let mut forest = Forest::new();
         forest.push(&prompt, None);
@@ -149,7 +151,7 @@ fn a_generation_gives_the_logits_of_a_pass() {
         let mut tokens = prompt.to_vec();
         for (at, token) in [3, 1, 8].into_iter().enumerate() {
             let positions = [(prompt.len() + at) as u32];
-            let step = Decode {
+            let step = DecodeBatch {
                 tokens: &[token],
                 positions: &positions,
                 counts: &[1],

@@ -7,8 +7,8 @@
 
 #![allow(clippy::print_stdout)]
 
-use rlhost::config::{Limits, OnError};
-use rlhost::plugin::{Engine, RewardBatch, RewardPlugin, Source, TextColumn};
+use rlhost::config::{PluginLimits, RewardErrorAction};
+use rlhost::plugin::{PluginEngine, PluginSource, RewardBatch, RewardPlugin, TextColumn};
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 use std::path::{Path, PathBuf};
@@ -33,10 +33,10 @@ fn location(language: &str) -> Option<String> {
     None
 }
 
-fn load(engine: &Engine, language: &str, settings: &Value) -> Option<RewardPlugin> {
-    let source = Source::open(&location(language)?).unwrap();
+fn load(engine: &PluginEngine, language: &str, settings: &Value) -> Option<RewardPlugin> {
+    let source = PluginSource::open(&location(language)?).unwrap();
     let settings: Map<String, Value> = settings.as_object().unwrap().clone();
-    Some(RewardPlugin::load(engine, &source, &settings, &Limits::default(), 7).unwrap())
+    Some(RewardPlugin::load(engine, &source, &settings, &PluginLimits::default(), 7).unwrap())
 }
 
 /// A batch of one prompt per completion.
@@ -68,7 +68,7 @@ fn problems_are_judged_rightly() {
     let text = std::fs::read_to_string(root().join("host/tests/code/problems.jsonl")).unwrap();
     let problems: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert_eq!(problems.len(), 200);
-    let engine = Engine::new().unwrap();
+    let engine = PluginEngine::new().unwrap();
     for language in LANGUAGES {
         let Some(mut plugin) = load(&engine, language, &json!({"scoring": "all"})) else { continue };
         let mut rows = Vec::new();
@@ -109,7 +109,7 @@ fn forms(language: &str) -> Vec<Value> {
 fn tests_hold_against_code_that_knows_how_they_are_read() {
     let text = std::fs::read_to_string(root().join("host/tests/code/tricks.jsonl")).unwrap();
     let tricks: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    let engine = Engine::new().unwrap();
+    let engine = PluginEngine::new().unwrap();
     for language in LANGUAGES {
         let settings = json!({"extract": "whole", "row_timeout_ms": 3000});
         let Some(mut plugin) = load(&engine, language, &settings) else { continue };
@@ -126,7 +126,7 @@ fn tests_hold_against_code_that_knows_how_they_are_read() {
 
 #[test]
 fn a_row_has_a_time_limit_for_all_its_tests() {
-    let engine = Engine::new().unwrap();
+    let engine = PluginEngine::new().unwrap();
     for language in LANGUAGES {
         let settings = json!({"extract": "whole", "timeout_ms": 60000, "row_timeout_ms": 1000});
         let Some(mut plugin) = load(&engine, language, &settings) else { continue };
@@ -152,7 +152,7 @@ fn codes(folder: &str, language: &str) -> Vec<(String, String)> {
 
 #[test]
 fn forgeries_are_refused_and_cost_no_other_row() {
-    let engine = Engine::new().unwrap();
+    let engine = PluginEngine::new().unwrap();
     for language in LANGUAGES {
         let settings = json!({"timeout_ms": 500, "extract": "whole"});
         let Some(mut plugin) = load(&engine, language, &settings) else { continue };
@@ -163,7 +163,7 @@ fn forgeries_are_refused_and_cost_no_other_row() {
                 rows.push((&tests, forgery.clone()));
                 rows.push((&tests, answers[i % answers.len()].1.clone()));
             }
-            let outcome = plugin.score_or(&batch(&rows), 0..rows.len(), OnError::Fail).unwrap();
+            let outcome = plugin.score_with_retries(&batch(&rows), 0..rows.len(), RewardErrorAction::Fail).unwrap();
             assert!(outcome.first_error.is_none(), "{:?}", outcome.first_error);
             for (i, pair) in outcome.scores.rewards.chunks(2).enumerate() {
                 let (forgery, answer) = (&forgeries[i].0, &answers[i % answers.len()].0);
@@ -176,7 +176,7 @@ fn forgeries_are_refused_and_cost_no_other_row() {
 
 #[test]
 fn what_the_code_ran_out_of_is_counted() {
-    let engine = Engine::new().unwrap();
+    let engine = PluginEngine::new().unwrap();
     for language in LANGUAGES {
         let Some(mut plugin) = load(&engine, language, &json!({"timeout_ms": 1000, "extract": "whole"})) else { continue };
         let right = if language == "python" { "def f(x): return x" } else { "function f(x) { return x }" };
@@ -208,7 +208,7 @@ fn the_javascript_reward_is_compiled_from_the_source_beside_it() {
 
 #[test]
 fn settings_change_what_is_scored() {
-    let engine = Engine::new().unwrap();
+    let engine = PluginEngine::new().unwrap();
     for language in LANGUAGES {
         let (half, broken, tests) = if language == "python" {
             ("def square(x):\n    return 9", "def square(x:\n", json!(["assert square(3) == 9", "assert square(4) == 16"]))
@@ -234,7 +234,7 @@ fn settings_change_what_is_scored() {
 
 #[test]
 fn a_row_without_tests_has_no_score_and_wrong_tests_are_named() {
-    let engine = Engine::new().unwrap();
+    let engine = PluginEngine::new().unwrap();
     for language in LANGUAGES {
         let Some(mut plugin) = load(&engine, language, &json!({})) else { continue };
         let text = fenced(language, "x = 1");

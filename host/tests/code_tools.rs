@@ -2,8 +2,8 @@
 
 #![allow(clippy::print_stdout)]
 
-use rlhost::config::Limits;
-use rlhost::plugin::{Call, Engine, EnvironmentPlugin, Rehearsed, Source, Start};
+use rlhost::config::PluginLimits;
+use rlhost::plugin::{Call, EnvironmentPlugin, PluginEngine, PluginSource, RehearsedEpisode, Start};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use std::path::{Path, PathBuf};
@@ -15,26 +15,26 @@ fn root() -> PathBuf {
 }
 
 /// The language's tool, if it is built.
-fn load(engine: &Engine, language: &str, settings: &Value) -> Option<EnvironmentPlugin> {
+fn load(engine: &PluginEngine, language: &str, settings: &Value) -> Option<EnvironmentPlugin> {
     let built = root().join("target/python-tool/python_tool.wasm");
     let location = if language == "python" { built.display().to_string() } else { "javascript_tool.wasm".to_owned() };
     if language == "python" && !built.exists() {
         println!("skipped python: {location} is not there; run examples/episodes/python_tool/build.sh");
         return None;
     }
-    let source = Source::open(&location).unwrap();
-    Some(EnvironmentPlugin::load(engine, &source, settings.as_object().unwrap(), &Limits::default(), 7).unwrap())
+    let source = PluginSource::open(&location).unwrap();
+    Some(EnvironmentPlugin::load(engine, &source, settings.as_object().unwrap(), &PluginLimits::default(), 7).unwrap())
 }
 
 /// What the model writes in a turn.
-enum Says<'a> {
+enum ModelTurn<'a> {
     Code(&'a str),
     Call(&'a str, &'a str),
     Text(&'a str),
 }
 
 /// Plays episodes with the same answer.
-fn play(tool: &EnvironmentPlugin, answer: &str, episodes: &[&[Says<'_>]]) -> Vec<Rehearsed> {
+fn play(tool: &EnvironmentPlugin, answer: &str, episodes: &[&[ModelTurn<'_>]]) -> Vec<RehearsedEpisode> {
     let start = |episode: usize| Start {
         episode: episode as u64,
         seed: 1,
@@ -45,22 +45,22 @@ fn play(tool: &EnvironmentPlugin, answer: &str, episodes: &[&[Says<'_>]]) -> Vec
     let call = |name: &str, arguments: String| Call { id: "call00000".to_owned(), name: name.to_owned(), arguments };
     let says = |place: usize, number: usize, _: &[_]| {
         Some(match episodes[place].get(number)? {
-            Says::Code(code) => (String::new(), vec![call("run", json!({ "code": code }).to_string())], true),
-            Says::Call(name, arguments) => (String::new(), vec![call(name, (*arguments).to_owned())], true),
-            Says::Text(text) => ((*text).to_owned(), Vec::new(), true),
+            ModelTurn::Code(code) => (String::new(), vec![call("run", json!({ "code": code }).to_string())], true),
+            ModelTurn::Call(name, arguments) => (String::new(), vec![call(name, (*arguments).to_owned())], true),
+            ModelTurn::Text(text) => ((*text).to_owned(), Vec::new(), true),
         })
     };
     tool.rehearse(&starts, says).unwrap()
 }
 
 /// What the model heard of each of an episode's calls.
-fn heard(played: &Rehearsed) -> Vec<&str> {
+fn tool_messages(played: &RehearsedEpisode) -> Vec<&str> {
     played.replies.iter().flat_map(|reply| &reply.messages).map(|message| message.content.as_str()).collect()
 }
 
 #[test]
 fn code_says_what_it_prints_and_gives_and_what_went_wrong() {
-    let engine = Engine::new().unwrap();
+    let engine = PluginEngine::new().unwrap();
     for (language, cases) in [
         (
             "javascript",
@@ -94,10 +94,10 @@ fn code_says_what_it_prints_and_gives_and_what_went_wrong() {
         ),
     ] {
         let Some(tool) = load(&engine, language, &json!({})) else { continue };
-        let turns: Vec<Says<'_>> = cases.iter().map(|(code, _)| Says::Code(code)).collect();
+        let turns: Vec<ModelTurn<'_>> = cases.iter().map(|(code, _)| ModelTurn::Code(code)).collect();
         let played = &play(&tool, "null", &[&turns])[0];
         assert_eq!(played.opening.tools[0].name, "run");
-        for ((code, want), got) in cases.iter().zip(heard(played)) {
+        for ((code, want), got) in cases.iter().zip(tool_messages(played)) {
             let fits = if want.ends_with("Error") { got.contains(want) } else { got == *want };
             assert!(fits, "{language}: {code:?} says {got:?}, not {want:?}");
         }
@@ -107,14 +107,14 @@ fn code_says_what_it_prints_and_gives_and_what_went_wrong() {
 
 #[test]
 fn each_call_starts_anew_and_output_is_bounded() {
-    let engine = Engine::new().unwrap();
+    let engine = PluginEngine::new().unwrap();
     for (language, set, long) in [
         ("javascript", "globalThis.a = 1; Array.prototype.map = null; a", "'x'.repeat(1e6)"),
         ("python", "a = 1\nimport builtins\nbuiltins.print = None\na", "print('x' * 10 ** 6)"),
     ] {
         let Some(tool) = load(&engine, language, &json!({ "longest_output": 50 })) else { continue };
-        let played = play(&tool, "null", &[&[Says::Code(set), Says::Code("a"), Says::Code(long)]]);
-        let heard = heard(&played[0]);
+        let played = play(&tool, "null", &[&[ModelTurn::Code(set), ModelTurn::Code("a"), ModelTurn::Code(long)]]);
+        let heard = tool_messages(&played[0]);
         assert_eq!(heard[0], "1", "{language}");
         assert!(heard[1].contains("not defined"), "{language}: {}", heard[1]);
         assert!(heard[2].starts_with(&"x".repeat(50)) && heard[2].ends_with("more characters)"), "{language}: {}", heard[2]);
@@ -124,33 +124,40 @@ fn each_call_starts_anew_and_output_is_bounded() {
 
 #[test]
 fn answers_are_compared_with_the_datasets_and_calls_may_be_rewarded() {
-    let engine = Engine::new().unwrap();
+    let engine = PluginEngine::new().unwrap();
     for language in LANGUAGES {
         let rewards = json!({ "right": 2.0, "wrong": -1.0, "call_reward": 0.25, "bad_call": -0.5 });
         let Some(tool) = load(&engine, language, &rewards) else { continue };
-        let reward = |answer: &str, turns: &[Says<'_>]| {
+        let reward = |answer: &str, turns: &[ModelTurn<'_>]| {
             let played = play(&tool, answer, &[turns]);
             let rewards: Vec<Option<f32>> = played[0].replies.iter().map(|reply| reply.reward).collect();
-            assert_eq!(played[0].replies.last().map(|reply| reply.done), Some(turns.iter().any(|s| matches!(s, Says::Text(_)))));
+            assert_eq!(
+                played[0].replies.last().map(|reply| reply.done),
+                Some(turns.iter().any(|s| matches!(s, ModelTurn::Text(_))))
+            );
             rewards
         };
-        assert_eq!(reward("42", &[Says::Code("6 * 7"), Says::Text("It is 42.")]), [Some(0.25), Some(2.0)], "{language}");
-        assert_eq!(reward("\"1,200\"", &[Says::Text("So 1200")]), [Some(2.0)], "{language}");
-        assert_eq!(reward("\"1200\"", &[Says::Text("So 1,200.0 in all")]), [Some(2.0)], "{language}");
-        assert_eq!(reward("\"Paris\"", &[Says::Text("the capital is paris.")]), [Some(2.0)], "{language}");
-        assert_eq!(reward("42", &[Says::Text("no idea")]), [Some(-1.0)], "{language}");
+        assert_eq!(
+            reward("42", &[ModelTurn::Code("6 * 7"), ModelTurn::Text("It is 42.")]),
+            [Some(0.25), Some(2.0)],
+            "{language}"
+        );
+        assert_eq!(reward("\"1,200\"", &[ModelTurn::Text("So 1200")]), [Some(2.0)], "{language}");
+        assert_eq!(reward("\"1200\"", &[ModelTurn::Text("So 1,200.0 in all")]), [Some(2.0)], "{language}");
+        assert_eq!(reward("\"Paris\"", &[ModelTurn::Text("the capital is paris.")]), [Some(2.0)], "{language}");
+        assert_eq!(reward("42", &[ModelTurn::Text("no idea")]), [Some(-1.0)], "{language}");
         for (name, arguments) in [("walk", "{\"code\": \"1\"}"), ("run", "{\"code\": 1}"), ("run", "{\"code\""), ("run", "[]")] {
-            assert_eq!(reward("42", &[Says::Call(name, arguments)]), [Some(-0.5)], "{language}: {name} {arguments}");
+            assert_eq!(reward("42", &[ModelTurn::Call(name, arguments)]), [Some(-0.5)], "{language}: {name} {arguments}");
         }
         // Without an answer, who else judges the episode decides.
         let plain = load(&engine, language, &json!({})).unwrap();
-        assert_eq!(play(&plain, "null", &[&[Says::Text("42")]])[0].replies[0].reward, None, "{language}");
+        assert_eq!(play(&plain, "null", &[&[ModelTurn::Text("42")]])[0].replies[0].reward, None, "{language}");
     }
 }
 
 #[test]
 fn hostile_code_costs_its_own_call() {
-    let engine = Engine::new().unwrap();
+    let engine = PluginEngine::new().unwrap();
     for (language, good, misdeeds) in [
         (
             "javascript",
@@ -179,15 +186,15 @@ fn hostile_code_costs_its_own_call() {
         ),
     ] {
         let Some(tool) = load(&engine, language, &json!({ "timeout_ms": 3000 })) else { continue };
-        let mut episodes: Vec<Vec<Says<'_>>> = vec![vec![Says::Code(good), Says::Code(good)]];
+        let mut episodes: Vec<Vec<ModelTurn<'_>>> = vec![vec![ModelTurn::Code(good), ModelTurn::Code(good)]];
         for (code, _) in misdeeds {
-            episodes.push(vec![Says::Code(code), Says::Code(good)]);
-            episodes.push(vec![Says::Code(good), Says::Code(good)]);
+            episodes.push(vec![ModelTurn::Code(code), ModelTurn::Code(good)]);
+            episodes.push(vec![ModelTurn::Code(good), ModelTurn::Code(good)]);
         }
-        let turns: Vec<&[Says<'_>]> = episodes.iter().map(Vec::as_slice).collect();
+        let turns: Vec<&[ModelTurn<'_>]> = episodes.iter().map(Vec::as_slice).collect();
         let played = play(&tool, "42", &turns);
         for (place, played) in played.iter().enumerate() {
-            let heard = heard(played);
+            let heard = tool_messages(played);
             assert_eq!(heard[1], "42", "{language}: {heard:?} in episode {place}");
             match (place % 2 == 1).then(|| misdeeds[place / 2]) {
                 None => assert_eq!(heard[0], "42", "{language}: {heard:?} in episode {place}"),

@@ -6,9 +6,9 @@
 use candle_core::{DType, Device, Tensor};
 use rlhost::ops::Precision::F32;
 use rlhost::ops::activation::{self, Activation};
-use rlhost::ops::attention::{self, Attention, Heads};
+use rlhost::ops::attention::{self, AttentionConfig, Heads};
 use rlhost::ops::experts::{self, Routes, Routing};
-use rlhost::ops::low_rank::{Gradient, LowRank};
+use rlhost::ops::low_rank::{LowRankAdapter, LowRankGradient};
 use rlhost::ops::rope::{self, Rotation};
 use rlhost::ops::support::{Restriction, Support};
 use rlhost::ops::{self, Forest, adamw, columns, embedding, layer_norm, linear, logprob, norm};
@@ -38,24 +38,24 @@ fn on_cpu(shape: &[usize], seed: usize) -> Tensor {
 }
 
 /// Values on the CPU, with a copy of them on the device. In bf16 the CPU has the rounded values too.
-struct Twins {
+struct TensorTwins {
     device: Device,
     dtype: DType,
 }
 
-impl Twins {
+impl TensorTwins {
     /// In f32 and in bf16.
-    fn each(device: &Device) -> [Self; 2] {
+    fn for_each_dtype(device: &Device) -> [Self; 2] {
         [DType::F32, DType::BF16].map(|dtype| Self { device: device.clone(), dtype })
     }
 
-    fn of(&self, shape: &[usize], seed: usize) -> (Tensor, Tensor) {
+    fn pair(&self, shape: &[usize], seed: usize) -> (Tensor, Tensor) {
         let t = on_cpu(shape, seed).to_dtype(self.dtype).unwrap();
         (t.to_dtype(DType::F32).unwrap(), t.to_device(&self.device).unwrap())
     }
 
     /// For what is f32 whatever the activations are.
-    fn of_f32(&self, shape: &[usize], seed: usize) -> (Tensor, Tensor) {
+    fn pair_f32(&self, shape: &[usize], seed: usize) -> (Tensor, Tensor) {
         let t = on_cpu(shape, seed);
         (t.clone(), t.to_device(&self.device).unwrap())
     }
@@ -106,9 +106,9 @@ fn values_go_to_the_device_and_back() {
 #[test]
 fn elementwise_operations() {
     let Some(device) = device() else { return };
-    for twins in Twins::each(&device) {
+    for twins in TensorTwins::for_each_dtype(&device) {
         for shape in [[1, 1], [3, 7], [5, 64], [33, 129]] {
-            let ((a, da), (b, db), (dy, ddy)) = (twins.of(&shape, 1), twins.of(&shape, 2), twins.of(&shape, 3));
+            let ((a, da), (b, db), (dy, ddy)) = (twins.pair(&shape, 1), twins.pair(&shape, 2), twins.pair(&shape, 3));
             for f in [Activation::Silu, Activation::Gelu, Activation::GeluTanh] {
                 for up in [Some((&b, &db)), None] {
                     let (of_cpu, of_device) = (up.map(|up| up.0), up.map(|up| up.1));
@@ -124,9 +124,9 @@ fn elementwise_operations() {
             twins.same("scaled", &ops::scaled(&a, 0.3).unwrap(), &ops::scaled(&da, 0.3).unwrap());
             twins.same("plus one", &ops::plus_one(&a).unwrap(), &ops::plus_one(&da).unwrap());
             twins.same("bounded", &ops::bounded_by(&a, 0.9).unwrap(), &ops::bounded_by(&da, 0.9).unwrap());
-            let (_, other) = twins.of_f32(&shape, 2);
-            let want = ops::mixed(&a, &on_cpu(&shape, 2), 0.6).unwrap();
-            twins.same("mixed", &want, &ops::mixed(&da, &other, 0.6).unwrap());
+            let (_, other) = twins.pair_f32(&shape, 2);
+            let want = ops::interpolate(&a, &on_cpu(&shape, 2), 0.6).unwrap();
+            twins.same("mixed", &want, &ops::interpolate(&da, &other, 0.6).unwrap());
             ops::add_into(&a, &b).unwrap();
             ops::add_into(&da, &db).unwrap();
             twins.same("add_into", &a, &da);
@@ -137,9 +137,9 @@ fn elementwise_operations() {
 #[test]
 fn rows_are_picked_and_added() {
     let Some(device) = device() else { return };
-    for twins in Twins::each(&device) {
+    for twins in TensorTwins::for_each_dtype(&device) {
         for d in [1, 8, 36, 300] {
-            let ((table, d_table), (dy, ddy)) = (twins.of(&[11, d], 1), twins.of(&[7, d], 2));
+            let ((table, d_table), (dy, ddy)) = (twins.pair(&[11, d], 1), twins.pair(&[7, d], 2));
             let tokens = [3u32, 0, 10, 3, 3, 7, 0];
             let rows = tokens.map(|t| t as usize);
             twins.same(
@@ -148,7 +148,7 @@ fn rows_are_picked_and_added() {
                 &embedding::forward(&d_table, &tokens).unwrap(),
             );
             twins.same("gather", &ops::gather_rows(&table, &rows).unwrap(), &ops::gather_rows(&d_table, &rows).unwrap());
-            let (grad, d_grad) = twins.of_f32(&[11, d], 4);
+            let (grad, d_grad) = twins.pair_f32(&[11, d], 4);
             embedding::backward(&tokens, &dy, &grad).unwrap();
             embedding::backward(&tokens, &ddy, &d_grad).unwrap();
             twins.same("embedding's gradient", &grad, &d_grad);
@@ -165,26 +165,26 @@ fn rows_are_picked_and_added() {
 #[test]
 fn norms() {
     let Some(device) = device() else { return };
-    for twins in Twins::each(&device) {
+    for twins in TensorTwins::for_each_dtype(&device) {
         for (n, d) in [(1, 1), (3, 8), (19, 40), (70, 257), (300, 64)] {
-            let ((x, dx), (w, dw)) = (twins.of(&[n, d], 1), twins.of_f32(&[d], 2));
+            let ((x, dx), (w, dw)) = (twins.pair(&[n, d], 1), twins.pair_f32(&[d], 2));
             let eps = 1e-5;
             twins.same("norm", &norm::forward(&x, &w, eps, false).unwrap(), &norm::forward(&dx, &dw, eps, false).unwrap());
-            let ((dy, ddy), (into, d_into)) = (twins.of(&[n, d], 3), twins.of(&[n, d], 4));
-            let (of_w, d_of_w) = twins.of_f32(&[d], 5);
+            let ((dy, ddy), (into, d_into)) = (twins.pair(&[n, d], 3), twins.pair(&[n, d], 4));
+            let (of_w, d_of_w) = twins.pair_f32(&[d], 5);
             norm::backward(&x, &w, eps, &dy, &into, Some(&of_w)).unwrap();
             norm::backward(&dx, &dw, eps, &ddy, &d_into, Some(&d_of_w)).unwrap();
             twins.same("norm's input", &into, &d_into);
             twins.same("norm's weight", &of_w, &d_of_w);
 
-            let (b, db) = twins.of_f32(&[d], 6);
+            let (b, db) = twins.pair_f32(&[d], 6);
             let (want, got) = (layer_norm::forward(&x, &w, &b, eps, false), layer_norm::forward(&dx, &dw, &db, eps, false));
             // Of one value, which is its own mean, nothing is left but rounding, enlarged.
             if d == 1 {
                 continue;
             }
             twins.same("layer norm", &want.unwrap(), &got.unwrap());
-            let (of_b, d_of_b) = twins.of_f32(&[d], 7);
+            let (of_b, d_of_b) = twins.pair_f32(&[d], 7);
             layer_norm::backward(&x, &w, eps, &dy, &into, Some((&of_w, &of_b))).unwrap();
             layer_norm::backward(&dx, &dw, eps, &ddy, &d_into, Some((&d_of_w, &d_of_b))).unwrap();
             twins.same("layer norm's input", &into, &d_into);
@@ -197,9 +197,9 @@ fn norms() {
 #[test]
 fn joined_columns() {
     let Some(device) = device() else { return };
-    for twins in Twins::each(&device) {
+    for twins in TensorTwins::for_each_dtype(&device) {
         for (n, groups, widths) in [(1, 1, [1, 1, 1]), (5, 1, [24, 8, 8]), (7, 3, [4, 4, 4]), (33, 2, [9, 1, 30])] {
-            let (x, dx) = twins.of(&[n, groups * widths.iter().sum::<usize>()], 1);
+            let (x, dx) = twins.pair(&[n, groups * widths.iter().sum::<usize>()], 1);
             let (parts, d_parts) = (columns::split(&x, &widths).unwrap(), columns::split(&dx, &widths).unwrap());
             parts.iter().zip(&d_parts).for_each(|(part, d_part)| twins.same("a part", part, d_part));
             let join = |parts: &[Tensor]| columns::join(&parts.iter().collect::<Vec<_>>(), &widths).unwrap();
@@ -212,30 +212,30 @@ fn joined_columns() {
 #[test]
 fn experts_of_sorted_rows() {
     let Some(device) = device() else { return };
-    for twins in Twins::each(&device) {
+    for twins in TensorTwins::for_each_dtype(&device) {
         for (n, d_in, d_out, count, chosen, normalised) in
             [(1, 8, 8, 3, 1, false), (9, 16, 24, 4, 2, true), (40, 24, 7, 8, 3, false)]
         {
-            let (logits, d_logits) = twins.of(&[n, count], 1);
+            let (logits, d_logits) = twins.pair(&[n, count], 1);
             let routing = Routing::new(chosen, normalised);
             let (routes, d_routes) =
                 (Routes::new(&logits, routing, None).unwrap(), Routes::new(&d_logits, routing, None).unwrap());
             assert_eq!(routes.tokens(), d_routes.tokens());
             let rows = n * chosen;
-            let ((x, dx), (w, dw)) = (twins.of(&[rows, d_in], 2), twins.of(&[count, d_out, d_in], 3));
+            let ((x, dx), (w, dw)) = (twins.pair(&[rows, d_in], 2), twins.pair(&[count, d_out, d_in], 3));
             let (y, d_y) = (experts::forward(&x, &w, &routes, F32).unwrap(), experts::forward(&dx, &dw, &d_routes, F32).unwrap());
             twins.same("experts", &y, &d_y);
-            let (dy, ddy) = twins.of(&[rows, d_out], 4);
+            let (dy, ddy) = twins.pair(&[rows, d_out], 4);
             let back = |dy: &Tensor, w: &Tensor, routes: &Routes| experts::backward_input(dy, w, routes, F32).unwrap();
             twins.same("experts' input", &back(&dy, &w, &routes), &back(&ddy, &dw, &d_routes));
-            let (of_w, d_of_w) = twins.of_f32(&[count, d_out, d_in], 5);
+            let (of_w, d_of_w) = twins.pair_f32(&[count, d_out, d_in], 5);
             experts::backward_weight(&x, &dy, &of_w, &routes, F32).unwrap();
             experts::backward_weight(&dx, &ddy, &d_of_w, &d_routes, F32).unwrap();
             twins.same("experts' weights", &of_w, &d_of_w);
             twins.same("weighed rows", &routes.weighted(&dy).unwrap(), &d_routes.weighted(&ddy).unwrap());
             twins.same_values("dots", &experts::dots(&y, &dy).unwrap(), &experts::dots(&d_y, &ddy).unwrap());
             for weighted in [false, true] {
-                let (into, d_into) = twins.of(&[n, d_out], 6);
+                let (into, d_into) = twins.pair(&[n, d_out], 6);
                 routes.gather_into(&into, &dy, weighted).unwrap();
                 d_routes.gather_into(&d_into, &ddy, weighted).unwrap();
                 twins.same("gathered rows", &into, &d_into);
@@ -251,10 +251,10 @@ fn experts_of_sorted_rows() {
 #[test]
 fn linear_layers_with_and_without_adapters() {
     let Some(device) = device() else { return };
-    for twins in Twins::each(&device) {
+    for twins in TensorTwins::for_each_dtype(&device) {
         for (n, d_in, d_out) in [(1, 1, 1), (5, 3, 9), (33, 64, 40), (70, 129, 31)] {
-            let ((x, dx), (w, dw)) = (twins.of(&[n, d_in], 1), twins.of(&[d_out, d_in], 2));
-            let ((b, db), (dy, ddy)) = (twins.of_f32(&[d_out], 3), twins.of(&[n, d_out], 4));
+            let ((x, dx), (w, dw)) = (twins.pair(&[n, d_in], 1), twins.pair(&[d_out, d_in], 2));
+            let ((b, db), (dy, ddy)) = (twins.pair_f32(&[d_out], 3), twins.pair(&[n, d_out], 4));
             for (b, db) in [(None, None), (Some(&b), Some(&db))] {
                 twins.same("linear", &linear::forward(&x, &w, b, F32).unwrap(), &linear::forward(&dx, &dw, db, F32).unwrap());
                 let wide = linear::forward_f32(&dx, &dw, db).unwrap();
@@ -266,25 +266,27 @@ fn linear_layers_with_and_without_adapters() {
             linear::backward_input_into(&want, &dy, &w, F32).unwrap();
             linear::backward_input_into(&got, &ddy, &dw, F32).unwrap();
             twins.same("linear's input, added", &want, &got);
-            let ((of_w, d_of_w), (of_b, d_of_b)) = (twins.of_f32(&[d_out, d_in], 5), twins.of_f32(&[d_out], 6));
+            let ((of_w, d_of_w), (of_b, d_of_b)) = (twins.pair_f32(&[d_out, d_in], 5), twins.pair_f32(&[d_out], 6));
             linear::backward_weight(&x, &dy, &of_w, Some(&of_b), F32).unwrap();
             linear::backward_weight(&dx, &ddy, &d_of_w, Some(&d_of_b), F32).unwrap();
             twins.same("linear's weight", &of_w, &d_of_w);
             twins.same("linear's bias", &of_b, &d_of_b);
 
             let r = 3;
-            let ((a, da), (b, db)) = (twins.of(&[r, d_in], 7), twins.of(&[d_out, r], 8));
-            let (cpu, on) =
-                (LowRank { a: &a, b: &b, scale: 0.7, precision: F32 }, LowRank { a: &da, b: &db, scale: 0.7, precision: F32 });
-            let (y, d_y) = twins.of(&[n, d_out], 9);
+            let ((a, da), (b, db)) = (twins.pair(&[r, d_in], 7), twins.pair(&[d_out, r], 8));
+            let (cpu, on) = (
+                LowRankAdapter { a: &a, b: &b, scale: 0.7, precision: F32 },
+                LowRankAdapter { a: &da, b: &db, scale: 0.7, precision: F32 },
+            );
+            let (y, d_y) = twins.pair(&[n, d_out], 9);
             cpu.forward_into(&x, &y).unwrap();
             on.forward_into(&dx, &d_y).unwrap();
             twins.same("low rank", &y, &d_y);
             twins.same("merged", &cpu.merged(&w).unwrap(), &on.merged(&dw).unwrap());
-            let ((of_a, d_of_a), (of_b, d_of_b)) = (twins.of_f32(&[r, d_in], 10), twins.of_f32(&[d_out, r], 11));
-            let (into, d_into) = twins.of(&[n, d_in], 12);
-            cpu.backward(&x, &dy, Some(Gradient { a: &of_a, b: &of_b }), Some(&into)).unwrap();
-            on.backward(&dx, &ddy, Some(Gradient { a: &d_of_a, b: &d_of_b }), Some(&d_into)).unwrap();
+            let ((of_a, d_of_a), (of_b, d_of_b)) = (twins.pair_f32(&[r, d_in], 10), twins.pair_f32(&[d_out, r], 11));
+            let (into, d_into) = twins.pair(&[n, d_in], 12);
+            cpu.backward(&x, &dy, Some(LowRankGradient { a: &of_a, b: &of_b }), Some(&into)).unwrap();
+            on.backward(&dx, &ddy, Some(LowRankGradient { a: &d_of_a, b: &d_of_b }), Some(&d_into)).unwrap();
             for (what, want, got) in [("A", &of_a, &d_of_a), ("B", &of_b, &d_of_b), ("input", &into, &d_into)] {
                 twins.same(&format!("low rank's {what}"), want, got);
             }
@@ -311,11 +313,11 @@ fn forest() -> Forest {
 fn rotations() {
     let Some(device) = device() else { return };
     let forest = forest();
-    for twins in Twins::each(&device) {
+    for twins in TensorTwins::for_each_dtype(&device) {
         for (heads, half, dim) in [(1, 1, 2), (3, 4, 8), (2, 32, 64), (2, 3, 16), (3, 16, 40)] {
             let frequencies: Vec<f32> = (0..half).map(|i| 100f32.powf(-(i as f32) / half as f32)).collect();
-            let rotation = Rotation::new(&frequencies, 200, 1.1).within(dim);
-            let (x, dx) = twins.of(&[forest.len(), heads * dim], 1);
+            let rotation = Rotation::new(&frequencies, 200, 1.1).with_head_dim(dim);
+            let (x, dx) = twins.pair(&[forest.len(), heads * dim], 1);
             rope::forward(&x, &rotation, forest.positions()).unwrap();
             rope::forward(&dx, &rotation, &forest).unwrap();
             twins.same("rope", &x, &dx);
@@ -327,19 +329,19 @@ fn rotations() {
 }
 
 /// Compares attention over a forest, forward and backward.
-fn compare_attention(twins: &Twins, how: Attention) {
+fn compare_attention(twins: &TensorTwins, how: AttentionConfig) {
     let (forest, what) = (forest(), format!("{how:?}"));
     let (n, h) = (forest.len(), how.heads);
     let (width, kv_width) = (h.heads * h.head_dim, h.kv_heads * h.head_dim);
-    let ((q, dq), (k, dk), (v, dv)) = (twins.of(&[n, width], 1), twins.of(&[n, kv_width], 2), twins.of(&[n, kv_width], 3));
+    let ((q, dq), (k, dk), (v, dv)) = (twins.pair(&[n, width], 1), twins.pair(&[n, kv_width], 2), twins.pair(&[n, kv_width], 3));
     let (want, want_log) = attention::forward(&q, &k, &v, &forest, how).unwrap();
     let (got, got_log) = attention::forward(&dq, &dk, &dv, &forest, how).unwrap();
     twins.same(&format!("attention: {what}"), &want, &got);
     twins.same(&format!("log-sums: {what}"), &want_log, &got_log);
-    let (d_out, dd_out) = twins.of(&[n, width], 4);
-    let kept = attention::Kept { q: &q, k: &k, v: &v, out: &want, log_sum: &want_log };
+    let (d_out, dd_out) = twins.pair(&[n, width], 4);
+    let kept = attention::AttentionTensors { q: &q, k: &k, v: &v, out: &want, log_sum: &want_log };
     let want = attention::backward(&kept, &d_out, &forest, how).unwrap();
-    let kept = attention::Kept { q: &dq, k: &dk, v: &dv, out: &got, log_sum: &got_log };
+    let kept = attention::AttentionTensors { q: &dq, k: &dk, v: &dv, out: &got, log_sum: &got_log };
     let got = attention::backward(&kept, &dd_out, &forest, how).unwrap();
     for (of, want, got) in [("q", &want.0, &got.0), ("k", &want.1, &got.1), ("v", &want.2, &got.2)] {
         twins.same(&format!("attention's {of}: {what}"), want, got);
@@ -349,7 +351,7 @@ fn compare_attention(twins: &Twins, how: Attention) {
 #[test]
 fn attention_over_a_forest() {
     let Some(device) = device() else { return };
-    for twins in Twins::each(&device) {
+    for twins in TensorTwins::for_each_dtype(&device) {
         for (heads, kv_heads, head_dim) in [(2, 1, 8), (3, 3, 16), (4, 2, 64), (2, 2, 80), (3, 1, 128), (2, 1, 200)] {
             compare_attention(&twins, Heads { heads, kv_heads, head_dim }.into());
         }
@@ -359,17 +361,17 @@ fn attention_over_a_forest() {
 #[test]
 fn attention_with_windows_bounds_and_other_scales() {
     let Some(device) = device() else { return };
-    for twins in Twins::each(&device) {
+    for twins in TensorTwins::for_each_dtype(&device) {
         // Heads for each set of kernels.
         for (heads, kv_heads, head_dim) in [(2, 1, 16), (2, 2, 72), (2, 1, 132)] {
-            let plain = Attention::from(Heads { heads, kv_heads, head_dim });
+            let plain = AttentionConfig::from(Heads { heads, kv_heads, head_dim });
             // Windows of two tokens, within a tile, of a tile, over several segments, and longer than any text.
             for window in [2, 7, 32, 64, 90, 500] {
-                compare_attention(&twins, Attention { window: Some(window), ..plain });
+                compare_attention(&twins, AttentionConfig { window: Some(window), ..plain });
             }
-            compare_attention(&twins, Attention { scale: 0.21, ..plain });
-            compare_attention(&twins, Attention { cap: Some(1.5), ..plain });
-            compare_attention(&twins, Attention { cap: Some(2.0), scale: 0.3, window: Some(40), ..plain });
+            compare_attention(&twins, AttentionConfig { scale: 0.21, ..plain });
+            compare_attention(&twins, AttentionConfig { cap: Some(1.5), ..plain });
+            compare_attention(&twins, AttentionConfig { cap: Some(2.0), scale: 0.3, window: Some(40), ..plain });
         }
     }
 }
@@ -377,14 +379,14 @@ fn attention_with_windows_bounds_and_other_scales() {
 #[test]
 fn log_probabilities_and_their_gradients() {
     let Some(device) = device() else { return };
-    for twins in Twins::each(&device) {
+    for twins in TensorTwins::for_each_dtype(&device) {
         for (m, d, vocab) in [(1, 8, 5), (7, 16, 300), (7, 16, 301), (40, 24, 5000)] {
-            let ((h, dh), (w, dw)) = (twins.of(&[m, d], 1), twins.of(&[vocab, d], 2));
+            let ((h, dh), (w, dw)) = (twins.pair(&[m, d], 1), twins.pair(&[vocab, d], 2));
             let targets: Vec<u32> = (0..m).map(|i| (i * 37 % vocab) as u32).collect();
             let want = logprob::forward(&h, &w, &targets, 0.8.into(), None).unwrap();
             let got = logprob::forward(&dh, &dw, &targets, 0.8.into(), None).unwrap();
             // Products of the same bf16 numbers are formed and kept in f32.
-            let exact = Twins { device: device.clone(), dtype: DType::F32 };
+            let exact = TensorTwins { device: device.clone(), dtype: DType::F32 };
             exact.same_values("logp", &want.logp, &got.logp);
             exact.same_values("entropy", &want.entropy, &got.entropy);
             assert_eq!(want.top, got.top);
@@ -395,7 +397,7 @@ fn log_probabilities_and_their_gradients() {
             );
             for d_entropy in [None, Some(wave(m, 4))] {
                 let (d_logp, d_entropy) = (wave(m, 3), d_entropy.as_deref());
-                let (of_w, d_of_w) = twins.of_f32(&[vocab, d], 5);
+                let (of_w, d_of_w) = twins.pair_f32(&[vocab, d], 5);
                 let backward = |h: &Tensor, w: &Tensor, stats: &_, dw: &Tensor| {
                     logprob::backward(h, w, &targets, 0.8.into(), None, stats, &d_logp, d_entropy, Some(dw)).unwrap()
                 };
@@ -409,14 +411,14 @@ fn log_probabilities_and_their_gradients() {
 #[test]
 fn log_probabilities_of_logits_that_are_divided_and_bounded() {
     let Some(device) = device() else { return };
-    let scale = logprob::Scale { temperature: 0.8, divisor: 1.7, cap: Some(3.0), precision: F32 };
-    for twins in Twins::each(&device) {
+    let scale = logprob::LogitScale { temperature: 0.8, divisor: 1.7, cap: Some(3.0), precision: F32 };
+    for twins in TensorTwins::for_each_dtype(&device) {
         let (m, d, vocab) = (40, 24, 5000);
-        let ((h, dh), (w, dw)) = (twins.of(&[m, d], 1), twins.of(&[vocab, d], 2));
+        let ((h, dh), (w, dw)) = (twins.pair(&[m, d], 1), twins.pair(&[vocab, d], 2));
         let targets: Vec<u32> = (0..m).map(|i| (i * 37 % vocab) as u32).collect();
         let want = logprob::forward(&h, &w, &targets, scale, None).unwrap();
         let got = logprob::forward(&dh, &dw, &targets, scale, None).unwrap();
-        let exact = Twins { device: device.clone(), dtype: DType::F32 };
+        let exact = TensorTwins { device: device.clone(), dtype: DType::F32 };
         exact.same_values("logp", &want.logp, &got.logp);
         exact.same_values("entropy", &want.entropy, &got.entropy);
         exact.same_values(
@@ -425,7 +427,7 @@ fn log_probabilities_of_logits_that_are_divided_and_bounded() {
             &logprob::mean_logits(&dh, &dw, scale).unwrap(),
         );
         let (d_logp, d_entropy) = (wave(m, 3), wave(m, 4));
-        let (of_w, d_of_w) = twins.of_f32(&[vocab, d], 5);
+        let (of_w, d_of_w) = twins.pair_f32(&[vocab, d], 5);
         let backward = |h: &Tensor, w: &Tensor, stats: &_, dw: &Tensor| {
             logprob::backward(h, w, &targets, scale, None, stats, &d_logp, Some(&d_entropy), Some(dw)).unwrap()
         };
@@ -453,11 +455,11 @@ fn log_probabilities_and_gradients_among_the_tokens_that_could_be_sampled() {
         restriction.push(first, &support, &prompt, tokens);
     }
     let restriction = Some(&restriction);
-    for twins in Twins::each(&device) {
-        let ((h, dh), (w, dw)) = (twins.of(&[m, d], 1), twins.of(&[vocab, d], 2));
+    for twins in TensorTwins::for_each_dtype(&device) {
+        let ((h, dh), (w, dw)) = (twins.pair(&[m, d], 1), twins.pair(&[vocab, d], 2));
         let want = logprob::forward(&h, &w, &targets, 0.8.into(), restriction).unwrap();
         let got = logprob::forward(&dh, &dw, &targets, 0.8.into(), restriction).unwrap();
-        let exact = Twins { device: device.clone(), dtype: DType::F32 };
+        let exact = TensorTwins { device: device.clone(), dtype: DType::F32 };
         exact.same_values("logp", &want.logp, &got.logp);
         exact.same_values("entropy", &want.entropy, &got.entropy);
         assert_eq!(want.top, got.top);
@@ -466,7 +468,7 @@ fn log_probabilities_and_gradients_among_the_tokens_that_could_be_sampled() {
         assert!(differs.iter().enumerate().all(|(row, differs)| !differs || (2..11).contains(&row) || (14..21).contains(&row)));
         assert!(differs.iter().filter(|differs| **differs).count() > 10, "{differs:?}");
         let (d_logp, d_entropy) = (wave(m, 3), wave(m, 4));
-        let (of_w, d_of_w) = twins.of_f32(&[vocab, d], 5);
+        let (of_w, d_of_w) = twins.pair_f32(&[vocab, d], 5);
         let backward = |h: &Tensor, w: &Tensor, stats: &_, dw: &Tensor| {
             logprob::backward(h, w, &targets, 0.8.into(), restriction, stats, &d_logp, Some(&d_entropy), Some(dw)).unwrap()
         };
@@ -487,13 +489,13 @@ fn a_likelihood_that_is_no_number_does_not_pass_unseen() {
 #[test]
 fn updates_and_sums() {
     let Some(device) = device() else { return };
-    let twins = Twins { device, dtype: DType::F32 };
+    let twins = TensorTwins { device, dtype: DType::F32 };
     for n in [1, 300, 70_001] {
-        let ((p, dp), (g, dg)) = (twins.of(&[n], 1), twins.of(&[n], 2));
+        let ((p, dp), (g, dg)) = (twins.pair(&[n], 1), twins.pair(&[n], 2));
         let ((m, dm), (v, dv)) = (twins.zeros(&[n], DType::F32), twins.zeros(&[n], DType::F32));
         let rounded = ops::cast(&dp, DType::BF16).unwrap();
         for t in 1..4 {
-            let s = adamw::Step { lr: 0.1, beta1: 0.9, beta2: 0.99, eps: 1e-8, weight_decay: 0.1, t, grad_scale: 0.5 };
+            let s = adamw::AdamWStep { lr: 0.1, beta1: 0.9, beta2: 0.99, eps: 1e-8, weight_decay: 0.1, t, grad_scale: 0.5 };
             adamw::update(&p, &g, &m, &v, None, s).unwrap();
             adamw::update(&dp, &dg, &dm, &dv, Some(&rounded), s).unwrap();
         }

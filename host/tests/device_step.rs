@@ -4,10 +4,12 @@
 #![allow(clippy::print_stdout)]
 
 use candle_core::{DType, Tensor};
-use rlhost::config::Rule;
-use rlhost::model::{Backend, Decoder, Derivatives, Frozen, Lora, ModelFolder, Policy, Selected};
+use rlhost::config::OptimizerRule;
+use rlhost::model::{
+    ComputeBackend, Decoder, Derivatives, FrozenModel, LoraSettings, ModelFolder, PolicyModel, SelectedPredictions,
+};
 use rlhost::ops::{self, Forest};
-use rlhost::optim::{Optimizer, Settings, Update};
+use rlhost::optim::{Optimizer, OptimizerSettings, UpdateOutcome};
 use std::path::Path;
 
 #[path = "shared/families.rs"]
@@ -16,9 +18,9 @@ mod families;
 const MODELS: [&str; 6] = ["llama", "llama_biased", "mistral", "qwen2", "qwen3", "smollm3"];
 
 /// The first device with products in f32 and in bf16, or none with the reason on the terminal.
-fn places() -> Option<[Backend; 2]> {
+fn places() -> Option<[ComputeBackend; 2]> {
     match ops::device::count() {
-        Ok(count) if count > 0 => Some([false, true].map(|bf16| Backend::cuda(0, bf16).unwrap())),
+        Ok(count) if count > 0 => Some([false, true].map(|bf16| ComputeBackend::cuda(0, bf16).unwrap())),
         Ok(_) => {
             println!("skipped: the driver has no device");
             None
@@ -44,9 +46,9 @@ fn decoder(name: &str) -> Decoder {
     Decoder::new(architecture, weights.unwrap())
 }
 
-fn batch() -> (Forest, Selected) {
+fn batch() -> (Forest, SelectedPredictions) {
     let text = |seed: u32, len: u32| (0..len).map(|i| (seed * 31 + i * i * 7 + i * 13) % 96).collect::<Vec<u32>>();
-    let (mut forest, mut selected) = (Forest::new(), Selected::default());
+    let (mut forest, mut selected) = (Forest::new(), SelectedPredictions::default());
     for (prompt, completions) in [(text(1, 70), vec![text(2, 5), text(3, 1), text(4, 67)]), (text(5, 1), vec![text(6, 9)])] {
         let prompt = forest.push(&prompt, None);
         for completion in completions {
@@ -62,17 +64,24 @@ fn column(n: usize, f: f32) -> Vec<f32> {
 }
 
 /// What a step gives, by name.
-type Figures = Vec<Figure>;
-type Figure = (String, Vec<f32>);
+type NamedVectors = Vec<NamedVector>;
+type NamedVector = (String, Vec<f32>);
 
 /// Two steps, the second of which sees the first's update.
-fn steps(policy: &Policy) -> Figures {
+fn steps(policy: &PolicyModel) -> NamedVectors {
     let (forest, selected) = batch();
     // With so great an epsilon an update is in proportion to the gradient. Otherwise it has the sign of each gradient's
     // value, which of one near zero is rounding's.
-    let settings = Settings { rule: Rule::AdamW, beta1: 0.9, beta2: 0.99, eps: 1.0, weight_decay: 0.01, max_grad_norm: 1.0 };
+    let settings = OptimizerSettings {
+        rule: OptimizerRule::AdamW,
+        beta1: 0.9,
+        beta2: 0.99,
+        eps: 1.0,
+        weight_decay: 0.01,
+        max_grad_norm: 1.0,
+    };
     let mut optimizer = Optimizer::new(settings, &policy.weights().trained()).unwrap();
-    let mut all = Figures::new();
+    let mut all = NamedVectors::new();
     for step in 0..2 {
         let gradients = policy.zero_gradients().unwrap();
         let pass = policy.forward(&forest, &selected, 0.9).unwrap();
@@ -99,7 +108,7 @@ fn steps(policy: &Policy) -> Figures {
             all.push((format!("gradient of {name} in step {step}"), ops::to_vec(gradient).unwrap()));
         }
         let update = optimizer.step(&policy.parameters(&gradients), 0.05).unwrap();
-        let Update::Made(norm) = update else { panic!("{update:?}") };
+        let UpdateOutcome::Made(norm) = update else { panic!("{update:?}") };
         all.push((format!("norm of step {step}"), vec![norm as f32]));
     }
     let (updates, moments) = optimizer.state().unwrap();
@@ -114,7 +123,7 @@ fn steps(policy: &Policy) -> Figures {
 
 /// Each figure, as a vector, is no further from what it should be than so much of its length. A key's bias adds almost the same to all
 /// scores of a query, so what its gradient sums up all but cancels, and rounding is of the size of the query bias's gradient.
-fn compare(what: &str, want: &Figures, got: &Figures, tolerance: f64) {
+fn compare(what: &str, want: &NamedVectors, got: &NamedVectors, tolerance: f64) {
     assert_eq!(want.len(), got.len());
     let length = |xs: &mut dyn Iterator<Item = f32>| xs.map(|x| f64::from(x) * f64::from(x)).sum::<f64>().sqrt();
     let size = |name: &str| {
@@ -123,7 +132,7 @@ fn compare(what: &str, want: &Figures, got: &Figures, tolerance: f64) {
         let alike = want.iter().filter(|(other, _)| other == name || Some(other) == of_queries.as_ref());
         alike.map(|(_, figure)| length(&mut figure.iter().copied())).fold(1e-9, f64::max)
     };
-    let apart = |((name, want), (other, got)): (&Figure, &Figure)| {
+    let apart = |((name, want), (other, got)): (&NamedVector, &NamedVector)| {
         assert!(name == other && want.len() == got.len(), "{name} and {other}");
         let difference = length(&mut want.iter().zip(got).map(|(w, g)| w - g));
         (difference / size(name), name.clone())
@@ -137,11 +146,11 @@ fn compare(what: &str, want: &Figures, got: &Figures, tolerance: f64) {
 fn a_step_is_the_same_as_on_the_cpu() {
     let Some(places) = places() else { return };
     for name in MODELS.into_iter().chain(families::of_devices()) {
-        let want = steps(&Policy::new(decoder(name)));
+        let want = steps(&PolicyModel::new(decoder(name)));
         // Rounding in bf16 sends a token near the edge to another expert, as no other operation does.
-        let in_bf16 = if Policy::new(decoder(name)).frozen().architecture().mixture.is_some() { 0.3 } else { 0.15 };
+        let in_bf16 = if PolicyModel::new(decoder(name)).frozen().architecture().mixture.is_some() { 0.3 } else { 0.15 };
         for (backend, tolerance) in places.iter().zip([1e-4, in_bf16]) {
-            let policy = Policy::new(decoder(name)).at(backend).unwrap();
+            let policy = PolicyModel::new(decoder(name)).on_backend(backend).unwrap();
             compare(&format!("{name} on {}", backend.describe()), &want, &steps(&policy), tolerance);
         }
     }
@@ -151,14 +160,14 @@ fn a_step_is_the_same_as_on_the_cpu() {
 fn an_adapter_trains_on_a_base_that_the_reference_shares() {
     let Some(places) = places() else { return };
     let targets: Vec<String> = ["q_proj", "v_proj", "down_proj"].map(String::from).into();
-    let lora = Lora::new(4, 8.0);
+    let lora = LoraSettings::new(4, 8.0);
     for name in ["llama_biased", "qwen3", "gemma3", "stablelm"] {
-        let want = steps(&Policy::new(decoder(name).with_new_adapter(lora, &targets, 3).unwrap()));
+        let want = steps(&PolicyModel::new(decoder(name).with_new_adapter(lora, &targets, 3).unwrap()));
         for (backend, tolerance) in places.iter().zip([1e-4, 0.15]) {
-            let base = decoder(name).at(backend).unwrap();
-            let policy = Policy::new(base.clone().with_new_adapter(lora, &targets, 3).unwrap()).at(backend).unwrap();
+            let base = decoder(name).on_backend(backend).unwrap();
+            let policy = PolicyModel::new(base.clone().with_new_adapter(lora, &targets, 3).unwrap()).on_backend(backend).unwrap();
             let (forest, selected) = batch();
-            let reference = Frozen::new(base);
+            let reference = FrozenModel::new(base);
             let before = reference.score(&forest, &selected, 1.0).unwrap().logp;
             compare(&format!("{name} on {}", backend.describe()), &want, &steps(&policy), tolerance);
             assert_eq!(reference.score(&forest, &selected, 1.0).unwrap().logp, before, "{name}: the reference has moved");
@@ -170,8 +179,9 @@ fn an_adapter_trains_on_a_base_that_the_reference_shares() {
 fn the_same_step_twice_gives_the_same_bits() {
     let Some(places) = places() else { return };
     for backend in &places {
-        let run = || steps(&Policy::new(decoder("qwen3")).at(backend).unwrap());
-        let again = |on: bool| steps(&Policy::new(decoder("qwen3")).at(backend).unwrap().with_gradient_checkpointing(on));
+        let run = || steps(&PolicyModel::new(decoder("qwen3")).on_backend(backend).unwrap());
+        let again =
+            |on: bool| steps(&PolicyModel::new(decoder("qwen3")).on_backend(backend).unwrap().with_gradient_checkpointing(on));
         let first = run();
         assert!(first == run(), "{}", backend.describe());
         assert!(first == again(true), "with gradient checkpointing on {}", backend.describe());
@@ -181,16 +191,16 @@ fn the_same_step_twice_gives_the_same_bits() {
 #[test]
 fn a_checkpoint_of_one_place_goes_on_in_another() {
     let Some(places) = places() else { return };
-    let bits = |policy: &Policy| -> Vec<Vec<f32>> {
+    let bits = |policy: &PolicyModel| -> Vec<Vec<f32>> {
         policy.copied_weights().unwrap().named().iter().map(|(_, t)| ops::to_vec(t).unwrap()).collect()
     };
     for backend in &places {
-        let policy = Policy::new(decoder("qwen2")).at(backend).unwrap();
+        let policy = PolicyModel::new(decoder("qwen2")).on_backend(backend).unwrap();
         steps(&policy);
         let (saved, trained) = (policy.copied_weights().unwrap(), bits(&policy));
         let architecture = policy.frozen().architecture().clone();
-        let restored = Policy::new(Decoder::new(architecture, saved));
+        let restored = PolicyModel::new(Decoder::new(architecture, saved));
         assert_eq!(bits(&restored), trained);
-        assert_eq!(bits(&restored.at(backend).unwrap()), trained, "masters are kept in f32 on {}", backend.describe());
+        assert_eq!(bits(&restored.on_backend(backend).unwrap()), trained, "masters are kept in f32 on {}", backend.describe());
     }
 }

@@ -10,11 +10,11 @@ mod packed;
 
 use candle_core::{DType, Device, Result, Tensor, Var};
 use families::FAMILIES;
-use naive::{Naive, unevenness};
+use naive::{NaiveDecoder, unevenness};
 use packed::packed;
 use rlhost::model::{
-    Architecture, Derivatives, Direction, Family, Gradients, Learning, Linear, Lora, ModelFolder, NewHead, Part, Policy, Stacks,
-    Watch, Weights,
+    Architecture, Derivatives, ExpertStacks, Family, Gradients, LearningOptions, Linear, LoraSettings, ModelFolder, ModelPart,
+    PassDirection, PassObserver, PolicyModel, ValueHeadInit, Weights,
 };
 use rlhost::ops;
 use std::cell::RefCell;
@@ -24,7 +24,7 @@ use std::path::Path;
 const TEMPERATURE: f64 = 0.8;
 
 /// An adapter, and its factor: alpha over the root of the rank.
-const LORA: Lora = Lora { use_rslora: true, ..Lora::new(4, 3.0) };
+const LORA: LoraSettings = LoraSettings { use_rslora: true, ..LoraSettings::new(4, 3.0) };
 const LORA_SCALE: f64 = 1.5;
 
 /// Prompts, and completions of each.
@@ -38,19 +38,19 @@ fn texts() -> Vec<(Vec<u32>, Vec<Vec<u32>>)> {
     ]
 }
 
-fn policy(name: &str) -> (Policy, Architecture) {
+fn policy(name: &str) -> (PolicyModel, Architecture) {
     let folder = ModelFolder::open(Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/models").join(name)).unwrap();
     // Positions beyond the fixture's context; the rotation has no limit of its own, and a table of positions is long enough.
     let mut architecture = folder.architecture().clone();
     architecture.max_positions = 256;
     let weights = folder.decoder().unwrap().weights().copied().unwrap();
-    (Policy::new(rlhost::model::Decoder::new(architecture.clone(), weights)), architecture)
+    (PolicyModel::new(rlhost::model::Decoder::new(architecture.clone(), weights)), architecture)
 }
 
 /// Coefficients of a made-up loss: sum of `c * logp + e * entropy + v * value` over completion
 /// tokens.
 /// The loss's derivatives with respect to this many log-probabilities, entropies and values.
-type DerivativesOf = fn(usize) -> (Vec<f32>, Vec<f32>, Vec<f32>);
+type LossDerivatives = fn(usize) -> (Vec<f32>, Vec<f32>, Vec<f32>);
 
 fn coefficients(n: usize) -> (Vec<f32>, Vec<f32>, Vec<f32>) {
     let wave = |f: f32| move |i: usize| (i as f32 * f).sin();
@@ -67,7 +67,7 @@ fn with_critic(mut weights: Weights, a: &Architecture) -> Weights {
 }
 
 /// What the naive form gives.
-struct Scored {
+struct NaiveOutputs {
     logp: Vec<f32>,
     entropy: Vec<f32>,
     values: Vec<f32>,
@@ -76,17 +76,17 @@ struct Scored {
 }
 
 /// Computes the naive padded form of the loss that all tests share.
-fn naive(a: &Architecture, weights: &Weights) -> Result<Scored> {
+fn naive(a: &Architecture, weights: &Weights) -> Result<NaiveOutputs> {
     naive_of(a, weights, coefficients)
 }
 
 /// Computes the naive padded form of a loss with these derivatives.
-fn naive_of(a: &Architecture, weights: &Weights, derivatives: DerivativesOf) -> Result<Scored> {
+fn naive_of(a: &Architecture, weights: &Weights, derivatives: LossDerivatives) -> Result<NaiveOutputs> {
     naive_with(a, weights, derivatives, 0.0)
 }
 
 /// Computes the naive padded form of a loss with these derivatives, with the auxiliary loss of experts at this weight.
-fn naive_with(a: &Architecture, weights: &Weights, derivatives: DerivativesOf, aux: f64) -> Result<Scored> {
+fn naive_with(a: &Architecture, weights: &Weights, derivatives: LossDerivatives, aux: f64) -> Result<NaiveOutputs> {
     let vars: HashMap<String, Var> =
         weights.named().into_iter().map(|(n, t)| Ok((n, Var::from_tensor(&t.copy()?)?))).collect::<Result<_>>()?;
     // What is only compared with, and has no gradient.
@@ -96,7 +96,7 @@ fn naive_with(a: &Architecture, weights: &Weights, derivatives: DerivativesOf, a
     let longest = rows.iter().map(|(_, r)| r.len()).max().unwrap_or(0);
     let padded: Vec<u32> = rows.iter().flat_map(|(_, r)| r.iter().copied().chain(std::iter::repeat(0)).take(longest)).collect();
     let ids = Tensor::from_vec(padded, (rows.len(), longest), &Device::Cpu)?;
-    let naive = Naive { a, vars: &vars, routed: RefCell::default() };
+    let naive = NaiveDecoder { a, vars: &vars, routed: RefCell::default() };
     let (all, valued) = naive.forward(&ids)?;
     let (mut logp, mut entropy, mut values) = (Vec::new(), Vec::new(), Vec::new());
     for (i, (prompt, row)) in rows.iter().enumerate() {
@@ -124,7 +124,7 @@ fn naive_with(a: &Architecture, weights: &Weights, derivatives: DerivativesOf, a
         .filter(|(n, _)| has_gradient(n))
         .map(|(n, v)| (n.clone(), grads.get(v).expect("candle gives every parameter a gradient").clone()))
         .collect();
-    Ok(Scored { logp: logp.to_vec1()?, entropy: entropy.to_vec1()?, values: values.to_vec1()?, aux_loss, gradients })
+    Ok(NaiveOutputs { logp: logp.to_vec1()?, entropy: entropy.to_vec1()?, values: values.to_vec1()?, aux_loss, gradients })
 }
 
 /// Greatest difference relative to the greatest magnitude.
@@ -134,14 +134,14 @@ fn relative(got: &[f32], want: &[f32]) -> f32 {
     got.iter().zip(want).fold(0f32, |m, (g, w)| m.max((g - w).abs())) / size.max(1e-30)
 }
 
-impl Scored {
+impl NaiveOutputs {
     fn gradient(&self, parameter: &str) -> Vec<f32> {
         self.gradients[parameter].flatten_all().unwrap().to_vec1().unwrap()
     }
 }
 
 /// Compares gradients with those of the naive form, and returns their values.
-fn compared(name: &str, gradients: &Gradients, want: &Scored) -> Vec<(String, Vec<f32>)> {
+fn compared(name: &str, gradients: &Gradients, want: &NaiveOutputs) -> Vec<(String, Vec<f32>)> {
     let compare = |(parameter, gradient): (String, &Tensor)| {
         let got = ops::to_vec(gradient).unwrap();
         let difference = relative(&got, &want.gradient(&parameter));
@@ -161,7 +161,7 @@ fn log_probabilities_and_all_gradients_equal_the_naive_padded_form() {
             a.windows = [Some(3), Some(69)].into_iter().cycle().take(a.layers).collect();
         }
         let weights = with_critic(policy.weights().copied().unwrap(), &a);
-        let policy = Policy::new(rlhost::model::Decoder::new(a.clone(), weights));
+        let policy = PolicyModel::new(rlhost::model::Decoder::new(a.clone(), weights));
         let want = naive(&a, policy.weights()).unwrap();
         let (forest, selected) = packed(&texts());
         let pass = policy.forward(&forest, &selected, TEMPERATURE as f32).unwrap();
@@ -242,11 +242,11 @@ fn targets(a: &Architecture) -> Vec<String> {
 fn an_adapter_and_a_critic_are_all_that_has_gradients_and_they_equal_the_naive_form() {
     let plain = ["llama", "qwen2", "qwen3", "smollm3"].into_iter().chain(FAMILIES).map(|name| (name, LORA));
     // Layers with biases, joined and transposed matrices, and units without a gate.
-    let directed = ["llama", "qwen2", "phi3", "gpt2"].map(|name| (name, Lora { use_dora: true, ..LORA }));
-    let both = Stacks { wide: true, down: true, router: false };
-    let all = Stacks { router: true, ..both };
-    let stacked = [("qwen3_moe", all), ("mixtral", Stacks { wide: false, ..both }), ("granitemoeshared", both)];
-    let stacked = stacked.map(|(name, stacks)| (name, Lora { stacks, ..LORA }));
+    let directed = ["llama", "qwen2", "phi3", "gpt2"].map(|name| (name, LoraSettings { use_dora: true, ..LORA }));
+    let both = ExpertStacks { wide: true, down: true, router: false };
+    let all = ExpertStacks { router: true, ..both };
+    let stacked = [("qwen3_moe", all), ("mixtral", ExpertStacks { wide: false, ..both }), ("granitemoeshared", both)];
+    let stacked = stacked.map(|(name, stacks)| (name, LoraSettings { stacks, ..LORA }));
     for (name, lora) in plain.chain(directed).chain(stacked) {
         let (policy, a) = policy(name);
         let targets = if name == "qwen2" { vec!["v_proj".to_owned(), "down_proj".to_owned()] } else { targets(&a) };
@@ -260,7 +260,7 @@ fn an_adapter_and_a_critic_are_all_that_has_gradients_and_they_equal_the_naive_f
                 _ => Ok(t.clone()),
             }
         });
-        let policy = Policy::new(rlhost::model::Decoder::new(a.clone(), weights.unwrap()));
+        let policy = PolicyModel::new(rlhost::model::Decoder::new(a.clone(), weights.unwrap()));
         let want = naive(&a, policy.weights()).unwrap();
         let (forest, selected) = packed(&texts());
         let pass = policy.forward(&forest, &selected, TEMPERATURE as f32).unwrap();
@@ -275,7 +275,7 @@ fn an_adapter_and_a_critic_are_all_that_has_gradients_and_they_equal_the_naive_f
         let trained: Vec<String> = gradients.named().into_iter().map(|(name, _)| name).collect();
         let maps: usize = (0..a.layers).map(|layer| maps(&a, layer, targets.len())).sum();
         let sparse = a.mixture.as_ref().map_or(0, |mixture| mixture.sparse.iter().filter(|sparse| **sparse).count());
-        let Stacks { wide, down, router } = lora.stacks;
+        let ExpertStacks { wide, down, router } = lora.stacks;
         let stacks = sparse * [wide, down, router].map(usize::from).iter().sum::<usize>();
         assert_eq!(trained.len(), (2 + usize::from(lora.use_dora)) * maps + 2 * stacks + 2, "{trained:?}");
         assert!(trained.iter().all(|name| name.contains(".lora_") || name.starts_with("value_head.")), "{trained:?}");
@@ -291,7 +291,7 @@ fn a_value_model_has_the_naive_forms_values_and_gradients_and_nothing_of_a_polic
     for name in ["llama", "qwen2", "qwen3"].into_iter().chain(FAMILIES) {
         let folder =
             ModelFolder::open(Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/models").join(name)).unwrap();
-        let decoder = folder.value_model_over(folder.trunk().unwrap(), NewHead::Zero).unwrap();
+        let decoder = folder.value_model_over(folder.trunk().unwrap(), ValueHeadInit::Zero).unwrap();
         assert!(decoder.weights().head.is_none(), "{name} has an output matrix");
         // Positions beyond the fixture's context, as above.
         let a = Architecture { max_positions: 256, tied: true, ..folder.architecture().clone() };
@@ -299,7 +299,7 @@ fn a_value_model_has_the_naive_forms_values_and_gradients_and_nothing_of_a_polic
         let head = weights.value_head.as_mut().unwrap();
         head.bias = None;
         let decoder = rlhost::model::Decoder::new(a.clone(), weights);
-        let model = Policy::new(decoder);
+        let model = PolicyModel::new(decoder);
         let want = naive_of(&a, model.weights(), of_values).unwrap();
         let (forest, selected) = packed(&texts());
         let pass = model.forward_values(&forest, &selected.rows, None, None).unwrap();
@@ -324,7 +324,8 @@ fn of_turns(n: usize) -> (Vec<f32>, Vec<f32>, Vec<f32>) {
 fn gradients_of_episodes_equal_the_naive_form_in_which_replies_have_no_loss() {
     for name in ["llama", "qwen3"] {
         let (policy, a) = policy(name);
-        let policy = Policy::new(rlhost::model::Decoder::new(a.clone(), with_critic(policy.weights().copied().unwrap(), &a)));
+        let policy =
+            PolicyModel::new(rlhost::model::Decoder::new(a.clone(), with_critic(policy.weights().copied().unwrap(), &a)));
         let want = naive_of(&a, policy.weights(), of_turns).unwrap();
         let all = naive(&a, policy.weights()).unwrap();
         let (forest, selected) = packed(&texts());
@@ -359,27 +360,27 @@ fn running_layers_again_on_the_way_back_changes_no_bit() {
 }
 
 /// Copies the gradients of each part that a backward pass leaves.
-struct Leaving<'a> {
+struct PartGradientRecorder<'a> {
     weights: &'a Weights,
     gradients: &'a Gradients,
-    seen: RefCell<Vec<(Part, Vec<Vec<f32>>)>>,
+    seen: RefCell<Vec<(ModelPart, Vec<Vec<f32>>)>>,
 }
 
-impl Leaving<'_> {
-    fn of(&self, part: Part) -> Vec<Vec<f32>> {
+impl PartGradientRecorder<'_> {
+    fn part_gradients(&self, part: ModelPart) -> Vec<Vec<f32>> {
         let own = self.gradients.named().into_iter().filter(|(name, _)| self.weights.part_of(name) == part);
         own.map(|(_, t)| ops::to_vec(t).unwrap()).collect()
     }
 }
 
-impl Watch for Leaving<'_> {
-    fn enter(&self, _direction: Direction, _part: Part) -> rlhost::model::Result<()> {
+impl PassObserver for PartGradientRecorder<'_> {
+    fn enter(&self, _direction: PassDirection, _part: ModelPart) -> rlhost::model::Result<()> {
         Ok(())
     }
 
-    fn leave(&self, direction: Direction, part: Part) -> rlhost::model::Result<()> {
-        if direction == Direction::Backward {
-            self.seen.borrow_mut().push((part, self.of(part)));
+    fn leave(&self, direction: PassDirection, part: ModelPart) -> rlhost::model::Result<()> {
+        if direction == PassDirection::Backward {
+            self.seen.borrow_mut().push((part, self.part_gradients(part)));
         }
         Ok(())
     }
@@ -390,12 +391,12 @@ fn a_gradient_changes_no_more_once_its_part_is_left() {
     for name in ["llama", "qwen2", "qwen3"].into_iter().chain(FAMILIES) {
         let (policy, a) = policy(name);
         let weights = with_critic(policy.weights().copied().unwrap(), &a);
-        let policy = Policy::new(rlhost::model::Decoder::new(a, weights));
+        let policy = PolicyModel::new(rlhost::model::Decoder::new(a, weights));
         let (forest, selected) = packed(&texts());
         let (c, e, v) = coefficients(selected.len());
         let gradients = policy.zero_gradients().unwrap();
-        let leaving = Leaving { weights: policy.weights(), gradients: &gradients, seen: RefCell::default() };
-        let learning = Learning { key: Some(1), by_logp: true, watch: Some(&leaving) };
+        let leaving = PartGradientRecorder { weights: policy.weights(), gradients: &gradients, seen: RefCell::default() };
+        let learning = LearningOptions { key: Some(1), by_logp: true, watch: Some(&leaving) };
         policy
             .forward_learning(&forest, &selected, 1.0, learning, None)
             .unwrap()
@@ -403,7 +404,7 @@ fn a_gradient_changes_no_more_once_its_part_is_left() {
             .unwrap();
         let seen = leaving.seen.borrow();
         for (part, values) in &*seen {
-            assert!(*values == leaving.of(*part), "{name}, {part:?}");
+            assert!(*values == leaving.part_gradients(*part), "{name}, {part:?}");
         }
         assert!(seen.is_sorted_by(|(a, _), (b, _)| a > b), "{name}: from the top to the bottom");
         let all = seen.iter().map(|(_, values)| values.len()).sum::<usize>();
@@ -422,7 +423,7 @@ fn the_auxiliary_loss_of_experts_and_its_gradients_equal_the_naive_form() {
             let weights = with_critic(policy.weights().copied().unwrap(), &a);
             let want = naive_with(&a, &weights, coefficients, WEIGHT).unwrap();
             let policy =
-                Policy::new(rlhost::model::Decoder::new(a, weights)).with_aux_loss(true).with_gradient_checkpointing(again);
+                PolicyModel::new(rlhost::model::Decoder::new(a, weights)).with_aux_loss(true).with_gradient_checkpointing(again);
             let (forest, selected) = packed(&texts());
             let pass = policy.forward(&forest, &selected, TEMPERATURE as f32).unwrap();
             assert!(relative(&pass.stats().logp, &want.logp) <= 1e-5, "{name}: log-probabilities");
@@ -430,7 +431,7 @@ fn the_auxiliary_loss_of_experts_and_its_gradients_equal_the_naive_form() {
             assert!((got - aux).abs() <= 1e-5 * aux, "{name}: {got}, and {aux} in the naive form");
             let gradients = policy.zero_gradients().unwrap();
             let (c, e, v) = coefficients(selected.len());
-            pass.weighing_aux_loss(WEIGHT)
+            pass.with_aux_loss_weight(WEIGHT)
                 .backward(
                     Derivatives { logp: Some(&c), entropy: Some(&e), values: Some(&v), ..Derivatives::default() },
                     &gradients,

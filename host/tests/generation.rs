@@ -1,20 +1,20 @@
 //! Generation is the same on any number of threads, whether these share products or sequences.
 
 use candle_core::{Device, Tensor};
-use rlhost::model::{Architecture, Decoder, Frozen, Selected, Weights};
+use rlhost::model::{Architecture, Decoder, FrozenModel, SelectedPredictions, Weights};
 use rlhost::ops::Forest;
-use rlhost::ops::sampler::Sampling;
-use rlhost::rollout::{Ended, Follow, Generator, Next, Request, Rollout};
+use rlhost::ops::sampler::Sampler;
+use rlhost::rollout::{EndedTurn, Generator, PromptRequest, ReplyProvider, Rollout, TurnReply};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 #[path = "shared/replies.rs"]
 mod replies;
 
-use replies::Replies;
+use replies::TestReplies;
 
 /// A model whose products are large enough to be shared, with heads of which there is no even number.
-fn model() -> Frozen {
+fn model() -> FrozenModel {
     let config = r#"{"model_type": "qwen2", "hidden_size": 192, "num_hidden_layers": 2, "num_attention_heads": 6,
         "num_key_value_heads": 3, "intermediate_size": 500, "vocab_size": 1111, "max_position_embeddings": 256}"#;
     let architecture = Architecture::parse(config).unwrap();
@@ -26,11 +26,11 @@ fn model() -> Frozen {
         Ok(Tensor::from_vec(values, shape, &Device::Cpu)?)
     };
     let weights = Weights::build(&architecture, scattered).unwrap();
-    Frozen::new(Decoder::new(architecture, weights))
+    FrozenModel::new(Decoder::new(architecture, weights))
 }
 
 /// Three prompts' completions, so many of each, on so many threads.
-fn generate(model: &Frozen, samples: usize, max_num_seqs: usize, threads: usize) -> Vec<Rollout> {
+fn generate(model: &FrozenModel, samples: usize, max_num_seqs: usize, threads: usize) -> Vec<Rollout> {
     generate_with(model, samples, max_num_seqs, threads, None)
 }
 
@@ -39,41 +39,42 @@ fn prompt(i: usize) -> Vec<u32> {
 }
 
 fn generate_with(
-    model: &Frozen,
+    model: &FrozenModel,
     samples: usize,
     max_num_seqs: usize,
     threads: usize,
-    follow: Option<&dyn Follow>,
+    follow: Option<&dyn ReplyProvider>,
 ) -> Vec<Rollout> {
     generate_telling(model, samples, max_num_seqs, threads, follow, &AtomicUsize::new(0))
 }
 
 /// Counts the sampled tokens.
 fn generate_telling(
-    model: &Frozen,
+    model: &FrozenModel,
     samples: usize,
     max_num_seqs: usize,
     threads: usize,
-    follow: Option<&dyn Follow>,
+    follow: Option<&dyn ReplyProvider>,
     sampled: &AtomicUsize,
 ) -> Vec<Rollout> {
     let generator = Generator {
         model: &model.decoding().unwrap(),
-        sampling: Sampling { top_p: 0.9, ..Sampling::default() },
+        sampling: Sampler { top_p: 0.9, ..Sampler::default() },
         logp_temperature: 1.0,
         keep_support: false,
         max_new_tokens: 24,
         max_num_seqs,
         seed: 3,
         generation: 1,
-        ends: &[7, 8, 9, 10],
+        end_tokens: &[7, 8, 9, 10],
         stops: &|tokens| {
             sampled.fetch_add(1, Ordering::Relaxed);
             tokens.len() > 5 && tokens[tokens.len() - 1] % 16 == 0
         },
-        follow,
+        reply_provider: follow,
     };
-    let requests: Vec<Request> = (0..3).map(|i| Request { tokens: prompt(i), row: i as u64, first: 0, samples }).collect();
+    let requests: Vec<PromptRequest> =
+        (0..3).map(|i| PromptRequest { tokens: prompt(i), row: i as u64, first: 0, samples }).collect();
     let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
     pool.install(|| generator.run(&requests).unwrap())
 }
@@ -107,11 +108,11 @@ fn many_sequences_are_the_same_but_for_rounding_and_to_the_bit_at_one_number_of_
 #[test]
 fn episodes_are_what_a_pass_over_their_tokens_says_and_keep_the_tokens_of_turns_and_replies() {
     let model = model();
-    let replies = Replies::up_to(usize::MAX, 1111);
+    let replies = TestReplies::new(usize::MAX, 1111);
     let rollouts = generate_with(&model, 4, 64, 1, Some(&replies));
     assert!(rollouts.iter().any(|r| r.replies.len() > 2) && rollouts.iter().any(|r| r.finished));
     for r in &rollouts {
-        let (mut forest, mut selected) = (Forest::new(), Selected::default());
+        let (mut forest, mut selected) = (Forest::new(), SelectedPredictions::default());
         let asked = forest.push(&prompt(r.prompt), None);
         let said = forest.push(&r.tokens, Some(asked));
         selected.push_segment(&forest, said);
@@ -136,11 +137,11 @@ fn episodes_are_what_a_pass_over_their_tokens_says_and_keep_the_tokens_of_turns_
 #[test]
 fn episodes_do_not_depend_on_who_waits_beside_them() {
     let model = model();
-    let replies = Replies::up_to(usize::MAX, 1111);
+    let replies = TestReplies::new(usize::MAX, 1111);
     let alone = generate_with(&model, 4, 64, 1, Some(&replies));
     assert!(replies.most_together.load(Ordering::Relaxed) > 0);
     for (places, threads) in [(1, 1), (3, 1), (64, 2), (2, 3)] {
-        let other = generate_with(&model, 4, places, threads, Some(&Replies::up_to(usize::MAX, 1111)));
+        let other = generate_with(&model, 4, places, threads, Some(&TestReplies::new(usize::MAX, 1111)));
         for (a, b) in alone.iter().zip(&other) {
             let apart = a.logp.iter().zip(&b.logp).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
             let same = (&a.tokens, &a.replies, a.finished) == (&b.tokens, &b.replies, b.finished);
@@ -152,7 +153,7 @@ fn episodes_do_not_depend_on_who_waits_beside_them() {
             );
         }
         assert_eq!(
-            generate_with(&model, 4, places, threads, Some(&Replies::up_to(usize::MAX, 1111))),
+            generate_with(&model, 4, places, threads, Some(&TestReplies::new(usize::MAX, 1111))),
             other,
             "to the bit, again"
         );
@@ -161,14 +162,14 @@ fn episodes_do_not_depend_on_who_waits_beside_them() {
 
 /// Answers late, until other sequences have gone on during a call. On a busy machine a call may begin after all others have done what
 /// they can without its answer, so it does not wait for them forever.
-struct Late<'a> {
-    replies: Replies,
+struct LateReplies<'a> {
+    replies: TestReplies,
     sampled: &'a AtomicUsize,
     overtaken: AtomicBool,
 }
 
-impl Follow for Late<'_> {
-    fn follow(&self, ended: &[Ended<'_>]) -> Vec<Next> {
+impl ReplyProvider for LateReplies<'_> {
+    fn next_turns(&self, ended: &[EndedTurn<'_>]) -> Vec<TurnReply> {
         let (before, begun) = (self.sampled.load(Ordering::Relaxed), Instant::now());
         while !self.overtaken.load(Ordering::Relaxed) && begun.elapsed() < Duration::from_secs(2) {
             if self.sampled.load(Ordering::Relaxed) > before {
@@ -176,15 +177,15 @@ impl Follow for Late<'_> {
             }
             std::thread::sleep(Duration::from_millis(1));
         }
-        self.replies.follow(ended)
+        self.replies.next_turns(ended)
     }
 
     fn instance(&self, request: usize, sample: usize) -> usize {
         self.replies.instance(request, sample)
     }
 
-    fn most_tokens(&self) -> usize {
-        self.replies.most_tokens()
+    fn max_tokens(&self) -> usize {
+        self.replies.max_tokens()
     }
 }
 
@@ -193,21 +194,22 @@ fn others_go_on_while_an_episode_waits_and_nothing_else_changes() {
     let model = model();
     for threads in [1, 2] {
         let sampled = AtomicUsize::new(0);
-        let late = Late { replies: Replies::up_to(usize::MAX, 1111), sampled: &sampled, overtaken: AtomicBool::new(false) };
+        let late =
+            LateReplies { replies: TestReplies::new(usize::MAX, 1111), sampled: &sampled, overtaken: AtomicBool::new(false) };
         let slow = generate_telling(&model, 4, 64, threads, Some(&late), &sampled);
         assert!(late.overtaken.load(Ordering::Relaxed), "nobody went on while an episode waited");
-        assert_eq!(generate_with(&model, 4, 64, threads, Some(&Replies::up_to(usize::MAX, 1111))), slow);
+        assert_eq!(generate_with(&model, 4, 64, threads, Some(&TestReplies::new(usize::MAX, 1111))), slow);
     }
 }
 
 #[test]
 fn episodes_end_at_their_limit_of_tokens_and_at_the_context() {
     let model = model();
-    for r in generate_with(&model, 6, 64, 1, Some(&Replies::up_to(30, 1111))) {
+    for r in generate_with(&model, 6, 64, 1, Some(&TestReplies::new(30, 1111))) {
         assert!(r.tokens.len() <= 30 && r.sampled() > 0, "{} tokens", r.tokens.len());
         assert!(r.replies.iter().all(|(_, end)| *end < r.tokens.len()));
     }
-    for r in generate_with(&model, 6, 64, 1, Some(&Replies::up_to(usize::MAX, 1111))) {
+    for r in generate_with(&model, 6, 64, 1, Some(&TestReplies::new(usize::MAX, 1111))) {
         assert!(prompt(r.prompt).len() + r.tokens.len() <= 256);
     }
 }

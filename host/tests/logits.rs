@@ -6,7 +6,7 @@ mod families;
 
 use candle_core::{DType, Device, Tensor};
 use families::FAMILIES;
-use rlhost::model::{Decode, Dtype, Frozen, ModelFolder, export};
+use rlhost::model::{DecodeBatch, FrozenModel, ModelFolder, WeightDtype, export};
 use rlhost::ops::Forest;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -41,12 +41,12 @@ fn reference(name: &str) -> (Vec<Vec<u32>>, Vec<Vec<f32>>) {
     (ids.into_iter().map(|row| row.into_iter().map(|id| id as u32).collect()).collect(), rows)
 }
 
-fn model(name: &str) -> Frozen {
-    Frozen::new(ModelFolder::open(folder(name)).unwrap().decoder().unwrap())
+fn model(name: &str) -> FrozenModel {
+    FrozenModel::new(ModelFolder::open(folder(name)).unwrap().decoder().unwrap())
 }
 
 /// The logits of all tokens of packed texts.
-fn logits(model: &Frozen, texts: &[Vec<u32>]) -> Tensor {
+fn logits(model: &FrozenModel, texts: &[Vec<u32>]) -> Tensor {
     let mut forest = Forest::new();
     for text in texts {
         forest.push(text, None);
@@ -85,7 +85,7 @@ fn decoding_token_by_token_after_a_shared_prompt_gives_the_same() {
         let (mut first, mut second) = (model.empty_cache(64), model.empty_cache(64));
         for at in split..text.len() {
             let mut own = [&mut first, &mut second];
-            let step = Decode {
+            let step = DecodeBatch {
                 tokens: &[text[at], (text[at] + 1) % vocab as u32],
                 positions: &[at as u32, at as u32],
                 counts: &[1, 1],
@@ -103,12 +103,12 @@ fn decoding_token_by_token_after_a_shared_prompt_gives_the_same() {
 #[test]
 fn packed_experts_are_written_unpacked() {
     let (packed, to) = (ModelFolder::open(folder("gpt_oss_mxfp4")).unwrap(), tempfile::tempdir().unwrap());
-    export(&packed, to.path(), Dtype::Bf16).unwrap();
+    export(&packed, to.path(), WeightDtype::Bf16).unwrap();
     let config = std::fs::read_to_string(to.path().join("config.json")).unwrap();
     assert!(!config.contains("quantization"), "{config}");
     let (texts, want) = reference("gpt_oss_mxfp4");
     let unpacked = ModelFolder::open(to.path()).unwrap();
-    let got = logits(&Frozen::new(unpacked.decoder().unwrap()), &texts[..1]);
+    let got = logits(&FrozenModel::new(unpacked.decoder().unwrap()), &texts[..1]);
     // All numbers of MXFP4 are ones of bf16.
     assert!(greatest_difference(&got, &want[0]) <= TOLERANCE);
     let tensors = |path: &Path| candle_core::safetensors::load(path.join("model.safetensors"), &Device::Cpu).unwrap();
@@ -175,10 +175,10 @@ fn experts_are_read_under_all_their_names_and_written_as_transformers_writes_the
         ("gpt2", respelt("gpt2", |all| renamed(all, &[["transformer.", ""]]))),
     ] {
         let (other, (texts, want)) = (ModelFolder::open(spelt.path()).unwrap(), reference(name));
-        let got = logits(&Frozen::new(other.decoder().unwrap()), &texts[..1]);
+        let got = logits(&FrozenModel::new(other.decoder().unwrap()), &texts[..1]);
         assert!(greatest_difference(&got, &want[0]) <= TOLERANCE, "{name}");
         let to = tempfile::tempdir().unwrap();
-        export(&other, to.path(), Dtype::F32).unwrap();
+        export(&other, to.path(), WeightDtype::F32).unwrap();
         let load = |file: PathBuf| candle_core::safetensors::load(file, &Device::Cpu).unwrap();
         let (own, mut want) = (load(to.path().join("model.safetensors")), load(folder(name).join("model.safetensors")));
         for (tensor, t) in own {
@@ -214,7 +214,7 @@ fn a_missing_expert_is_named_as_the_files_have_it() {
 #[test]
 fn the_text_part_of_a_model_that_sees_images_becomes_a_model_of_its_own() {
     let (whole, to) = (ModelFolder::open(folder("gemma3_vision")).unwrap(), tempfile::tempdir().unwrap());
-    export(&whole, to.path(), Dtype::F32).unwrap();
+    export(&whole, to.path(), WeightDtype::F32).unwrap();
     let alone = ModelFolder::open(to.path()).unwrap();
     assert!(whole.architecture().text_part && !alone.architecture().text_part);
     assert_eq!(alone.architecture().windows, whole.architecture().windows);
@@ -222,7 +222,7 @@ fn the_text_part_of_a_model_that_sees_images_becomes_a_model_of_its_own() {
         candle_core::safetensors::load(to.path().join("model.safetensors"), &Device::Cpu).unwrap().into_keys().collect();
     assert!(names.iter().all(|name| name.starts_with("model.") && !name.contains("language_model")), "{names:?}");
     let (texts, want) = reference("gemma3_vision");
-    let got = logits(&Frozen::new(alone.decoder().unwrap()), &texts[..1]);
+    let got = logits(&FrozenModel::new(alone.decoder().unwrap()), &texts[..1]);
     assert!(greatest_difference(&got, &want[0]) <= TOLERANCE);
 }
 
@@ -242,6 +242,6 @@ fn the_text_part_of_a_multimodal_qwen_3_5_is_read_without_its_images_and_further
     std::fs::write(&path, whole.to_string()).unwrap();
     let (folder, (texts, want)) = (ModelFolder::open(spelt.path()).unwrap(), reference("qwen3_5"));
     assert!(folder.architecture().text_part);
-    let got = logits(&Frozen::new(folder.decoder().unwrap()), &texts[..1]);
+    let got = logits(&FrozenModel::new(folder.decoder().unwrap()), &texts[..1]);
     assert!(greatest_difference(&got, &want[0]) <= TOLERANCE);
 }

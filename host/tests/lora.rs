@@ -6,14 +6,17 @@ mod packed;
 
 use candle_core::{DType, Device, Tensor};
 use packed::packed;
-use rlhost::config::Rule;
-use rlhost::model::{Decode, Decoder, Derivatives, Frozen, Lora, ModelFolder, Policy, Selected, Weights, merge, save};
-use rlhost::ops::dropout::Mask;
+use rlhost::config::OptimizerRule;
+use rlhost::model::{
+    DecodeBatch, Decoder, Derivatives, FrozenModel, LoraSettings, ModelFolder, PolicyModel, SelectedPredictions, Weights, merge,
+    save,
+};
+use rlhost::ops::dropout::DropoutMask;
 use rlhost::ops::{self, Forest};
-use rlhost::optim::{Optimizer, Settings};
+use rlhost::optim::{Optimizer, OptimizerSettings};
 use std::path::Path;
 
-const LORA: Lora = Lora::new(4, 8.0);
+const LORA: LoraSettings = LoraSettings::new(4, 8.0);
 
 fn folder(name: &str) -> ModelFolder {
     ModelFolder::open(Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/models").join(name)).unwrap()
@@ -23,11 +26,11 @@ fn targets() -> Vec<String> {
     ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"].map(String::from).into()
 }
 
-fn forest() -> (Forest, Selected) {
+fn forest() -> (Forest, SelectedPredictions) {
     packed(&[(vec![5, 9, 2, 41, 7], vec![vec![3, 1, 8, 20], vec![60, 11]])])
 }
 
-fn logits(model: &Frozen) -> Vec<f32> {
+fn logits(model: &FrozenModel) -> Vec<f32> {
     let (forest, _) = forest();
     ops::to_vec(&model.logits(&forest, &(0..forest.len()).collect::<Vec<_>>()).unwrap()).unwrap()
 }
@@ -41,22 +44,29 @@ fn greatest_difference(a: &[f32], b: &[f32]) -> f32 {
     a.iter().zip(b).map(|(x, y)| (x - y).abs()).fold(0.0, f32::max)
 }
 
-const DORA: Lora = Lora { use_dora: true, ..LORA };
+const DORA: LoraSettings = LoraSettings { use_dora: true, ..LORA };
 
 /// A policy whose adapter some updates have changed.
-fn trained(base: &Decoder) -> Policy {
+fn trained(base: &Decoder) -> PolicyModel {
     trained_as(LORA, base)
 }
 
-fn trained_as(lora: Lora, base: &Decoder) -> Policy {
-    let policy = Policy::new(base.clone().with_new_adapter(lora, &targets(), 3).unwrap());
-    let settings = Settings { rule: Rule::AdamW, beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.1, max_grad_norm: 1.0 };
+fn trained_as(lora: LoraSettings, base: &Decoder) -> PolicyModel {
+    let policy = PolicyModel::new(base.clone().with_new_adapter(lora, &targets(), 3).unwrap());
+    let settings = OptimizerSettings {
+        rule: OptimizerRule::AdamW,
+        beta1: 0.9,
+        beta2: 0.999,
+        eps: 1e-8,
+        weight_decay: 0.1,
+        max_grad_norm: 1.0,
+    };
     let mut optimizer = Optimizer::new(settings, &policy.weights().trained()).unwrap();
     for _ in 0..4 {
         let (forest, selected) = forest();
         let gradients = policy.zero_gradients().unwrap();
         let d_logp: Vec<f32> = (0..selected.len()).map(|i| (i as f32 * 0.8).cos()).collect();
-        policy.forward(&forest, &selected, 1.0).unwrap().backward(Derivatives::of_logp(&d_logp), &gradients).unwrap();
+        policy.forward(&forest, &selected, 1.0).unwrap().backward(Derivatives::from_logp(&d_logp), &gradients).unwrap();
         optimizer.step(&policy.parameters(&gradients), 0.01).unwrap();
     }
     let parts = if lora.use_dora { 3 } else { 2 };
@@ -68,18 +78,19 @@ fn trained_as(lora: Lora, base: &Decoder) -> Policy {
 fn a_new_adapter_changes_no_bit_of_the_logits() {
     for name in ["llama_biased", "qwen2", "qwen3"] {
         let base = folder(name).decoder().unwrap();
-        let adapted = Frozen::new(base.clone().with_new_adapter(LORA, &targets(), 3).unwrap());
-        assert!(logits(&adapted) == logits(&Frozen::new(base.clone())), "{name}");
+        let adapted = FrozenModel::new(base.clone().with_new_adapter(LORA, &targets(), 3).unwrap());
+        assert!(logits(&adapted) == logits(&FrozenModel::new(base.clone())), "{name}");
         // Magnitudes are the lengths that they replace.
-        let directed = Frozen::new(base.clone().with_new_adapter(DORA, &targets(), 3).unwrap());
-        assert!(logits(&directed) == logits(&Frozen::new(base)), "{name}");
+        let directed = FrozenModel::new(base.clone().with_new_adapter(DORA, &targets(), 3).unwrap());
+        assert!(logits(&directed) == logits(&FrozenModel::new(base)), "{name}");
     }
 }
 
 #[test]
 fn a_new_adapter_is_drawn_as_peft_draws_it_and_the_same_from_the_same_seed() {
     let base = folder("llama").decoder().unwrap();
-    let weights = |seed| base.clone().with_new_adapter(Lora { r: 64, ..LORA }, &targets(), seed).unwrap().weights().clone();
+    let weights =
+        |seed| base.clone().with_new_adapter(LoraSettings { r: 64, ..LORA }, &targets(), seed).unwrap().weights().clone();
     assert_eq!(bits(&weights(3)), bits(&weights(3)));
     assert_ne!(bits(&weights(3)), bits(&weights(4)));
     for (name, values) in bits(&weights(3)).into_iter().filter(|(name, _)| name.contains("lora_A")) {
@@ -95,11 +106,11 @@ fn a_new_adapter_is_drawn_as_peft_draws_it_and_the_same_from_the_same_seed() {
 #[test]
 fn training_an_adapter_changes_no_bit_of_the_base_whose_storage_the_reference_has() {
     let base = folder("qwen3").decoder().unwrap();
-    let before = (bits(base.weights()), logits(&Frozen::new(base.clone())));
+    let before = (bits(base.weights()), logits(&FrozenModel::new(base.clone())));
     let policy = trained(&base);
     assert_eq!(bits(&policy.weights().without_adapter()), before.0);
     assert!(greatest_difference(&logits(&policy.frozen()), &before.1) > 0.01, "the adapter has learned nothing");
-    assert!(logits(&Frozen::new(base.clone())) == before.1);
+    assert!(logits(&FrozenModel::new(base.clone())) == before.1);
 
     // Whoever has one storage sees what is written into it.
     ops::fill_zero(&base.weights().norm.weight).unwrap();
@@ -124,7 +135,7 @@ fn merged_weights_and_generation_give_the_logits_of_base_and_adapter() {
         let base = folder(name).decoder().unwrap();
         let policy = trained_as(lora, &base);
         let want = logits(&policy.frozen());
-        let merged = Frozen::new(Decoder::new(folder(name).architecture().clone(), policy.weights().merged().unwrap()));
+        let merged = FrozenModel::new(Decoder::new(folder(name).architecture().clone(), policy.weights().merged().unwrap()));
         assert!(merged.weights().lora.is_none());
         let difference = greatest_difference(&logits(&merged), &want);
         assert!(difference <= 1e-5, "{name}: {difference}");
@@ -137,7 +148,7 @@ fn merged_weights_and_generation_give_the_logits_of_base_and_adapter() {
         let (caches, _) = decoding.prefill(&prompt).unwrap();
         let mut own = decoding.empty_cache(16);
         for at in 5..9 {
-            let step = Decode {
+            let step = DecodeBatch {
                 tokens: &forest.tokens()[at..=at],
                 positions: &[at as u32],
                 counts: &[1],
@@ -170,7 +181,7 @@ fn an_adapters_folder_gives_the_same_adapter_back_and_can_be_merged() {
     merge(&opened, &whole).unwrap();
     let merged = ModelFolder::open(&whole).unwrap();
     assert!(merged.lora().is_none());
-    let difference = greatest_difference(&logits(&Frozen::new(merged.decoder().unwrap())), &logits(&policy.frozen()));
+    let difference = greatest_difference(&logits(&FrozenModel::new(merged.decoder().unwrap())), &logits(&policy.frozen()));
     assert!(difference <= 1e-5, "{difference}");
 
     // A part that no linear layer here has, and a part of the wrong rank, are named.
@@ -206,11 +217,11 @@ fn magnitudes_are_in_the_folder_and_in_the_merged_model() {
     let opened = ModelFolder::open(&adapter).unwrap();
     assert_eq!(opened.lora(), Some(DORA));
     assert_eq!(bits(opened.decoder().unwrap().weights()), bits(policy.weights()));
-    let plain = logits(&Frozen::new(base.decoder().unwrap().with_new_adapter(DORA, &targets(), 3).unwrap()));
+    let plain = logits(&FrozenModel::new(base.decoder().unwrap().with_new_adapter(DORA, &targets(), 3).unwrap()));
     assert!(greatest_difference(&logits(&policy.frozen()), &plain) > 0.01, "the adapter has learned nothing");
     merge(&opened, &whole).unwrap();
     let merged = ModelFolder::open(&whole).unwrap();
-    let difference = greatest_difference(&logits(&Frozen::new(merged.decoder().unwrap())), &logits(&policy.frozen()));
+    let difference = greatest_difference(&logits(&FrozenModel::new(merged.decoder().unwrap())), &logits(&policy.frozen()));
     assert!(difference <= 1e-5, "{difference}");
 
     // The merged weight of a row has the length that its magnitude says.
@@ -239,17 +250,17 @@ fn magnitudes_are_in_the_folder_and_in_the_merged_model() {
 }
 
 /// The weighted sum of log-probabilities whose gradient [`d_logp`] is, with dropout.
-fn dropped_loss(policy: &Policy, key: u64) -> f64 {
+fn dropped_loss(policy: &PolicyModel, key: u64) -> f64 {
     let (forest, selected) = forest();
     let pass = policy.forward_learning(&forest, &selected, 1.0, key, None).unwrap();
     pass.stats().logp.iter().zip(d_logp(selected.len())).map(|(logp, d)| f64::from(*logp) * f64::from(d)).sum()
 }
 
-fn dropped_gradients(policy: &Policy) -> Vec<(String, Vec<f32>)> {
+fn dropped_gradients(policy: &PolicyModel) -> Vec<(String, Vec<f32>)> {
     let (forest, selected) = forest();
     let gradients = policy.zero_gradients().unwrap();
     let pass = policy.forward_learning(&forest, &selected, 1.0, 5, None).unwrap();
-    pass.backward(Derivatives::of_logp(&d_logp(selected.len())), &gradients).unwrap();
+    pass.backward(Derivatives::from_logp(&d_logp(selected.len())), &gradients).unwrap();
     gradients.named().into_iter().map(|(name, t)| (name, ops::to_vec(t).unwrap())).collect()
 }
 
@@ -293,7 +304,7 @@ fn the_right_share_is_dropped_independently_by_key_row_and_feature_and_the_mean_
     forest.push(&(0..400).collect::<Vec<u32>>(), None);
     let texts = forest.texts();
     let ones = Tensor::ones((400, 101), DType::F32, &Device::Cpu).unwrap();
-    let of = |key: u64, p: f64| ops::to_vec(&Mask { rows: &texts, key, p }.apply(&ones).unwrap()).unwrap();
+    let of = |key: u64, p: f64| ops::to_vec(&DropoutMask { rows: &texts, key, p }.apply(&ones).unwrap()).unwrap();
     for p in [0.05, 0.5] {
         let (a, b) = (of(1, p), of(2, p));
         let n = a.len() as f64;

@@ -5,9 +5,9 @@ mod packed;
 
 use candle_core::{DType, Device, Tensor};
 use packed::packed;
-use rlhost::model::{Decoder, Derivatives, ModelFolder, Policy, Selected};
+use rlhost::model::{Decoder, Derivatives, ModelFolder, PolicyModel, SelectedPredictions};
 use rlhost::ops::dropout::mixed_bits;
-use rlhost::ops::noise::Noise;
+use rlhost::ops::noise::UniformNoise;
 use rlhost::ops::{self, Forest};
 use std::path::Path;
 
@@ -15,7 +15,7 @@ const KEY: u64 = 5;
 const ALPHA: f64 = 5.0;
 
 /// Texts in which no token occurs twice, so that a place's noise can be that of its token's embedding.
-fn forest() -> (Forest, Selected) {
+fn forest() -> (Forest, SelectedPredictions) {
     packed(&[(vec![5, 9, 2, 41, 7], vec![vec![3, 1, 8, 20], vec![60, 11]]), (vec![12], vec![vec![13, 14, 15]])])
 }
 
@@ -23,15 +23,15 @@ fn forest() -> (Forest, Selected) {
 const LENGTHS: [usize; 15] = [9, 9, 9, 9, 9, 9, 9, 9, 9, 7, 7, 4, 4, 4, 4];
 
 /// A policy whose embeddings are multiplied after the noise was added, as transformers does it for Granite.
-fn policy(name: &str) -> Policy {
+fn policy(name: &str) -> PolicyModel {
     let folder = ModelFolder::open(Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/models").join(name)).unwrap();
     let mut architecture = folder.architecture().clone();
     architecture.factors.embedding = 3.0;
-    Policy::new(Decoder::new(architecture, folder.decoder().unwrap().weights().clone()))
+    PolicyModel::new(Decoder::new(architecture, folder.decoder().unwrap().weights().clone()))
 }
 
 /// Log-probabilities, and the gradient of a weighted sum of them.
-fn learned(policy: &Policy, key: Option<u64>) -> (Vec<f32>, Vec<(String, Vec<f32>)>) {
+fn learned(policy: &PolicyModel, key: Option<u64>) -> (Vec<f32>, Vec<(String, Vec<f32>)>) {
     let (forest, selected) = forest();
     let d_logp: Vec<f32> = (0..selected.len()).map(|i| (i as f32 * 0.8).cos()).collect();
     let gradients = policy.zero_gradients().unwrap();
@@ -40,7 +40,7 @@ fn learned(policy: &Policy, key: Option<u64>) -> (Vec<f32>, Vec<(String, Vec<f32
         None => policy.forward(&forest, &selected, 1.0).unwrap(),
     };
     let logp = pass.stats().logp.clone();
-    pass.backward(Derivatives::of_logp(&d_logp), &gradients).unwrap();
+    pass.backward(Derivatives::from_logp(&d_logp), &gradients).unwrap();
     (logp, gradients.named().into_iter().map(|(name, t)| (name, ops::to_vec(t).unwrap())).collect())
 }
 
@@ -63,7 +63,7 @@ fn a_pass_with_noise_is_one_over_embeddings_that_it_has_moved() {
         let bounds = LENGTHS.map(|length| (ALPHA / (length as f64 * width as f64).sqrt()) as f32);
         let noise = Tensor::zeros((forest.len(), width), DType::F32, &Device::Cpu).unwrap();
         let key = mixed_bits(KEY ^ mixed_bits(u64::MAX));
-        Noise { rows: &forest.texts(), bounds: &bounds, key }.add_to(&noise).unwrap();
+        UniformNoise { rows: &forest.texts(), bounds: &bounds, key }.add_to(&noise).unwrap();
         let noise = ops::to_vec(&noise).unwrap();
 
         let moved = policy(name);

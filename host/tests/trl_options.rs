@@ -1,7 +1,7 @@
 //! Every option of TRL is a key, another name of one, a setting of an algorithm, or explained; the guide has the tables.
 
-use rlhost::config::{self, Limits, Treatment};
-use rlhost::plugin::{Engine, Source, settings_of};
+use rlhost::config::{self, OptionTreatment, PluginLimits};
+use rlhost::plugin::{PluginEngine, PluginSource, settings_of};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -45,10 +45,10 @@ fn options(data: &Value) -> BTreeMap<String, BTreeSet<String>> {
 
 /// The settings of each algorithm.
 fn settings(algorithms: &BTreeSet<String>) -> BTreeMap<String, BTreeSet<String>> {
-    let engine = Engine::new().unwrap();
+    let engine = PluginEngine::new().unwrap();
     let of = |name: &String| {
         let plugin = if name == "reward" { "reward_model" } else { name };
-        let settings = settings_of(&engine, &Source::open(plugin).unwrap(), &Limits::default()).unwrap();
+        let settings = settings_of(&engine, &PluginSource::open(plugin).unwrap(), &PluginLimits::default()).unwrap();
         let names = settings.into_iter().flat_map(|setting| std::iter::once(setting.name).chain(setting.aliases));
         (name.clone(), names.collect())
     };
@@ -71,20 +71,20 @@ fn treatment(name: &str, of: &BTreeSet<String>, settings: &BTreeMap<String, BTre
     }
     let option = config::foreign_option(name)?;
     Some(match option.treatment {
-        Treatment::NotNeeded => format!("accepted, not needed: {}", option.why),
-        Treatment::AppendedTo(..)
-        | Treatment::Sets(_)
-        | Treatment::Members(_)
-        | Treatment::Switches(..)
-        | Treatment::Server
-        | Treatment::Shards
-        | Treatment::RewardWeights
-        | Treatment::RewardFuncs
-        | Treatment::RewardModel => {
+        OptionTreatment::NotNeeded => format!("accepted, not needed: {}", option.why),
+        OptionTreatment::AppendedTo(..)
+        | OptionTreatment::Sets(_)
+        | OptionTreatment::Members(_)
+        | OptionTreatment::Switches(..)
+        | OptionTreatment::Server
+        | OptionTreatment::Shards
+        | OptionTreatment::RewardWeights
+        | OptionTreatment::RewardFuncs
+        | OptionTreatment::RewardModel => {
             format!("yes: {}", option.why)
         }
-        Treatment::Only([]) => format!("no: {}", option.why),
-        Treatment::Only(values) => format!("only {}: {}", values.join(", "), option.why),
+        OptionTreatment::Only([]) => format!("no: {}", option.why),
+        OptionTreatment::Only(values) => format!("only {}: {}", values.join(", "), option.why),
     })
 }
 
@@ -101,7 +101,7 @@ fn rows(table: &mut String, rows: impl IntoIterator<Item = (String, Option<Strin
         assert!(!empty, "the row of {name} has an empty cell");
         writeln!(table, "| `{name}` |{} {here} |", of.unwrap_or_default()).unwrap();
     }
-    assert!(unknown.is_empty(), "nothing is known of {unknown:?}; add them to host/config/src/foreign.rs");
+    assert!(unknown.is_empty(), "nothing is known of {unknown:?}; add them to host/config/src/foreign_options.rs");
 }
 
 /// The tables of the guide.

@@ -10,7 +10,7 @@ use crate::bindings::contract::plugin::Info;
 use crate::config::Config;
 pub use crate::config::{Defaults, Derivation, DerivedMetric};
 pub use crate::needs::Needs;
-use crate::stateful::State;
+use crate::stateful::PersistentState;
 use crate::{Error, Metric};
 
 /// An algorithm.
@@ -48,7 +48,7 @@ use crate::{Error, Metric};
 ///             loss += term.value;
 ///             d_logp[i] = term.slope() as f32;
 ///         }
-///         Ok(Gradient::new(loss).by("logp", Unit::Token, d_logp))
+///         Ok(Gradient::new(loss).with_derivatives("logp", Unit::Token, d_logp))
 ///     }
 /// }
 ///
@@ -57,8 +57,8 @@ use crate::{Error, Metric};
 /// # use rlhost_plugin_sdk::algorithm::testing::batch;
 /// // One completion of three tokens, of which the last doesn't count.
 /// let mut batch = batch(&[&[3]])
-///     .with(Column::new("logp", Unit::Token, vec![-1.0, -2.0, -9.0]))
-///     .with(Column::new("ref_logp", Unit::Token, vec![-2.0, -2.0, -1.0]));
+///     .with_column(Column::new("logp", Unit::Token, vec![-1.0, -2.0, -9.0]))
+///     .with_column(Column::new("ref_logp", Unit::Token, vec![-2.0, -2.0, -1.0]));
 /// (batch.mask[2], batch.scale.tokens) = (0, 2);
 /// let gradient = Distill.loss(&batch).unwrap();
 /// assert_eq!((gradient.loss, &gradient.derivatives[0].values[..]), (0.5, &[1.0, 0.0, 0.0][..]));
@@ -122,7 +122,7 @@ pub trait Algorithm: Sized + Send + 'static {
 pub trait Stateful {
     /// The state of the algorithm, without its settings. Settings may change when a run is forked or a plugin swapped, so a state must work with
     /// new ones.
-    type State: State;
+    type State: PersistentState;
 
     /// Returns its state, to be read for a snapshot or replaced by one.
     fn state(&mut self) -> &mut Self::State;
@@ -138,7 +138,7 @@ pub trait Observing: Stateful {
 
 /// Returns a metric by name from those that [`Observing::observe`] receives.
 #[must_use]
-pub fn figure(metrics: &[(String, f64)], name: &str) -> Option<f64> {
+pub fn find_metric(metrics: &[(String, f64)], name: &str) -> Option<f64> {
     metrics.iter().find(|(n, _)| n == name).map(|&(_, value)| value)
 }
 
@@ -171,14 +171,14 @@ impl Gradient {
 
     /// Adds the derivatives by the entries of a column.
     #[must_use]
-    pub fn by(mut self, column: &str, unit: Unit, derivatives: Vec<f32>) -> Self {
+    pub fn with_derivatives(mut self, column: &str, unit: Unit, derivatives: Vec<f32>) -> Self {
         self.derivatives.push(Column::new(column, unit, derivatives));
         self
     }
 
     /// Adds metrics.
     #[must_use]
-    pub fn with(mut self, metrics: impl IntoIterator<Item = Metric>) -> Self {
+    pub fn with_metrics(mut self, metrics: impl IntoIterator<Item = Metric>) -> Self {
         self.metrics.extend(metrics);
         self
     }
@@ -186,21 +186,21 @@ impl Gradient {
 
 /// Holds an exported algorithm and its settings.
 #[doc(hidden)]
-pub struct Exported<A: Algorithm> {
+pub struct ConfiguredAlgorithm<A: Algorithm> {
     config: A::Config,
     pub algorithm: A,
 }
 
 #[doc(hidden)]
-pub fn configured<A: Algorithm>(config: &str) -> Result<Exported<A>, Error> {
+pub fn configured<A: Algorithm>(config: &str) -> Result<ConfiguredAlgorithm<A>, Error> {
     let config: A::Config = crate::config::parse(config)?;
-    Ok(Exported { algorithm: A::new(config.clone())?, config })
+    Ok(ConfiguredAlgorithm { algorithm: A::new(config.clone())?, config })
 }
 
 /// What an exported algorithm's crate says of it.
 #[doc(hidden)]
 #[derive(Clone, Copy)]
-pub struct Identity {
+pub struct PluginIdentity {
     pub name: &'static str,
     pub version: &'static str,
     pub stateless: bool,
@@ -208,7 +208,7 @@ pub struct Identity {
 
 #[doc(hidden)]
 #[must_use]
-pub fn described<A: Algorithm>(identity: Identity, exported: Option<&Exported<A>>) -> Info {
+pub fn described<A: Algorithm>(identity: PluginIdentity, exported: Option<&ConfiguredAlgorithm<A>>) -> Info {
     let config = exported.map_or_else(A::Config::default, |e| e.config.clone());
     let hints = serde_json::json!({
         "learning_rate": A::LEARNING_RATE,
@@ -229,7 +229,7 @@ pub fn described<A: Algorithm>(identity: Identity, exported: Option<&Exported<A>
 }
 
 #[doc(hidden)]
-pub fn data<A: Algorithm>(exported: &Exported<A>) -> Data {
+pub fn data<A: Algorithm>(exported: &ConfiguredAlgorithm<A>) -> Data {
     A::data(&exported.config)
 }
 
@@ -242,13 +242,13 @@ macro_rules! algorithm_plugin {
     ($algorithm:ty $(, $more:ident)*) => {
         #[doc(hidden)]
         pub struct __Plugin;
-        static __ALGORITHM: $crate::slot::Slot<$crate::algorithm::Exported<$algorithm>> = $crate::slot::Slot::new();
+        static __ALGORITHM: $crate::slot::ExportSlot<$crate::algorithm::ConfiguredAlgorithm<$algorithm>> = $crate::slot::ExportSlot::new();
 
         impl $crate::bindings::contract::plugin::Guest for __Plugin {
             fn describe() -> $crate::bindings::contract::plugin::Info {
                 let stateless = true $(&& $crate::algorithm_plugin!(@stateless $more))*;
                 let (name, version) = (env!("CARGO_PKG_NAME"), env!("CARGO_PKG_VERSION"));
-                let identity = $crate::algorithm::Identity { name, version, stateless };
+                let identity = $crate::algorithm::PluginIdentity { name, version, stateless };
                 __ALGORITHM.read(|exported| $crate::algorithm::described(identity, exported))
             }
 

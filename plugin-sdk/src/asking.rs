@@ -5,27 +5,27 @@ use crate::reward::{IntoScore, Sample};
 use crate::{Error, Metric};
 
 /// The result for a batch: scores, scores with metrics, or either with an error.
-pub trait IntoScored {
+pub trait IntoBatchScores {
     /// Converts it to the contract's form.
-    fn into_scored(self) -> Result<Scores, Error>;
+    fn into_batch_scores(self) -> Result<Scores, Error>;
 }
 
-impl<T: IntoScore> IntoScored for Vec<T> {
-    fn into_scored(self) -> Result<Scores, Error> {
-        (self, Vec::new()).into_scored()
+impl<T: IntoScore> IntoBatchScores for Vec<T> {
+    fn into_batch_scores(self) -> Result<Scores, Error> {
+        (self, Vec::new()).into_batch_scores()
     }
 }
 
-impl<T: IntoScore> IntoScored for (Vec<T>, Vec<Metric>) {
-    fn into_scored(self) -> Result<Scores, Error> {
+impl<T: IntoScore> IntoBatchScores for (Vec<T>, Vec<Metric>) {
+    fn into_batch_scores(self) -> Result<Scores, Error> {
         let rewards = self.0.into_iter().map(IntoScore::into_score).collect::<Result<_, _>>()?;
         Ok(Scores { rewards, metrics: self.1 })
     }
 }
 
-impl<T: IntoScored> IntoScored for Result<T, Error> {
-    fn into_scored(self) -> Result<Scores, Error> {
-        self.and_then(IntoScored::into_scored)
+impl<T: IntoBatchScores> IntoBatchScores for Result<T, Error> {
+    fn into_batch_scores(self) -> Result<Scores, Error> {
+        self.and_then(IntoBatchScores::into_batch_scores)
     }
 }
 
@@ -88,12 +88,12 @@ macro_rules! asking_reward {
             $c: &$prepared,
             $s: &[$crate::reward::Sample<'_>],
         ) -> ::core::result::Result<$crate::bindings::contract::reward::Scores, $crate::Error> {
-            $crate::asking::IntoScored::into_scored((|| $body)())
+            $crate::asking::IntoBatchScores::into_batch_scores((|| $body)())
         }
 
         #[doc(hidden)]
         pub struct __Plugin;
-        static __PREPARED: $crate::slot::Slot<$prepared> = $crate::slot::Slot::new();
+        static __PREPARED: $crate::slot::ExportSlot<$prepared> = $crate::slot::ExportSlot::new();
 
         impl $crate::bindings::contract::plugin::Guest for __Plugin {
             fn describe() -> $crate::bindings::contract::plugin::Info {

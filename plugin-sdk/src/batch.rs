@@ -73,7 +73,7 @@ impl Batch {
 
     /// Adds a column.
     #[must_use]
-    pub fn with(mut self, column: Column) -> Self {
+    pub fn with_column(mut self, column: Column) -> Self {
         self.columns.push(column);
         self
     }
@@ -197,14 +197,14 @@ impl Column {
 }
 
 /// The tokens that count of some sequences, one after the other: what losses of whole completions see.
-pub(crate) struct Selected {
+pub(crate) struct SelectedTokens {
     /// Where the tokens of each sequence are in columns of the selected tokens.
     pub(crate) offsets: Vec<u32>,
     /// Their places in columns of the batch.
     places: Vec<usize>,
 }
 
-impl Selected {
+impl SelectedTokens {
     pub(crate) fn new(batch: &Batch, sequences: impl IntoIterator<Item = usize>) -> Self {
         let mut selected = Self { offsets: vec![0], places: Vec::new() };
         for sequence in sequences {
@@ -268,9 +268,9 @@ mod tests {
         let turn = |sequence, start, end| Turn { sequence, start, end };
         batch.turns = vec![turn(0, 0, 2), turn(1, 2, 3), turn(1, 3, 5)];
         batch
-            .with(Column::new("logp", Unit::Token, vec![0.0; 6]))
-            .with(Column::sparse("turn_reward/game", Unit::Turn, [Some(1.0), None, Some(0.0)]))
-            .with(Column::new("micro_batch/label", Unit::MicroBatch, vec![1.0; 9]))
+            .with_column(Column::new("logp", Unit::Token, vec![0.0; 6]))
+            .with_column(Column::sparse("turn_reward/game", Unit::Turn, [Some(1.0), None, Some(0.0)]))
+            .with_column(Column::new("micro_batch/label", Unit::MicroBatch, vec![1.0; 9]))
     }
 
     #[test]
@@ -293,7 +293,7 @@ mod tests {
         let mut batch = played();
         batch.columns[0].values = vec![0.0, 1.0, 2.0, 3.0, 4.0, 5.0];
         batch.mask[3] = 0;
-        let selected = Selected::new(&batch, [1, 0]);
+        let selected = SelectedTokens::new(&batch, [1, 0]);
         assert_eq!(selected.offsets, [0, 2, 4]);
         assert_eq!(selected.values(&batch, "logp").unwrap(), [2.0, 4.0, 0.0, 1.0]);
         let mut column = batch.zeros(Unit::Token);
@@ -328,7 +328,7 @@ mod tests {
             breaks(&mut batch);
             assert!(matches!(batch.check(), Err(Error::Input(_))), "{number}");
         }
-        let mut two = played().with(Column::new("micro_batch/mismatched_logp", Unit::MicroBatch, vec![0.0; 8]));
+        let mut two = played().with_column(Column::new("micro_batch/mismatched_logp", Unit::MicroBatch, vec![0.0; 8]));
         assert!(two.check().is_err());
         two.columns[3].values.push(0.0);
         assert!(two.check().is_ok());

@@ -197,8 +197,8 @@ impl<const N: usize> Neg for Dual<N> {
 mod tests {
     use super::*;
 
-    type Function = fn(Dual) -> Dual;
-    type OfTwo = fn(Dual<2>, Dual<2>) -> Dual<2>;
+    type UnaryFunction = fn(Dual) -> Dual;
+    type BinaryFunction = fn(Dual<2>, Dual<2>) -> Dual<2>;
 
     fn close(got: f64, want: f64, what: &str) {
         assert!((got - want).abs() <= 1e-7 * want.abs().max(1.0), "{what}: {got} against {want}");
@@ -206,7 +206,7 @@ mod tests {
 
     #[test]
     fn slopes_follow_finite_differences() {
-        let functions: [(&str, Function); 12] = [
+        let functions: [(&str, UnaryFunction); 12] = [
             ("all", |x| (x - 0.3).exp() * x / (x + 2.0) - x.clamp(-0.5, 0.5) * 3.0 + x.min(0.1).max(-4.0)),
             ("exp", Dual::exp),
             ("ln", |x| (x + 2.0).ln()),
@@ -234,7 +234,7 @@ mod tests {
 
     #[test]
     fn each_variable_has_its_own_slope() {
-        let functions: [(&str, OfTwo); 6] = [
+        let functions: [(&str, BinaryFunction); 6] = [
             ("add and multiply", |x, y| (x + y * 2.0) * (y - 1.0f32)),
             ("divide", |x, y| x / (y + 3.0)),
             ("pair loss", |x, y| -((x - y) * 0.7).log_sigmoid()),

@@ -44,7 +44,7 @@ pub trait Environment: Sized + Send + 'static {
 
 /// An environment that gets all waiting episodes at once, as one that [asks servers](crate::http) has to: a batch of requests is
 /// sent in parallel. Exported by `environment_plugin!(MyType, asking);`. Every [`Environment`] is one.
-pub trait Environments: Sized + Send + 'static {
+pub trait BatchEnvironment: Sized + Send + 'static {
     /// The settings of the environment.
     type Config: Config;
     /// What it knows of one episode.
@@ -72,7 +72,7 @@ pub trait Environments: Sized + Send + 'static {
     fn finish(&self, episodes: Vec<Self::Episode>) -> Vec<Metric>;
 }
 
-impl<E: Environment> Environments for E {
+impl<E: Environment> BatchEnvironment for E {
     type Config = E::Config;
     type Episode = E::Episode;
 
@@ -95,12 +95,12 @@ impl<E: Environment> Environments for E {
 
 /// A configured environment with its open episodes.
 #[doc(hidden)]
-pub struct Table<E: Environments> {
+pub struct ConfiguredEnvironment<E: BatchEnvironment> {
     environment: E,
     episodes: BTreeMap<u64, E::Episode>,
 }
 
-impl<E: Environments> Table<E> {
+impl<E: BatchEnvironment> ConfiguredEnvironment<E> {
     pub fn new(config: E::Config) -> Result<Self, Error> {
         Ok(Self { environment: E::new(config)?, episodes: BTreeMap::new() })
     }
@@ -242,14 +242,14 @@ impl Reply {
 
     /// Gives the turn this reward.
     #[must_use]
-    pub fn rewarded(self, reward: f32) -> Self {
+    pub fn with_reward(self, reward: f32) -> Self {
         Self { reward: Some(reward), ..self }
     }
 }
 
 impl Tool {
     /// Describes a tool whose arguments are an `A`.
-    pub fn of<A: JsonSchema>(name: impl Into<String>, description: impl Into<String>) -> Self {
+    pub fn new<A: JsonSchema>(name: impl Into<String>, description: impl Into<String>) -> Self {
         let mut schema = schemars::schema_for!(A);
         for noise in ["$schema", "title"] {
             schema.remove(noise);
@@ -288,7 +288,7 @@ impl Call {
 }
 
 /// Exports a type that implements [`Environment`](crate::environment::Environment) or, with `asking`,
-/// [`Environments`](crate::environment::Environments). Name, version and description are the crate's.
+/// [`BatchEnvironment`](crate::environment::BatchEnvironment). Name, version and description are the crate's.
 ///
 /// ```
 /// use rlhost_plugin_sdk::environment::{Environment, Message, Opening, Reply, Start, Turn, testing::Play};
@@ -333,7 +333,8 @@ macro_rules! environment_plugin {
     ($environment:ty) => {
         #[doc(hidden)]
         pub struct __Plugin;
-        static __TABLE: $crate::slot::Slot<$crate::environment::Table<$environment>> = $crate::slot::Slot::new();
+        static __TABLE: $crate::slot::ExportSlot<$crate::environment::ConfiguredEnvironment<$environment>> =
+            $crate::slot::ExportSlot::new();
 
         impl $crate::bindings::contract::plugin::Guest for __Plugin {
             fn describe() -> $crate::bindings::contract::plugin::Info {
@@ -341,14 +342,14 @@ macro_rules! environment_plugin {
                     name: env!("CARGO_PKG_NAME").into(),
                     version: env!("CARGO_PKG_VERSION").into(),
                     description: env!("CARGO_PKG_DESCRIPTION").into(),
-                    config_schema: $crate::config::schema::<<$environment as $crate::environment::Environments>::Config>(),
+                    config_schema: $crate::config::schema::<<$environment as $crate::environment::BatchEnvironment>::Config>(),
                     needs: $crate::Needs::DATASET_COLUMNS.names(),
                     stateless: true,
                 }
             }
 
             fn configure(config: ::std::string::String) -> ::core::result::Result<(), $crate::Error> {
-                __TABLE.set($crate::environment::Table::new($crate::config::parse(&config)?)?);
+                __TABLE.set($crate::environment::ConfiguredEnvironment::new($crate::config::parse(&config)?)?);
                 Ok(())
             }
         }

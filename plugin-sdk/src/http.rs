@@ -108,10 +108,10 @@ pub mod testing {
     use super::{Request, Response};
     use std::cell::RefCell;
 
-    type Server = Box<dyn FnMut(&Request) -> Result<Response, String>>;
+    type RequestHandler = Box<dyn FnMut(&Request) -> Result<Response, String>>;
 
     thread_local! {
-        static SERVER: RefCell<Option<Server>> = const { RefCell::new(None) };
+        static SERVER: RefCell<Option<RequestHandler>> = const { RefCell::new(None) };
     }
 
     /// Calls `f`, whose requests `server` answers.

@@ -3,7 +3,7 @@
 
 pub use crate::algorithm::Scale;
 use crate::algorithm::{Algorithm, Data, Source};
-use crate::batch::{Batch, Selected, Unit};
+use crate::batch::{Batch, SelectedTokens, Unit};
 use crate::config::{Config, Defaults};
 use crate::dual::Dual;
 pub use crate::needs::Needs;
@@ -15,7 +15,7 @@ use crate::{Error, Metric, algorithm, columns};
 /// ```
 /// use rlhost_plugin_sdk::config::NoConfig;
 /// use rlhost_plugin_sdk::dual::Dual;
-/// use rlhost_plugin_sdk::labelled::{Examples, Gradient, Labelled, Needs, Total};
+/// use rlhost_plugin_sdk::labelled::{Examples, LabelledGradient, Labelled, Needs, LabelledLossSum};
 /// use rlhost_plugin_sdk::prelude::*;
 ///
 /// /// Raises desirable completions and lowers the others, within bounds.
@@ -33,8 +33,8 @@ use crate::{Error, Metric, algorithm, columns};
 ///         Ok(Self)
 ///     }
 ///
-///     fn loss(&mut self, examples: &Examples) -> Result<Gradient, Error> {
-///         let mut total = Total::new(examples);
+///     fn loss(&mut self, examples: &Examples) -> Result<LabelledGradient, Error> {
+///         let mut total = LabelledLossSum::new(examples);
 ///         for (row, ratio) in examples.log_ratios()?.into_iter().enumerate() {
 ///             let [ratio] = Dual::variables([ratio]);
 ///             let wrong = if examples.labels[row] { -ratio } else { ratio };
@@ -64,13 +64,13 @@ pub trait Labelled: Sized + Send + 'static {
 
     /// Returns one micro-batch's part of the loss, and its derivatives. Divide by `examples.scale`: its `items` are the
     /// completions of the complete step, its `tokens` theirs.
-    fn loss(&mut self, examples: &Examples) -> Result<Gradient, Error>;
+    fn loss(&mut self, examples: &Examples) -> Result<LabelledGradient, Error>;
 }
 
 /// Log-probabilities of mismatched completions, summed over tokens: each prompt with another row's completion. One per row of the
 /// whole micro-batch, of which other calls may get the other rows. They have no gradient.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Mismatched {
+pub struct MismatchedLogps {
     /// Those of the policy, with `Needs::MISMATCHED_LOGP`.
     pub logp: Vec<f32>,
     /// Those of the reference model, with `Needs::MISMATCHED_REF_LOGP`.
@@ -97,14 +97,14 @@ pub struct Examples {
     /// Means over the vocabulary of the raw logits, with `Needs::MEAN_LOGITS`.
     pub mean_logits: Option<Vec<f32>>,
     /// Mismatched completions, with `Needs::MISMATCHED_LOGP | Needs::MISMATCHED_REF_LOGP`.
-    pub mismatched: Option<Mismatched>,
+    pub mismatched: Option<MismatchedLogps>,
     /// Totals of the complete step, to divide by.
     pub scale: Scale,
 }
 
 /// A micro-batch's part of the loss and its derivatives per token.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Gradient {
+pub struct LabelledGradient {
     /// This micro-batch's part of the step's loss.
     pub loss: f64,
     /// Its derivatives by `logp`.
@@ -136,7 +136,7 @@ impl Examples {
     /// If the host sent none, which happens only if `needs` lacks `MISMATCHED_LOGP` or `MISMATCHED_REF_LOGP`.
     pub fn mismatched_log_ratio(&self) -> Result<f64, Error> {
         let missing = || Error::Input("the mismatched completions are missing".into());
-        let Mismatched { logp, ref_logp } = self.mismatched.as_ref().ok_or_else(missing)?;
+        let MismatchedLogps { logp, ref_logp } = self.mismatched.as_ref().ok_or_else(missing)?;
         let sum: f64 = logp.iter().zip(ref_logp).map(|(&logp, &reference)| f64::from(logp) - f64::from(reference)).sum();
         Ok(sum / (logp.len() as f64).max(1.0))
     }
@@ -155,10 +155,10 @@ impl Examples {
     /// # Errors
     /// If it has no log-probabilities or labels.
     pub fn from_batch(batch: &Batch) -> Result<Self, Error> {
-        Self::of_tokens(batch, &Selected::new(batch, 0..batch.entries(Unit::Sequence)))
+        Self::from_tokens(batch, &SelectedTokens::new(batch, 0..batch.entries(Unit::Sequence)))
     }
 
-    fn of_tokens(batch: &Batch, tokens: &Selected) -> Result<Self, Error> {
+    fn from_tokens(batch: &Batch, tokens: &SelectedTokens) -> Result<Self, Error> {
         let of_micro_batch = |name: &str| batch.optional(name, Unit::MicroBatch);
         let all = batch.values(columns::MICRO_BATCH_LABEL, Unit::MicroBatch)?;
         let desirable = all.iter().filter(|&&label| label != 0.0).count();
@@ -172,7 +172,7 @@ impl Examples {
             logp: tokens.values(batch, columns::LOGP)?,
             ref_logp: tokens.optional(batch, columns::REF_LOGP)?,
             mean_logits: tokens.optional(batch, columns::MEAN_LOGITS)?,
-            mismatched: mismatched.map(|(logp, reference)| Mismatched { logp: logp.to_vec(), ref_logp: reference.to_vec() }),
+            mismatched: mismatched.map(|(logp, reference)| MismatchedLogps { logp: logp.to_vec(), ref_logp: reference.to_vec() }),
             scale: batch.scale,
         })
     }
@@ -180,14 +180,14 @@ impl Examples {
 
 /// The loss of a micro-batch and its derivatives with respect to each completion's log-probability.
 #[derive(Clone, Debug)]
-pub struct Total {
+pub struct LabelledLossSum {
     /// The sum of all terms.
     pub loss: f64,
     /// Its derivatives.
     pub by_row: Vec<f64>,
 }
 
-impl Total {
+impl LabelledLossSum {
     /// Starts a sum of no terms.
     #[must_use]
     pub fn new(examples: &Examples) -> Self {
@@ -202,20 +202,20 @@ impl Total {
 
     /// Returns the loss with its derivatives per token.
     #[must_use]
-    pub fn gradient(self, examples: &Examples, metrics: Vec<Metric>) -> Gradient {
+    pub fn gradient(self, examples: &Examples, metrics: Vec<Metric>) -> LabelledGradient {
         let mut d_logp = vec![0.0; examples.logp.len()];
         for (tokens, slope) in rows(&examples.offsets).zip(self.by_row) {
             d_logp[tokens].fill(slope as f32);
         }
-        Gradient { loss: self.loss, d_logp, metrics }
+        LabelledGradient { loss: self.loss, d_logp, metrics }
     }
 }
 
 /// An algorithm for labelled completions as one over columns.
 #[doc(hidden)]
-pub struct OverColumns<L>(L);
+pub struct LabelledAlgorithm<L>(L);
 
-impl<L: Labelled> Algorithm for OverColumns<L> {
+impl<L: Labelled> Algorithm for LabelledAlgorithm<L> {
     type Config = L::Config;
     const DESCRIPTION: &'static str = L::DESCRIPTION;
     const LEARNING_RATE: f64 = L::LEARNING_RATE;
@@ -234,11 +234,11 @@ impl<L: Labelled> Algorithm for OverColumns<L> {
     }
 
     fn loss(&mut self, batch: &Batch) -> Result<algorithm::Gradient, Error> {
-        let tokens = Selected::new(batch, 0..batch.entries(Unit::Sequence));
-        let Gradient { loss, d_logp: by_token, metrics } = self.0.loss(&Examples::of_tokens(batch, &tokens)?)?;
+        let tokens = SelectedTokens::new(batch, 0..batch.entries(Unit::Sequence));
+        let LabelledGradient { loss, d_logp: by_token, metrics } = self.0.loss(&Examples::from_tokens(batch, &tokens)?)?;
         let mut d_logp = batch.zeros(Unit::Token);
         tokens.put(&by_token, &mut d_logp)?;
-        Ok(algorithm::Gradient::new(loss).by(columns::LOGP, Unit::Token, d_logp).with(metrics))
+        Ok(algorithm::Gradient::new(loss).with_derivatives(columns::LOGP, Unit::Token, d_logp).with_metrics(metrics))
     }
 }
 
@@ -246,20 +246,20 @@ impl<L: Labelled> Algorithm for OverColumns<L> {
 #[macro_export]
 macro_rules! labelled_plugin {
     ($algorithm:ty) => {
-        $crate::algorithm_plugin!($crate::labelled::OverColumns<$algorithm>);
+        $crate::algorithm_plugin!($crate::labelled::LabelledAlgorithm<$algorithm>);
     };
 }
 
 /// Made-up completions and a check of gradients, for an algorithm's own tests.
 pub mod testing {
-    use super::{Examples, Gradient, Mismatched, Scale};
-    use crate::policy::testing::Noise;
+    use super::{Examples, LabelledGradient, MismatchedLogps, Scale};
+    use crate::policy::testing::TestNoise;
 
     /// Returns five completions of unequal lengths, two of them undesirable, with all columns: a micro-batch of a step with seven
     /// rows of 31 tokens.
     #[must_use]
     pub fn examples(seed: u64) -> Examples {
-        let mut noise = Noise(seed);
+        let mut noise = TestNoise(seed);
         let offsets = vec![0, 4, 5, 8, 14, 16];
         let logp: Vec<f32> = (0..16).map(|_| -3.0 * noise.unit()).collect();
         let ref_logp = Some(logp.iter().map(|l| l + 4.0 * noise.unit() - 2.0).collect());
@@ -268,7 +268,7 @@ pub mod testing {
         let ref_sums = sums.iter().map(|l| l + 4.0 * noise.unit() - 3.0).collect();
         let labels = vec![true, false, true, true, false];
         let scale = Scale { items: 7, tokens: 31, ..Scale::default() };
-        let mismatched = Some(Mismatched { logp: sums, ref_logp: ref_sums });
+        let mismatched = Some(MismatchedLogps { logp: sums, ref_logp: ref_sums });
         let (desirable, undesirable) = (3, 2);
         Examples { step: 0, labels, desirable, undesirable, offsets, logp, ref_logp, mean_logits, mismatched, scale }
     }
@@ -278,7 +278,7 @@ pub mod testing {
     ///
     /// # Panics
     /// If they differ.
-    pub fn assert_follows(got: &Gradient, examples: &Examples, what: &str, wanted: impl Fn(&[f64]) -> f64) {
+    pub fn assert_follows(got: &LabelledGradient, examples: &Examples, what: &str, wanted: impl Fn(&[f64]) -> f64) {
         let close = |got: f64, want: f64, where_: &str| {
             assert!((got - want).abs() <= 1e-5 * want.abs() + 1e-9, "{what}: {where_}: {got} against {want}");
         };
@@ -306,9 +306,9 @@ mod tests {
         assert_eq!(e.logps(), [-6.0, -4.0, -18.0, -63.0, -29.0]);
         assert_eq!(e.log_ratios().unwrap(), [-2.0, -3.0, -15.0, -57.0, -27.0]);
         assert_eq!((e.rows(true).collect::<Vec<_>>(), e.rows(false).collect::<Vec<_>>()), (vec![0, 2, 3], vec![1, 4]));
-        e.mismatched = Some(Mismatched { logp: vec![-1.0, -2.0], ref_logp: vec![-4.0, -1.0] });
+        e.mismatched = Some(MismatchedLogps { logp: vec![-1.0, -2.0], ref_logp: vec![-4.0, -1.0] });
         assert_eq!(e.mismatched_log_ratio().unwrap(), 1.0);
-        let mut total = Total::new(&e);
+        let mut total = LabelledLossSum::new(&e);
         total.add(1, Dual { value: 0.5, slopes: [0.25] });
         total.add(4, Dual { value: 1.5, slopes: [-2.0] });
         let gradient = total.gradient(&e, Vec::new());
@@ -320,11 +320,11 @@ mod tests {
     #[test]
     fn examples_are_columns_and_counts_are_of_the_whole_micro_batch() {
         let mut batch = crate::batch::testing::batch(&[&[2], &[1]])
-            .with(Column::new("logp", Unit::Token, vec![-1.0, -2.0, -3.0]))
-            .with(Column::new("label", Unit::Sequence, vec![0.0, 1.0]))
-            .with(Column::new("micro_batch/label", Unit::MicroBatch, vec![0.0, 1.0, 1.0, 0.0, 1.0]))
-            .with(Column::new("micro_batch/mismatched_logp", Unit::MicroBatch, vec![-5.0; 5]))
-            .with(Column::new("micro_batch/mismatched_ref_logp", Unit::MicroBatch, vec![-6.0; 5]));
+            .with_column(Column::new("logp", Unit::Token, vec![-1.0, -2.0, -3.0]))
+            .with_column(Column::new("label", Unit::Sequence, vec![0.0, 1.0]))
+            .with_column(Column::new("micro_batch/label", Unit::MicroBatch, vec![0.0, 1.0, 1.0, 0.0, 1.0]))
+            .with_column(Column::new("micro_batch/mismatched_logp", Unit::MicroBatch, vec![-5.0; 5]))
+            .with_column(Column::new("micro_batch/mismatched_ref_logp", Unit::MicroBatch, vec![-6.0; 5]));
         batch.mask[0] = 0;
         let want = Examples {
             labels: vec![false, true],
@@ -332,13 +332,13 @@ mod tests {
             undesirable: 2,
             offsets: vec![0, 1, 2],
             logp: vec![-2.0, -3.0],
-            mismatched: Some(Mismatched { logp: vec![-5.0; 5], ref_logp: vec![-6.0; 5] }),
+            mismatched: Some(MismatchedLogps { logp: vec![-5.0; 5], ref_logp: vec![-6.0; 5] }),
             scale: batch.scale,
             ..Examples::default()
         };
         assert_eq!(Examples::from_batch(&batch).unwrap(), want);
 
-        let gradient = OverColumns(Sum).loss(&batch).unwrap();
+        let gradient = LabelledAlgorithm(LogpSum).loss(&batch).unwrap();
         assert_eq!(gradient.derivatives, [Column::new("logp", Unit::Token, vec![0.0, 1.0, 1.0])]);
         batch.columns.truncate(2);
         assert!(matches!(Examples::from_batch(&batch), Err(Error::Input(_))));
@@ -351,9 +351,9 @@ mod tests {
     }
 
     /// Adds log-probabilities up.
-    struct Sum;
+    struct LogpSum;
 
-    impl Labelled for Sum {
+    impl Labelled for LogpSum {
         type Config = crate::config::NoConfig;
         const DESCRIPTION: &'static str = "";
 
@@ -365,8 +365,8 @@ mod tests {
             Ok(Self)
         }
 
-        fn loss(&mut self, examples: &Examples) -> Result<Gradient, Error> {
-            Ok(Gradient { d_logp: vec![1.0; examples.logp.len()], ..Gradient::default() })
+        fn loss(&mut self, examples: &Examples) -> Result<LabelledGradient, Error> {
+            Ok(LabelledGradient { d_logp: vec![1.0; examples.logp.len()], ..LabelledGradient::default() })
         }
     }
 }

@@ -16,7 +16,7 @@ pub use crate::rollouts::{RewardColumn, Rollouts};
 /// use rlhost_plugin_sdk::pairing::{Choice, Pair, Pairing, Rollouts};
 /// # use rlhost_plugin_sdk::config::NoConfig;
 /// use rlhost_plugin_sdk::prelude::*;
-/// # use rlhost_plugin_sdk::preference::{Gradient, Needs, Pairs, Preference, Total};
+/// # use rlhost_plugin_sdk::preference::{PreferenceGradient, Needs, PreferencePairs, Preference, PreferenceLossSum};
 /// use rlhost_plugin_sdk::scores::{rows_by_prompt, scores};
 ///
 /// /// Learns from each prompt's best and worst completion.
@@ -42,7 +42,7 @@ pub use crate::rollouts::{RewardColumn, Rollouts};
 /// #     const DESCRIPTION: &'static str = "";
 /// #     fn needs(_: &NoConfig) -> Needs { Needs::empty() }
 /// #     fn new(_: NoConfig) -> Result<Self, Error> { Ok(Self) }
-/// #     fn loss(&mut self, p: &Pairs) -> Result<Gradient, Error> { Ok(Total::new(p).gradient(p, Vec::new())) }
+/// #     fn loss(&mut self, p: &PreferencePairs) -> Result<PreferenceGradient, Error> { Ok(PreferenceLossSum::new(p).gradient(p, Vec::new())) }
 /// # }
 /// // and `impl Preference for BestAndWorst`, for the loss of the pairs
 /// online_preference_plugin!(BestAndWorst);
@@ -54,9 +54,9 @@ pub trait Pairing {
 
 /// An online preference algorithm as one over columns.
 #[doc(hidden)]
-pub struct OverColumns<P>(P);
+pub struct OnlinePreferenceAlgorithm<P>(P);
 
-impl<P: Preference + Pairing> Algorithm for OverColumns<P> {
+impl<P: Preference + Pairing> Algorithm for OnlinePreferenceAlgorithm<P> {
     type Config = P::Config;
     const DESCRIPTION: &'static str = P::DESCRIPTION;
     const LEARNING_RATE: f64 = P::LEARNING_RATE;
@@ -89,6 +89,6 @@ impl<P: Preference + Pairing> Algorithm for OverColumns<P> {
 #[macro_export]
 macro_rules! online_preference_plugin {
     ($algorithm:ty) => {
-        $crate::algorithm_plugin!($crate::pairing::OverColumns<$algorithm>, pairing);
+        $crate::algorithm_plugin!($crate::pairing::OnlinePreferenceAlgorithm<$algorithm>, pairing);
     };
 }

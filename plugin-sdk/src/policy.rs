@@ -3,7 +3,7 @@
 pub mod testing;
 
 use crate::algorithm::{Algorithm, Data, Estimates, Source, WeightedReward};
-pub use crate::algorithm::{Observing, Scale, Stateful, figure};
+pub use crate::algorithm::{Observing, Scale, Stateful, find_metric};
 use crate::batch::{Batch, Column, Unit};
 use crate::config::Config;
 pub use crate::config::{Defaults, Derivation, DerivedMetric};
@@ -53,7 +53,7 @@ pub trait Policy: Sized + Send + 'static {
     fn estimate(&mut self, rollouts: &Rollouts) -> Result<Advantages, Error>;
 
     /// Returns one micro-batch's part of the loss, and its derivatives.
-    fn loss(&mut self, tokens: &Tokens) -> Result<Gradient, Error>;
+    fn loss(&mut self, tokens: &Tokens) -> Result<PolicyGradient, Error>;
 }
 
 /// Advantages of a generation.
@@ -102,7 +102,7 @@ pub struct Tokens {
 
 /// A micro-batch's part of the loss and its derivatives per token, which are 0 where the mask is 0.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Gradient {
+pub struct PolicyGradient {
     /// This micro-batch's part of the step's loss.
     pub loss: f64,
     /// Its derivatives by `logp`.
@@ -141,10 +141,10 @@ impl Tokens {
     }
 }
 
-impl From<Gradient> for algorithm::Gradient {
-    fn from(gradient: Gradient) -> Self {
-        let Gradient { loss, d_logp, d_entropy, d_values, metrics } = gradient;
-        let mut all = Self::new(loss).by(columns::LOGP, Unit::Token, d_logp).with(metrics);
+impl From<PolicyGradient> for algorithm::Gradient {
+    fn from(gradient: PolicyGradient) -> Self {
+        let PolicyGradient { loss, d_logp, d_entropy, d_values, metrics } = gradient;
+        let mut all = Self::new(loss).with_derivatives(columns::LOGP, Unit::Token, d_logp).with_metrics(metrics);
         for (name, derivatives) in [(columns::ENTROPY, d_entropy), (columns::VALUE, d_values)] {
             all.derivatives.extend(derivatives.map(|values| Column::new(name, Unit::Token, values)));
         }
@@ -154,9 +154,9 @@ impl From<Gradient> for algorithm::Gradient {
 
 /// A policy algorithm as one over columns.
 #[doc(hidden)]
-pub struct OverColumns<P>(P);
+pub struct PolicyAlgorithm<P>(P);
 
-impl<P: Policy> Algorithm for OverColumns<P> {
+impl<P: Policy> Algorithm for PolicyAlgorithm<P> {
     type Config = P::Config;
     const DESCRIPTION: &'static str = P::DESCRIPTION;
     const LEARNING_RATE: f64 = P::LEARNING_RATE;
@@ -204,7 +204,7 @@ impl<P: Policy> Algorithm for OverColumns<P> {
     }
 }
 
-impl<P: Stateful> Stateful for OverColumns<P> {
+impl<P: Stateful> Stateful for PolicyAlgorithm<P> {
     type State = P::State;
 
     fn state(&mut self) -> &mut P::State {
@@ -212,7 +212,7 @@ impl<P: Stateful> Stateful for OverColumns<P> {
     }
 }
 
-impl<P: Observing> Observing for OverColumns<P> {
+impl<P: Observing> Observing for PolicyAlgorithm<P> {
     fn observe(&mut self, step: u64, metrics: &[(String, f64)]) {
         self.0.observe(step, metrics);
     }
@@ -223,7 +223,7 @@ impl<P: Observing> Observing for OverColumns<P> {
 /// are the crate's.
 ///
 /// ```
-/// use rlhost_plugin_sdk::policy::{Advantages, Gradient, Needs, Observing, Policy, Rollouts, Stateful, Tokens, figure};
+/// use rlhost_plugin_sdk::policy::{Advantages, PolicyGradient, Needs, Observing, Policy, Rollouts, Stateful, Tokens, find_metric};
 /// use rlhost_plugin_sdk::{config::NoConfig, prelude::*};
 ///
 /// /// The highest KL divergence so far.
@@ -248,7 +248,7 @@ impl<P: Observing> Observing for OverColumns<P> {
 /// #   fn estimate(&mut self, _: &Rollouts) -> Result<Advantages, Error> {
 /// #       Err(Error::Internal("a test".into()))
 /// #   }
-/// #   fn loss(&mut self, _: &Tokens) -> Result<Gradient, Error> {
+/// #   fn loss(&mut self, _: &Tokens) -> Result<PolicyGradient, Error> {
 /// #       Err(Error::Internal("a test".into()))
 /// #   }
 /// }
@@ -262,7 +262,7 @@ impl<P: Observing> Observing for OverColumns<P> {
 ///
 /// impl Observing for Watching {
 ///     fn observe(&mut self, _step: u64, metrics: &[(String, f64)]) {
-///         self.peak.0 = figure(metrics, "kl").map_or(self.peak.0, |kl| kl.max(self.peak.0));
+///         self.peak.0 = find_metric(metrics, "kl").map_or(self.peak.0, |kl| kl.max(self.peak.0));
 ///     }
 /// }
 ///
@@ -285,7 +285,7 @@ impl<P: Observing> Observing for OverColumns<P> {
 #[macro_export]
 macro_rules! policy_plugin {
     ($policy:ty $(, $more:ident)*) => {
-        $crate::algorithm_plugin!($crate::policy::OverColumns<$policy>, estimating $(, $more)*);
+        $crate::algorithm_plugin!($crate::policy::PolicyAlgorithm<$policy>, estimating $(, $more)*);
     };
 }
 
@@ -297,9 +297,9 @@ mod tests {
     use crate::config::NoConfig;
 
     /// Keeps its inputs.
-    struct Seen<const CRITIC: bool>;
+    struct EchoPolicy<const CRITIC: bool>;
 
-    impl<const CRITIC: bool> Policy for Seen<CRITIC> {
+    impl<const CRITIC: bool> Policy for EchoPolicy<CRITIC> {
         type Config = NoConfig;
         const DESCRIPTION: &'static str = "";
 
@@ -316,9 +316,9 @@ mod tests {
             Ok(Advantages { advantages, mask: Some(vec![1, 0, 1]), ..Advantages::default() })
         }
 
-        fn loss(&mut self, tokens: &Tokens) -> Result<Gradient, Error> {
+        fn loss(&mut self, tokens: &Tokens) -> Result<PolicyGradient, Error> {
             let (d_logp, d_values) = (tokens.advantages.clone(), tokens.values.clone());
-            Ok(Gradient { loss: 1.5, d_logp, d_values, ..Gradient::default() })
+            Ok(PolicyGradient { loss: 1.5, d_logp, d_values, ..PolicyGradient::default() })
         }
     }
 
@@ -328,25 +328,25 @@ mod tests {
 
     #[test]
     fn tokens_are_columns_and_a_datasets_advantages_are_1() {
-        let given = batch(&[&[2], &[1]]).with(column("logp", [-1.0, -2.0, -3.0]));
+        let given = batch(&[&[2], &[1]]).with_column(column("logp", [-1.0, -2.0, -3.0]));
         let tokens = Tokens::from_batch(&given).unwrap();
         assert_eq!((tokens.advantages, tokens.old_logp), (vec![1.0; 3], vec![-1.0, -2.0, -3.0]));
         assert_eq!((tokens.offsets, tokens.mask, tokens.ref_logp), (vec![0, 2, 3], vec![1; 3], None));
-        let learned = given.with(column("advantage", [0.5; 3])).with(column("old_logp", [-4.0; 3]));
-        let tokens = Tokens::from_batch(&learned.with(column("return", [7.0; 3]))).unwrap();
+        let learned = given.with_column(column("advantage", [0.5; 3])).with_column(column("old_logp", [-4.0; 3]));
+        let tokens = Tokens::from_batch(&learned.with_column(column("return", [7.0; 3]))).unwrap();
         assert_eq!((tokens.advantages, tokens.old_logp, tokens.returns), (vec![0.5; 3], vec![-4.0; 3], Some(vec![7.0; 3])));
         assert!(matches!(Tokens::from_batch(&batch(&[&[1]])), Err(Error::Input(_))));
     }
 
     #[test]
     fn estimates_and_derivatives_are_columns_too() {
-        let mut seen = OverColumns::<Seen<true>>::new(NoConfig {}).unwrap();
+        let mut seen = PolicyAlgorithm::<EchoPolicy<true>>::new(NoConfig {}).unwrap();
         let finished = Column::new("finished", Unit::Sequence, vec![1.0, 0.0]);
-        let generation = batch(&[&[2, 1]]).with(column("old_logp", [-1.0, -2.0, -3.0])).with(finished);
+        let generation = batch(&[&[2, 1]]).with_column(column("old_logp", [-1.0, -2.0, -3.0])).with_column(finished);
         let estimates = seen.estimate(&generation, &[]).unwrap();
         assert_eq!(estimates.columns, [column("advantage", [-2.0, -4.0, -6.0]), column("mask", [1.0, 0.0, 1.0])]);
-        let given = generation.with(column("logp", [0.0; 3])).with(column("value", [4.0, 5.0, 6.0]));
-        let gradient = seen.loss(&given.with(column("advantage", [1.0, 2.0, 3.0]))).unwrap();
+        let given = generation.with_column(column("logp", [0.0; 3])).with_column(column("value", [4.0, 5.0, 6.0]));
+        let gradient = seen.loss(&given.with_column(column("advantage", [1.0, 2.0, 3.0]))).unwrap();
         let want = [column("logp", [1.0, 2.0, 3.0]), column("value", [4.0, 5.0, 6.0])];
         assert_eq!((gradient.loss, &gradient.derivatives[..]), (1.5, &want[..]));
     }
@@ -354,11 +354,11 @@ mod tests {
     #[test]
     fn needs_include_what_every_policy_reads() {
         let names = |needs: Needs| needs.names();
-        let critic = OverColumns::<Seen<true>>::needs(&NoConfig {});
+        let critic = PolicyAlgorithm::<EchoPolicy<true>>::needs(&NoConfig {});
         assert_eq!(names(critic), ["logp", "old_logp", "value", "finished", "advantage", "return"]);
-        let plain = OverColumns::<Seen<false>>::needs(&NoConfig {});
+        let plain = PolicyAlgorithm::<EchoPolicy<false>>::needs(&NoConfig {});
         assert_eq!(names(plain), ["logp", "old_logp", "entropy", "finished", "advantage"]);
-        let data = OverColumns::<Seen<false>>::data(&NoConfig {});
+        let data = PolicyAlgorithm::<EchoPolicy<false>>::data(&NoConfig {});
         assert_eq!((data.source, data.shape), (Source::Either, Shape::Completions));
         assert_eq!(data.estimates, ["advantage", "return", "mask"]);
     }

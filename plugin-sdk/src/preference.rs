@@ -4,7 +4,7 @@ pub mod testing;
 
 pub use crate::algorithm::Scale;
 use crate::algorithm::{Algorithm, Data, Source};
-use crate::batch::{Batch, Column, Selected, Unit};
+use crate::batch::{Batch, Column, SelectedTokens, Unit};
 use crate::config::Config;
 pub use crate::config::Defaults;
 use crate::dual::Dual;
@@ -19,7 +19,7 @@ use std::ops::Range;
 /// use rlhost_plugin_sdk::config::NoConfig;
 /// use rlhost_plugin_sdk::dual::Dual;
 /// use rlhost_plugin_sdk::prelude::*;
-/// use rlhost_plugin_sdk::preference::{Gradient, Needs, Pairs, Preference, Total, figures};
+/// use rlhost_plugin_sdk::preference::{PreferenceGradient, Needs, PreferencePairs, Preference, PreferenceLossSum, pair_metrics};
 ///
 /// /// Raises the chosen completion over the rejected one, without a reference model.
 /// struct Margin;
@@ -36,14 +36,14 @@ use std::ops::Range;
 ///         Ok(Self)
 ///     }
 ///
-///     fn loss(&mut self, pairs: &Pairs) -> Result<Gradient, Error> {
+///     fn loss(&mut self, pairs: &PreferencePairs) -> Result<PreferenceGradient, Error> {
 ///         let (chosen, rejected) = (pairs.chosen.logps(), pairs.rejected.logps());
-///         let mut total = Total::new(pairs);
+///         let mut total = PreferenceLossSum::new(pairs);
 ///         for row in 0..chosen.len() {
 ///             let [c, r] = Dual::variables([chosen[row], rejected[row]]);
 ///             total.add(row, row, -(c - r).log_sigmoid() / f64::from(pairs.scale.items));
 ///         }
-///         Ok(total.gradient(pairs, figures(pairs, None, [&chosen, &rejected])))
+///         Ok(total.gradient(pairs, pair_metrics(pairs, None, [&chosen, &rejected])))
 ///     }
 /// }
 ///
@@ -69,13 +69,13 @@ pub trait Preference: Sized + Send + 'static {
     fn new(config: Self::Config) -> Result<Self, Error>;
 
     /// Returns one micro-batch's part of the loss, and its derivatives. Divide by `pairs.scale`: its `items` are the pairs of the
-    /// complete step, its `tokens` those of their chosen completions, its `prompt_tokens` those of [`Pairs::prompts`].
-    fn loss(&mut self, pairs: &Pairs) -> Result<Gradient, Error>;
+    /// complete step, its `tokens` those of their chosen completions, its `prompt_tokens` those of [`PreferencePairs::prompts`].
+    fn loss(&mut self, pairs: &PreferencePairs) -> Result<PreferenceGradient, Error>;
 }
 
 /// One completion of each pair, per token.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Side {
+pub struct PairSide {
     /// The tokens of pair i are at `offsets[i]..offsets[i+1]`.
     pub offsets: Vec<u32>,
     /// Current log-probabilities.
@@ -91,7 +91,7 @@ pub struct Side {
 
 /// The prompts of pairs, token by token. Nothing predicts a prompt's first token, which has no entry.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Prompts {
+pub struct PairPrompts {
     /// The tokens of pair i's prompt are at `offsets[i]..offsets[i+1]`.
     pub offsets: Vec<u32>,
     /// Current log-probabilities.
@@ -100,22 +100,22 @@ pub struct Prompts {
 
 /// One micro-batch of pairs.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Pairs {
+pub struct PreferencePairs {
     /// The optimizer step.
     pub step: u64,
     /// The better completions.
-    pub chosen: Side,
+    pub chosen: PairSide,
     /// The other ones.
-    pub rejected: Side,
+    pub rejected: PairSide,
     /// The prompts, with `Needs::PROMPT_LOGP`.
-    pub prompts: Option<Prompts>,
+    pub prompts: Option<PairPrompts>,
     /// Totals of the complete step, to divide by.
     pub scale: Scale,
 }
 
 /// A micro-batch's part of the loss and its derivatives per token.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Gradient {
+pub struct PreferenceGradient {
     /// This micro-batch's part of the step's loss.
     pub loss: f64,
     /// Its derivatives by `chosen.logp`.
@@ -128,7 +128,7 @@ pub struct Gradient {
     pub metrics: Vec<Metric>,
 }
 
-impl Side {
+impl PairSide {
     /// Returns the number of tokens of each completion.
     #[must_use]
     pub fn lengths(&self) -> Vec<f64> {
@@ -164,7 +164,7 @@ impl Side {
         by_token
     }
 
-    fn from_batch(batch: &Batch, selected: &Selected) -> Result<Self, Error> {
+    fn from_batch(batch: &Batch, selected: &SelectedTokens) -> Result<Self, Error> {
         Ok(Self {
             offsets: selected.offsets.clone(),
             logp: selected.values(batch, columns::LOGP)?,
@@ -176,25 +176,25 @@ impl Side {
 }
 
 /// The tokens of the chosen and of the rejected completions.
-struct Sides {
-    chosen: Selected,
-    rejected: Selected,
+struct SelectedSides {
+    chosen: SelectedTokens,
+    rejected: SelectedTokens,
 }
 
-impl Sides {
+impl SelectedSides {
     fn new(batch: &Batch) -> Result<Self, Error> {
         let pairs = groups_of_two(batch)?;
-        let chosen = Selected::new(batch, pairs.iter().map(|pair| pair.start));
-        Ok(Self { chosen, rejected: Selected::new(batch, pairs.iter().map(|pair| pair.start + 1)) })
+        let chosen = SelectedTokens::new(batch, pairs.iter().map(|pair| pair.start));
+        Ok(Self { chosen, rejected: SelectedTokens::new(batch, pairs.iter().map(|pair| pair.start + 1)) })
     }
 
     /// Returns a gradient as derivatives by the columns of the batch.
-    fn gradient(&self, batch: &Batch, gradient: Gradient) -> Result<algorithm::Gradient, Error> {
-        let Gradient { loss, d_chosen, d_rejected, d_prompts, metrics } = gradient;
+    fn gradient(&self, batch: &Batch, gradient: PreferenceGradient) -> Result<algorithm::Gradient, Error> {
+        let PreferenceGradient { loss, d_chosen, d_rejected, d_prompts, metrics } = gradient;
         let mut d_logp = batch.zeros(Unit::Token);
         self.chosen.put(&d_chosen, &mut d_logp)?;
         self.rejected.put(&d_rejected, &mut d_logp)?;
-        let mut all = algorithm::Gradient::new(loss).by(columns::LOGP, Unit::Token, d_logp).with(metrics);
+        let mut all = algorithm::Gradient::new(loss).with_derivatives(columns::LOGP, Unit::Token, d_logp).with_metrics(metrics);
         all.derivatives.extend(d_prompts.map(|d| Column::new(columns::PROMPT_LOGP, Unit::PromptToken, d)));
         Ok(all)
     }
@@ -212,22 +212,22 @@ pub(crate) fn groups_of_two(batch: &Batch) -> Result<Vec<Range<usize>>, Error> {
     }
 }
 
-impl Pairs {
+impl PreferencePairs {
     /// Reads a micro-batch, of whose completions only the tokens that count.
     ///
     /// # Errors
     /// If its groups are not pairs, or it has no log-probabilities.
     pub fn from_batch(batch: &Batch) -> Result<Self, Error> {
-        Self::of_sides(batch, &Sides::new(batch)?)
+        Self::from_sides(batch, &SelectedSides::new(batch)?)
     }
 
-    fn of_sides(batch: &Batch, sides: &Sides) -> Result<Self, Error> {
+    fn from_sides(batch: &Batch, sides: &SelectedSides) -> Result<Self, Error> {
         let prompts = batch.optional(columns::PROMPT_LOGP, Unit::PromptToken)?;
         Ok(Self {
             step: batch.step,
-            chosen: Side::from_batch(batch, &sides.chosen)?,
-            rejected: Side::from_batch(batch, &sides.rejected)?,
-            prompts: prompts.map(|logp| Prompts { offsets: batch.prompt_tokens.clone(), logp: logp.to_vec() }),
+            chosen: PairSide::from_batch(batch, &sides.chosen)?,
+            rejected: PairSide::from_batch(batch, &sides.rejected)?,
+            prompts: prompts.map(|logp| PairPrompts { offsets: batch.prompt_tokens.clone(), logp: logp.to_vec() }),
             scale: batch.scale,
         })
     }
@@ -235,7 +235,7 @@ impl Pairs {
 
 /// The loss of a micro-batch and its derivatives with respect to each completion's log-probability.
 #[derive(Clone, Debug)]
-pub struct Total {
+pub struct PreferenceLossSum {
     /// The sum of all terms.
     pub loss: f64,
     /// Its derivatives with respect to the chosen completions' log-probabilities.
@@ -244,10 +244,10 @@ pub struct Total {
     pub by_rejected: Vec<f64>,
 }
 
-impl Total {
+impl PreferenceLossSum {
     /// Starts a sum of no terms.
     #[must_use]
-    pub fn new(pairs: &Pairs) -> Self {
+    pub fn new(pairs: &PreferencePairs) -> Self {
         let zeros = vec![0.0; pairs.chosen.offsets.len().saturating_sub(1)];
         Self { loss: 0.0, by_chosen: zeros.clone(), by_rejected: zeros }
     }
@@ -261,9 +261,9 @@ impl Total {
 
     /// Returns the loss with its derivatives per token, for losses that weight all tokens of a completion equally.
     #[must_use]
-    pub fn gradient(self, pairs: &Pairs, metrics: Vec<Metric>) -> Gradient {
+    pub fn gradient(self, pairs: &PreferencePairs, metrics: Vec<Metric>) -> PreferenceGradient {
         let (d_chosen, d_rejected) = (pairs.chosen.spread(&self.by_chosen), pairs.rejected.spread(&self.by_rejected));
-        Gradient { loss: self.loss, d_chosen, d_rejected, d_prompts: None, metrics }
+        PreferenceGradient { loss: self.loss, d_chosen, d_rejected, d_prompts: None, metrics }
     }
 }
 
@@ -271,7 +271,7 @@ impl Total {
 /// completions if there are rewards, `logps/*`, and `logits/*` if the host sends mean logits. Completions' metrics are averaged
 /// over pairs, logits over tokens.
 #[must_use]
-pub fn figures(pairs: &Pairs, rewards: Option<[&[f64]; 2]>, logps: [&[f64]; 2]) -> Vec<Metric> {
+pub fn pair_metrics(pairs: &PreferencePairs, rewards: Option<[&[f64]; 2]>, logps: [&[f64]; 2]) -> Vec<Metric> {
     let mut figures = Vec::new();
     if let Some([chosen, rejected]) = rewards {
         let both = || chosen.iter().zip(rejected);
@@ -294,16 +294,16 @@ fn mean(name: &str, values: &[f64]) -> Option<Metric> {
 
 /// Returns one micro-batch's part of a preference algorithm's loss.
 pub(crate) fn loss<P: Preference>(algorithm: &mut P, batch: &Batch) -> Result<algorithm::Gradient, Error> {
-    let sides = Sides::new(batch)?;
-    let gradient = algorithm.loss(&Pairs::of_sides(batch, &sides)?)?;
+    let sides = SelectedSides::new(batch)?;
+    let gradient = algorithm.loss(&PreferencePairs::from_sides(batch, &sides)?)?;
     sides.gradient(batch, gradient)
 }
 
 /// A preference algorithm as one over columns, which learns from a dataset's pairs.
 #[doc(hidden)]
-pub struct OverColumns<P>(P);
+pub struct PreferenceAlgorithm<P>(P);
 
-impl<P: Preference> Algorithm for OverColumns<P> {
+impl<P: Preference> Algorithm for PreferenceAlgorithm<P> {
     type Config = P::Config;
     const DESCRIPTION: &'static str = P::DESCRIPTION;
     const LEARNING_RATE: f64 = P::LEARNING_RATE;
@@ -331,7 +331,7 @@ impl<P: Preference> Algorithm for OverColumns<P> {
 #[macro_export]
 macro_rules! preference_plugin {
     ($algorithm:ty) => {
-        $crate::algorithm_plugin!($crate::preference::OverColumns<$algorithm>);
+        $crate::algorithm_plugin!($crate::preference::PreferenceAlgorithm<$algorithm>);
     };
 }
 
@@ -339,15 +339,20 @@ macro_rules! preference_plugin {
 mod tests {
     use super::*;
 
-    fn side(offsets: &[u32], logp: &[f32]) -> Side {
+    fn side(offsets: &[u32], logp: &[f32]) -> PairSide {
         let mean_logits = Some(logp.iter().map(|l| l * 10.0).collect());
-        Side { offsets: offsets.to_vec(), logp: logp.to_vec(), mean_logits, ..Side::default() }
+        PairSide { offsets: offsets.to_vec(), logp: logp.to_vec(), mean_logits, ..PairSide::default() }
     }
 
-    fn pairs() -> Pairs {
+    fn pairs() -> PreferencePairs {
         let chosen = side(&[0, 2, 3], &[-1.0, -2.0, -4.0]);
         let rejected = side(&[0, 1, 4], &[-1.0, -0.5, -0.5, -1.0]);
-        Pairs { chosen, rejected, scale: Scale { items: 2, tokens: 3, ..Scale::default() }, ..Pairs::default() }
+        PreferencePairs {
+            chosen,
+            rejected,
+            scale: Scale { items: 2, tokens: 3, ..Scale::default() },
+            ..PreferencePairs::default()
+        }
     }
 
     #[test]
@@ -355,7 +360,7 @@ mod tests {
         let p = pairs();
         assert_eq!((p.chosen.logps(), p.chosen.lengths()), (vec![-3.0, -4.0], vec![2.0, 1.0]));
         assert!(matches!(p.chosen.ref_logps(), Err(Error::Input(_))));
-        let mut total = Total::new(&p);
+        let mut total = PreferenceLossSum::new(&p);
         total.add(0, 1, Dual { value: 0.5, slopes: [0.25, -0.25] });
         total.add(1, 1, Dual { value: 1.5, slopes: [2.0, -2.0] });
         let gradient = total.gradient(&p, Vec::new());
@@ -366,7 +371,7 @@ mod tests {
     #[test]
     fn figures_are_weighted_by_pairs_and_tokens() {
         let p = pairs();
-        let figures = figures(&p, Some([&[1.0, 2.0], &[0.0, 3.0]]), [&p.chosen.logps(), &p.rejected.logps()]);
+        let figures = pair_metrics(&p, Some([&[1.0, 2.0], &[0.0, 3.0]]), [&p.chosen.logps(), &p.rejected.logps()]);
         let given: Vec<(&str, f64, f64)> = figures.iter().map(|m| (m.name.as_str(), m.value, m.weight)).collect();
         let wanted = [
             ("rewards/chosen", 1.5, 2.0),
@@ -390,35 +395,35 @@ mod tests {
         let logp = vec![-1.0, -2.0, -1.0, -4.0, -99.0, -0.5, -0.5, -1.0];
         let logits = logp.iter().map(|l| l * 10.0).collect();
         batch
-            .with(Column::new("logp", Unit::Token, logp))
-            .with(Column::new("mean_logits", Unit::Token, logits))
-            .with(Column::new("prompt_logp", Unit::PromptToken, vec![-0.1; 5]))
+            .with_column(Column::new("logp", Unit::Token, logp))
+            .with_column(Column::new("mean_logits", Unit::Token, logits))
+            .with_column(Column::new("prompt_logp", Unit::PromptToken, vec![-0.1; 5]))
     }
 
     #[test]
     fn pairs_are_groups_of_two_with_the_chosen_first() {
         let scale = batch().scale;
-        let prompts = Some(Prompts { offsets: vec![0, 2, 5], logp: vec![-0.1; 5] });
-        assert_eq!(Pairs::from_batch(&batch()).unwrap(), Pairs { prompts, scale, ..pairs() });
+        let prompts = Some(PairPrompts { offsets: vec![0, 2, 5], logp: vec![-0.1; 5] });
+        assert_eq!(PreferencePairs::from_batch(&batch()).unwrap(), PreferencePairs { prompts, scale, ..pairs() });
         let three = Batch { groups: vec![0, 3, 4], ..batch() };
-        assert!(Pairs::from_batch(&three).unwrap_err().to_string().contains("a group has 3 sequences"));
+        assert!(PreferencePairs::from_batch(&three).unwrap_err().to_string().contains("a group has 3 sequences"));
         let without = Batch { columns: Vec::new(), ..batch() };
-        assert!(matches!(Pairs::from_batch(&without), Err(Error::Input(_))));
+        assert!(matches!(PreferencePairs::from_batch(&without), Err(Error::Input(_))));
     }
 
     #[test]
     fn derivatives_go_back_to_the_tokens_of_the_batch() {
         let batch = batch();
-        let sides = Sides::new(&batch).unwrap();
+        let sides = SelectedSides::new(&batch).unwrap();
         let (d_chosen, d_rejected) = (vec![0.1, 0.2, 0.3], vec![1.0, 2.0, 3.0, 4.0]);
-        let gradient = Gradient { loss: 0.5, d_chosen, d_rejected, d_prompts: Some(vec![9.0; 5]), metrics: Vec::new() };
+        let gradient = PreferenceGradient { loss: 0.5, d_chosen, d_rejected, d_prompts: Some(vec![9.0; 5]), metrics: Vec::new() };
         let got = sides.gradient(&batch, gradient.clone()).unwrap();
         let want = [
             Column::new("logp", Unit::Token, vec![0.1, 0.2, 1.0, 0.3, 0.0, 2.0, 3.0, 4.0]),
             Column::new("prompt_logp", Unit::PromptToken, vec![9.0; 5]),
         ];
         assert_eq!((got.loss, &got.derivatives[..]), (0.5, &want[..]));
-        let few = Gradient { d_rejected: vec![1.0; 3], ..gradient };
+        let few = PreferenceGradient { d_rejected: vec![1.0; 3], ..gradient };
         assert!(sides.gradient(&batch, few).unwrap_err().to_string().contains("3 derivatives for 4 tokens"));
     }
 }

@@ -203,7 +203,7 @@ macro_rules! reward {
 
         #[doc(hidden)]
         pub struct __Plugin;
-        static __PREPARED: $crate::slot::Slot<$prepared> = $crate::slot::Slot::new();
+        static __PREPARED: $crate::slot::ExportSlot<$prepared> = $crate::slot::ExportSlot::new();
 
         impl $crate::bindings::contract::plugin::Guest for __Plugin {
             fn describe() -> $crate::bindings::contract::plugin::Info {

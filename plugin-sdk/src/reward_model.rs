@@ -15,7 +15,7 @@ use crate::{Error, Metric, algorithm, columns};
 /// ```
 /// use rlhost_plugin_sdk::config::NoConfig;
 /// use rlhost_plugin_sdk::prelude::*;
-/// use rlhost_plugin_sdk::reward_model::{Gradient, Pairs, RewardModel, Total};
+/// use rlhost_plugin_sdk::reward_model::{RewardModelGradient, RewardModelPairs, RewardModel, RewardModelLossSum};
 ///
 /// /// Wants the chosen completion's value to be greater by one.
 /// struct Hinge;
@@ -28,8 +28,8 @@ use crate::{Error, Metric, algorithm, columns};
 ///         Ok(Self)
 ///     }
 ///
-///     fn loss(&mut self, pairs: &Pairs) -> Result<Gradient, Error> {
-///         let mut total = Total::default();
+///     fn loss(&mut self, pairs: &RewardModelPairs) -> Result<RewardModelGradient, Error> {
+///         let mut total = RewardModelLossSum::default();
 ///         for (chosen, rejected) in pairs.values() {
 ///             total.add((rejected - chosen + 1.0).max(0.0) / f64::from(pairs.scale.items));
 ///         }
@@ -54,12 +54,12 @@ pub trait RewardModel: Sized + Send + 'static {
 
     /// Returns one micro-batch's part of the loss, and its derivatives. Divide by `pairs.scale`: its `items` are the pairs of the
     /// complete step.
-    fn loss(&mut self, pairs: &Pairs) -> Result<Gradient, Error>;
+    fn loss(&mut self, pairs: &RewardModelPairs) -> Result<RewardModelGradient, Error>;
 }
 
 /// One micro-batch of pairs.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Pairs {
+pub struct RewardModelPairs {
     /// The optimizer step.
     pub step: u64,
     /// The model's values of the chosen completions, one per pair.
@@ -74,7 +74,7 @@ pub struct Pairs {
 
 /// A micro-batch's part of the loss and its derivatives, one per pair.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Gradient {
+pub struct RewardModelGradient {
     /// This micro-batch's part of the step's loss.
     pub loss: f64,
     /// Its derivatives by `chosen`.
@@ -85,7 +85,7 @@ pub struct Gradient {
     pub metrics: Vec<Metric>,
 }
 
-impl Pairs {
+impl RewardModelPairs {
     /// Returns the values of each pair, chosen and rejected, as the variables of its term of a loss.
     pub fn values(&self) -> impl Iterator<Item = (Dual<2>, Dual<2>)> {
         self.chosen.iter().zip(&self.rejected).map(|(&chosen, &rejected)| {
@@ -114,14 +114,14 @@ impl Pairs {
 
 /// The loss of a micro-batch and its derivatives, pair by pair.
 #[derive(Clone, Debug, Default)]
-pub struct Total {
+pub struct RewardModelLossSum {
     loss: f64,
     d_chosen: Vec<f32>,
     d_rejected: Vec<f32>,
 }
 
-impl Total {
-    /// Adds the term of the next pair, a function of the two variables that [`Pairs::values`] gives.
+impl RewardModelLossSum {
+    /// Adds the term of the next pair, a function of the two variables that [`RewardModelPairs::values`] gives.
     pub fn add(&mut self, term: Dual<2>) {
         self.loss += term.value;
         self.d_chosen.push(term.slopes[0] as f32);
@@ -130,27 +130,29 @@ impl Total {
 
     /// Returns the sum with its derivatives.
     #[must_use]
-    pub fn gradient(self, metrics: Vec<Metric>) -> Gradient {
-        Gradient { loss: self.loss, d_chosen: self.d_chosen, d_rejected: self.d_rejected, metrics }
+    pub fn gradient(self, metrics: Vec<Metric>) -> RewardModelGradient {
+        RewardModelGradient { loss: self.loss, d_chosen: self.d_chosen, d_rejected: self.d_rejected, metrics }
     }
 }
 
 /// Returns a gradient of this many pairs as derivatives by the column of values.
-fn by_sequence(gradient: Gradient, pairs: usize) -> Result<algorithm::Gradient, Error> {
-    let Gradient { loss, d_chosen, d_rejected, metrics } = gradient;
+fn by_sequence(gradient: RewardModelGradient, pairs: usize) -> Result<algorithm::Gradient, Error> {
+    let RewardModelGradient { loss, d_chosen, d_rejected, metrics } = gradient;
     if d_chosen.len() != pairs || d_rejected.len() != pairs {
         let (chosen, rejected) = (d_chosen.len(), d_rejected.len());
         return Err(Error::Internal(format!("the loss has {chosen} and {rejected} derivatives for {pairs} pairs")));
     }
     let alternating = d_chosen.into_iter().zip(d_rejected).flat_map(|(chosen, rejected)| [chosen, rejected]);
-    Ok(algorithm::Gradient::new(loss).by(columns::SEQUENCE_VALUE, Unit::Sequence, alternating.collect()).with(metrics))
+    Ok(algorithm::Gradient::new(loss)
+        .with_derivatives(columns::SEQUENCE_VALUE, Unit::Sequence, alternating.collect())
+        .with_metrics(metrics))
 }
 
 /// A loss of a reward model as an algorithm over columns.
 #[doc(hidden)]
-pub struct OverColumns<R>(R);
+pub struct RewardModelAlgorithm<R>(R);
 
-impl<R: RewardModel> Algorithm for OverColumns<R> {
+impl<R: RewardModel> Algorithm for RewardModelAlgorithm<R> {
     type Config = R::Config;
     const DESCRIPTION: &'static str = R::DESCRIPTION;
     const LEARNING_RATE: f64 = R::LEARNING_RATE;
@@ -169,7 +171,7 @@ impl<R: RewardModel> Algorithm for OverColumns<R> {
     }
 
     fn loss(&mut self, batch: &Batch) -> Result<algorithm::Gradient, Error> {
-        by_sequence(self.0.loss(&Pairs::from_batch(batch)?)?, batch.entries(Unit::Group))
+        by_sequence(self.0.loss(&RewardModelPairs::from_batch(batch)?)?, batch.entries(Unit::Group))
     }
 }
 
@@ -177,7 +179,7 @@ impl<R: RewardModel> Algorithm for OverColumns<R> {
 #[macro_export]
 macro_rules! reward_model_plugin {
     ($loss:ty) => {
-        $crate::algorithm_plugin!($crate::reward_model::OverColumns<$loss>);
+        $crate::algorithm_plugin!($crate::reward_model::RewardModelAlgorithm<$loss>);
     };
 }
 
@@ -186,14 +188,14 @@ mod tests {
     use super::*;
     use crate::batch::Column;
 
-    fn pairs() -> Pairs {
+    fn pairs() -> RewardModelPairs {
         let scale = Scale { items: 2, tokens: 3, ..Scale::default() };
-        Pairs { step: 0, chosen: vec![1.0, -2.0], rejected: vec![0.5, 3.0], margin: Some(vec![0.0, 1.0]), scale }
+        RewardModelPairs { step: 0, chosen: vec![1.0, -2.0], rejected: vec![0.5, 3.0], margin: Some(vec![0.0, 1.0]), scale }
     }
 
     #[test]
     fn terms_become_derivatives_of_their_own_pair() {
-        let mut total = Total::default();
+        let mut total = RewardModelLossSum::default();
         for (chosen, rejected) in pairs().values() {
             total.add(chosen * rejected);
         }
@@ -204,18 +206,19 @@ mod tests {
     #[test]
     fn pairs_are_groups_of_two_values() {
         let mut batch = crate::batch::testing::batch(&[&[1, 2], &[1, 1]])
-            .with(Column::new("sequence_value", Unit::Sequence, vec![1.0, 0.5, -2.0, 3.0]))
-            .with(Column::new("margin", Unit::Group, vec![0.0, 1.0]));
+            .with_column(Column::new("sequence_value", Unit::Sequence, vec![1.0, 0.5, -2.0, 3.0]))
+            .with_column(Column::new("margin", Unit::Group, vec![0.0, 1.0]));
         batch.scale = pairs().scale;
-        assert_eq!(Pairs::from_batch(&batch).unwrap(), pairs());
+        assert_eq!(RewardModelPairs::from_batch(&batch).unwrap(), pairs());
         // A margin that only some pairs have is none.
         batch.columns[1].missing = vec![0];
-        assert_eq!(Pairs::from_batch(&batch).unwrap(), Pairs { margin: None, ..pairs() });
-        let gradient = Gradient { loss: 2.0, d_chosen: vec![0.1, 0.2], d_rejected: vec![0.3, 0.4], metrics: Vec::new() };
+        assert_eq!(RewardModelPairs::from_batch(&batch).unwrap(), RewardModelPairs { margin: None, ..pairs() });
+        let gradient =
+            RewardModelGradient { loss: 2.0, d_chosen: vec![0.1, 0.2], d_rejected: vec![0.3, 0.4], metrics: Vec::new() };
         let wanted = [Column::new("sequence_value", Unit::Sequence, vec![0.1, 0.3, 0.2, 0.4])];
         assert_eq!(by_sequence(gradient.clone(), 2).unwrap().derivatives, wanted);
         assert!(matches!(by_sequence(gradient, 3), Err(Error::Internal(_))));
         batch.groups = vec![0, 4];
-        assert!(Pairs::from_batch(&batch).is_err());
+        assert!(RewardModelPairs::from_batch(&batch).is_err());
     }
 }

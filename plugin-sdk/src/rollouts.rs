@@ -85,10 +85,10 @@ mod tests {
     #[test]
     fn a_generation_has_rows_with_prompts_and_rewards() {
         let generation = testing::batch(&[&[2, 1], &[], &[1]])
-            .with(Column::new("finished", Unit::Sequence, vec![1.0, 0.0, 1.0]))
-            .with(Column::new("old_logp", Unit::Token, vec![-1.0, -2.0, -3.0, -4.0]))
-            .with(Column::new("old_value", Unit::Token, vec![0.5; 4]))
-            .with(Column::sparse("reward/judge", Unit::Sequence, [Some(1.0), None, Some(-1.0)]));
+            .with_column(Column::new("finished", Unit::Sequence, vec![1.0, 0.0, 1.0]))
+            .with_column(Column::new("old_logp", Unit::Token, vec![-1.0, -2.0, -3.0, -4.0]))
+            .with_column(Column::new("old_value", Unit::Token, vec![0.5; 4]))
+            .with_column(Column::sparse("reward/judge", Unit::Sequence, [Some(1.0), None, Some(-1.0)]));
         let rewards = [WeightedReward { name: "judge".into(), weight: 2.0 }];
         let got = Rollouts::from_batch(&generation, &rewards).unwrap();
         let judge = RewardColumn { name: "judge".into(), weight: 2.0, values: vec![Some(1.0), None, Some(-1.0)] };

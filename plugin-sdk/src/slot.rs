@@ -4,9 +4,9 @@ use crate::Error;
 use std::sync::Mutex;
 
 /// Holds one plugin; empty until it is configured.
-pub struct Slot<T>(Mutex<Option<T>>);
+pub struct ExportSlot<T>(Mutex<Option<T>>);
 
-impl<T> Slot<T> {
+impl<T> ExportSlot<T> {
     /// Creates an empty slot.
     #[must_use]
     pub const fn new() -> Self {
@@ -32,7 +32,7 @@ impl<T> Slot<T> {
     }
 }
 
-impl<T> Default for Slot<T> {
+impl<T> Default for ExportSlot<T> {
     fn default() -> Self {
         Self::new()
     }

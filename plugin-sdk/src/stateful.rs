@@ -26,20 +26,20 @@ impl<T: IntoScores> IntoScores for Result<T, Error> {
 
 /// The state of a reward or algorithm. Derive `Serialize` and `Deserialize`, and implement `Default` for the start of a run. With
 /// `#[serde(default)]`, a later version may add fields.
-pub trait State: Serialize + DeserializeOwned + Default + Send + 'static {}
+pub trait PersistentState: Serialize + DeserializeOwned + Default + Send + 'static {}
 
-impl<T: Serialize + DeserializeOwned + Default + Send + 'static> State for T {}
+impl<T: Serialize + DeserializeOwned + Default + Send + 'static> PersistentState for T {}
 
 /// A configured reward with its state.
 #[doc(hidden)]
-pub struct Remembering<C, S> {
+pub struct StatefulReward<C, S> {
     pub config: C,
     pub state: S,
 }
 
 #[doc(hidden)]
 pub fn score_batch<C, S, R: IntoScores>(
-    plugin: &mut Remembering<C, S>,
+    plugin: &mut StatefulReward<C, S>,
     batch: &Batch,
     score: impl FnOnce(&C, &mut S, &[Sample<'_>]) -> R,
 ) -> Result<Scores, Error> {
@@ -49,12 +49,12 @@ pub fn score_batch<C, S, R: IntoScores>(
 }
 
 #[doc(hidden)]
-pub fn snapshot<S: State>(state: &S) -> Result<Vec<u8>, Error> {
+pub fn snapshot<S: PersistentState>(state: &S) -> Result<Vec<u8>, Error> {
     serde_json::to_vec(state).map_err(|e| Error::Internal(e.to_string()))
 }
 
 #[doc(hidden)]
-pub fn restored<S: State>(snapshot: &[u8]) -> Result<S, Error> {
+pub fn restored<S: PersistentState>(snapshot: &[u8]) -> Result<S, Error> {
     serde_json::from_slice(snapshot).map_err(|e| Error::Input(e.to_string()))
 }
 
@@ -99,7 +99,7 @@ macro_rules! stateful_reward {
 
         #[doc(hidden)]
         pub struct __Plugin;
-        static __PLUGIN: $crate::slot::Slot<$crate::stateful::Remembering<$config, $state>> = $crate::slot::Slot::new();
+        static __PLUGIN: $crate::slot::ExportSlot<$crate::stateful::StatefulReward<$config, $state>> = $crate::slot::ExportSlot::new();
 
         impl $crate::bindings::contract::plugin::Guest for __Plugin {
             fn describe() -> $crate::bindings::contract::plugin::Info {
@@ -115,7 +115,7 @@ macro_rules! stateful_reward {
 
             fn configure(config: ::std::string::String) -> ::core::result::Result<(), $crate::Error> {
                 let config = $crate::config::parse::<$config>(&config)?;
-                __PLUGIN.set($crate::stateful::Remembering { config, state: ::core::default::Default::default() });
+                __PLUGIN.set($crate::stateful::StatefulReward { config, state: ::core::default::Default::default() });
                 Ok(())
             }
         }

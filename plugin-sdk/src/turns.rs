@@ -22,7 +22,7 @@ pub struct Turns {
 
 /// A turn of an episode.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Scored {
+pub struct ScoredTurn {
     /// Its tokens, and before them those of the reply that it answers, whose mask is 0.
     pub tokens: Range<usize>,
     /// Its reward, weighted. The last turn's includes what others said of the whole episode.
@@ -59,14 +59,14 @@ impl Turns {
 
     /// Returns the turns of a row.
     #[must_use]
-    pub fn of(&self, row: usize) -> Range<usize> {
+    pub fn row_range(&self, row: usize) -> Range<usize> {
         self.offsets[row] as usize..self.offsets[row + 1] as usize
     }
 
     /// Returns the turns of each row with their scores, which add up to the row's [score](crate::scores::scores); none for a row
     /// that can't be scored.
     #[must_use]
-    pub fn scored(&self, rollouts: &Rollouts) -> Vec<Option<Vec<Scored>>> {
+    pub fn scored(&self, rollouts: &Rollouts) -> Vec<Option<Vec<ScoredTurn>>> {
         (0..rollouts.prompt_of.len()).map(|row| self.scored_row(rollouts, row)).collect()
     }
 
@@ -83,19 +83,19 @@ impl Turns {
         rewards
     }
 
-    fn scored_row(&self, rollouts: &Rollouts, row: usize) -> Option<Vec<Scored>> {
+    fn scored_row(&self, rollouts: &Rollouts, row: usize) -> Option<Vec<ScoredTurn>> {
         let own = self.columns[row].map(|place| place as usize);
         rollouts.rewards.iter().any(|column| column.values[row].is_some()).then_some(())?;
         let others = rollouts.rewards.iter().enumerate().filter(|(place, _)| Some(*place) != own);
         let of_others: f64 = others.filter_map(|(_, c)| Some(f64::from(c.weight) * f64::from(c.values[row]?))).sum();
         let weight = own.map_or(0.0, |place| f64::from(rollouts.rewards[place].weight));
         let mut begin = rollouts.offsets[row] as usize;
-        let mut scored: Vec<Scored> = self
-            .of(row)
+        let mut scored: Vec<ScoredTurn> = self
+            .row_range(row)
             .map(|turn| {
                 let tokens = begin..self.ends[turn] as usize;
                 begin = tokens.end;
-                Scored { tokens, score: weight * f64::from(self.rewards[turn].unwrap_or(0.0)) }
+                ScoredTurn { tokens, score: weight * f64::from(self.rewards[turn].unwrap_or(0.0)) }
             })
             .collect();
         if let Some(last) = scored.last_mut() {
@@ -107,7 +107,7 @@ impl Turns {
 
 /// Returns the return of each turn: its score plus, discounted by `gamma` a turn, those of the turns after it.
 #[must_use]
-pub fn returns(turns: &[Scored], gamma: f64) -> Vec<f64> {
+pub fn returns(turns: &[ScoredTurn], gamma: f64) -> Vec<f64> {
     let mut to_come = 0.0;
     let mut returns: Vec<f64> = turns
         .iter()
@@ -156,7 +156,7 @@ mod tests {
         assert_eq!((turns.offsets.clone(), turns.ends.clone()), (vec![0, 2, 3, 4], vec![2, 6, 8, 9]));
         assert_eq!(turns.rewards, [Some(1.0), Some(0.5), Some(-1.0), None]);
         assert_eq!(turns.columns, [Some(1), Some(1), None]);
-        assert_eq!(turns.of(0), 0..2);
+        assert_eq!(turns.row_range(0), 0..2);
 
         let (mut batch, rewards) = played();
         batch.columns.pop();
@@ -168,9 +168,9 @@ mod tests {
         let rollouts = rollouts(&played()).unwrap();
         let turns = rollouts.turns.as_ref().unwrap();
         let scored = turns.scored(&rollouts);
-        let first = vec![Scored { tokens: 0..2, score: 2.0 }, Scored { tokens: 2..6, score: 1.0 + 1.5 }];
-        assert_eq!(scored, [Some(first), Some(vec![Scored { tokens: 6..8, score: -2.0 }]), None]);
-        let sum = |turns: &Vec<Scored>| turns.iter().map(|turn| turn.score).sum::<f64>();
+        let first = vec![ScoredTurn { tokens: 0..2, score: 2.0 }, ScoredTurn { tokens: 2..6, score: 1.0 + 1.5 }];
+        assert_eq!(scored, [Some(first), Some(vec![ScoredTurn { tokens: 6..8, score: -2.0 }]), None]);
+        let sum = |turns: &Vec<ScoredTurn>| turns.iter().map(|turn| turn.score).sum::<f64>();
         assert_eq!(scored.iter().map(|turns| turns.as_ref().map(sum)).collect::<Vec<_>>(), scores(&rollouts));
         assert_eq!(turns.at_last_tokens(&rollouts), [0.0, 2.0, 0.0, 0.0, 0.0, 2.5, 0.0, -2.0, 0.0]);
     }
@@ -181,7 +181,7 @@ mod tests {
         batch.columns[2] = Column::sparse("reward/judge", Unit::Sequence, [None, None, Some(4.0)]);
         let rollouts = rollouts(&(batch, rewards)).unwrap();
         let scored = rollouts.turns.as_ref().unwrap().scored(&rollouts);
-        assert_eq!(scored[2], Some(vec![Scored { tokens: 8..9, score: 2.0 }]));
+        assert_eq!(scored[2], Some(vec![ScoredTurn { tokens: 8..9, score: 2.0 }]));
     }
 
     #[test]
@@ -196,7 +196,7 @@ mod tests {
 
     #[test]
     fn returns_are_what_is_still_to_come() {
-        let turns = [1.0, 0.0, 4.0].map(|score| Scored { tokens: 0..1, score });
+        let turns = [1.0, 0.0, 4.0].map(|score| ScoredTurn { tokens: 0..1, score });
         assert_eq!(returns(&turns, 1.0), [5.0, 4.0, 4.0]);
         assert_eq!(returns(&turns, 0.5), [2.0, 2.0, 4.0]);
         assert_eq!(returns(&turns, 0.0), [1.0, 0.0, 4.0]);

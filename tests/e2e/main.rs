@@ -22,12 +22,12 @@ mod cli {
 
 mod data {
     mod datasets;
+    mod hub_sources;
     mod large;
     mod odd_rows;
     mod prompt_templates;
-    mod rows_read;
+    mod row_formats;
     mod templates;
-    mod ways_in;
 }
 
 mod episodes {
@@ -76,12 +76,13 @@ mod ranks {
 }
 
 mod repository {
-    mod circles;
+    mod cycles;
     mod docs;
     mod generated;
     mod house;
     mod imports;
     mod layers;
+    mod names;
 }
 
 mod resume {

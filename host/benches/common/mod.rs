@@ -4,7 +4,7 @@
 
 use candle_core::{Device, Tensor};
 use criterion::Criterion;
-use rlhost::model::{Architecture, Decoder, Selected, Weights};
+use rlhost::model::{Architecture, Decoder, SelectedPredictions, Weights};
 use rlhost::ops::Forest;
 use std::time::Duration;
 
@@ -57,8 +57,8 @@ pub fn tokens(count: usize, vocab: usize, seed: usize) -> Vec<u32> {
 }
 
 /// So many prompts with a group of completions each.
-pub fn batch(prompts: usize, vocab: usize) -> (Forest, Selected) {
-    let (mut forest, mut selected) = (Forest::new(), Selected::default());
+pub fn batch(prompts: usize, vocab: usize) -> (Forest, SelectedPredictions) {
+    let (mut forest, mut selected) = (Forest::new(), SelectedPredictions::default());
     for p in 0..prompts {
         let prompt = forest.push(&tokens(PROMPT, vocab, p), None);
         for c in 0..GROUP {

@@ -101,7 +101,7 @@ impl Activity {
 
 /// What a task counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Unit {
+pub enum ProgressUnit {
     /// Things that need no name, such as completions that are generated.
     #[default]
     Things,
@@ -113,7 +113,7 @@ pub enum Unit {
 
 /// The state of a task.
 #[derive(Clone, Debug)]
-pub struct Status {
+pub struct ProgressStatus {
     /// What is done.
     pub activity: Activity,
     /// To what, as in the name of a plugin or file; may be empty.
@@ -125,14 +125,14 @@ pub struct Status {
     /// How much there is to do, if known.
     pub total: Option<u64>,
     /// What both count.
-    pub unit: Unit,
+    pub unit: ProgressUnit,
     /// Number of tokens generated.
     pub tokens: u64,
 }
 
 /// How often an activity has ended, and the time it took.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Spent {
+pub struct ActivityTime {
     /// Number of tasks that have ended.
     pub times: u32,
     /// Their time together.
@@ -141,36 +141,36 @@ pub struct Spent {
 
 /// The tasks of a process, and the time that earlier ones took.
 #[derive(Default)]
-struct Tasks {
+struct ProgressRegistry {
     next: u64,
     /// In the order in which they began: a part of another task comes after it.
-    open: BTreeMap<u64, Status>,
-    spent: BTreeMap<Activity, Spent>,
+    open: BTreeMap<u64, ProgressStatus>,
+    spent: BTreeMap<Activity, ActivityTime>,
 }
 
-static TASKS: Mutex<Option<Tasks>> = Mutex::new(None);
+static TASKS: Mutex<Option<ProgressRegistry>> = Mutex::new(None);
 
 /// Runs `work` on the tasks. What a thread that panicked has left is as good as any.
-fn with<T>(work: impl FnOnce(&mut Tasks) -> T) -> T {
-    let mut guard: MutexGuard<'_, Option<Tasks>> = TASKS.lock().unwrap_or_else(PoisonError::into_inner);
+fn with<T>(work: impl FnOnce(&mut ProgressRegistry) -> T) -> T {
+    let mut guard: MutexGuard<'_, Option<ProgressRegistry>> = TASKS.lock().unwrap_or_else(PoisonError::into_inner);
     work(guard.get_or_insert_default())
 }
 
 /// A task in progress, which ends when this is dropped.
 #[derive(Debug)]
 #[must_use = "the task ends when this is dropped"]
-pub struct Task(u64);
+pub struct ProgressTask(u64);
 
-impl Task {
+impl ProgressTask {
     /// Begins a task.
     pub fn new(activity: Activity) -> Self {
-        let status = Status {
+        let status = ProgressStatus {
             activity,
             subject: Cow::Borrowed(""),
             began: Instant::now(),
             done: 0,
             total: None,
-            unit: Unit::default(),
+            unit: ProgressUnit::default(),
             tokens: 0,
         };
         Self(with(|tasks| {
@@ -181,13 +181,13 @@ impl Task {
     }
 
     /// Names what it is done to.
-    pub fn on(self, subject: impl Into<Cow<'static, str>>) -> Self {
+    pub fn with_subject(self, subject: impl Into<Cow<'static, str>>) -> Self {
         self.update(|status| status.subject = subject.into());
         self
     }
 
     /// Sets how much there is to do, or only the unit if that is not known.
-    pub fn out_of(self, total: impl Into<Option<u64>>, unit: Unit) -> Self {
+    pub fn with_total(self, total: impl Into<Option<u64>>, unit: ProgressUnit) -> Self {
         self.update(|status| (status.total, status.unit) = (total.into(), unit));
         self
     }
@@ -207,12 +207,12 @@ impl Task {
         self.update(|status| status.tokens += more);
     }
 
-    fn update(&self, change: impl FnOnce(&mut Status)) {
+    fn update(&self, change: impl FnOnce(&mut ProgressStatus)) {
         with(|tasks| tasks.open.get_mut(&self.0).map(change));
     }
 }
 
-impl Drop for Task {
+impl Drop for ProgressTask {
     fn drop(&mut self) {
         with(|tasks| {
             if let Some(status) = tasks.open.remove(&self.0) {
@@ -225,12 +225,12 @@ impl Drop for Task {
 }
 
 /// Returns the tasks in progress, a task before its parts.
-pub fn current() -> Vec<Status> {
+pub fn current() -> Vec<ProgressStatus> {
     with(|tasks| tasks.open.values().cloned().collect())
 }
 
 /// Returns what the ended tasks of an activity took.
-pub fn spent(activity: Activity) -> Spent {
+pub fn spent(activity: Activity) -> ActivityTime {
     with(|tasks| tasks.spent.get(&activity).copied().unwrap_or_default())
 }
 
@@ -242,19 +242,23 @@ mod tests {
     fn tasks_are_listed_outermost_first_until_they_end() {
         // Other tests of this process have tasks too, but none of these.
         let own = || {
-            let of_writing = |status: &Status| [Activity::WritingModel, Activity::TrainingTokenizer].contains(&status.activity);
+            let of_writing =
+                |status: &ProgressStatus| [Activity::WritingModel, Activity::TrainingTokenizer].contains(&status.activity);
             current().into_iter().filter(of_writing).collect::<Vec<_>>()
         };
         let before = spent(Activity::TrainingTokenizer);
-        let outer = Task::new(Activity::WritingModel).out_of(10, Unit::Bytes);
+        let outer = ProgressTask::new(Activity::WritingModel).with_total(10, ProgressUnit::Bytes);
         outer.add(3);
         {
-            let inner = Task::new(Activity::TrainingTokenizer).on("words").out_of(None, Unit::Rows);
+            let inner = ProgressTask::new(Activity::TrainingTokenizer).with_subject("words").with_total(None, ProgressUnit::Rows);
             inner.add(5);
             inner.set(2);
             inner.add_tokens(7);
             let [first, second] = &own()[..] else { panic!("{:?}", own()) };
-            assert_eq!((first.activity, first.done, first.total, first.unit), (Activity::WritingModel, 3, Some(10), Unit::Bytes));
+            assert_eq!(
+                (first.activity, first.done, first.total, first.unit),
+                (Activity::WritingModel, 3, Some(10), ProgressUnit::Bytes)
+            );
             assert_eq!((&*second.subject, second.done, second.total, second.tokens), ("words", 2, None, 7));
         }
         assert_eq!(own().len(), 1);

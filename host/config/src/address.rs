@@ -1,6 +1,6 @@
 //! URLs of servers that are asked for something, and those that they redirect to.
 
-use super::{Host, is_here, printable};
+use super::{Host, is_local, printable};
 use ureq::http::Uri;
 
 /// Longest URL, in bytes.
@@ -21,7 +21,7 @@ impl Address {
     ///
     /// # Errors
     /// If it is not one of http or https, has a user's name, or is longer than 8 KiB.
-    pub fn read(url: &str) -> Result<Self, String> {
+    pub fn parse(url: &str) -> Result<Self, String> {
         let wrong = |detail: &str| format!("{} {detail}", printable(url, 200));
         if url.len() > LONGEST {
             return Err(wrong("is longer than a URL may be"));
@@ -61,8 +61,8 @@ impl Address {
     }
 
     /// Returns whether it is on this machine, by its name.
-    pub fn is_here(&self) -> bool {
-        is_here(&self.name)
+    pub fn is_local(&self) -> bool {
+        is_local(&self.name)
     }
 
     /// Returns its scheme, name and port, as it would be granted.
@@ -106,13 +106,13 @@ mod tests {
 
     #[test]
     fn a_url_has_one_server_and_redirects_are_joined() {
-        let read = |url: &str| Address::read(url).unwrap();
+        let read = |url: &str| Address::parse(url).unwrap();
         assert_eq!(read("https://Judge.internal/v1").server(), "https://judge.internal:443");
         assert_eq!(read("http://[::1]:8/").server(), "http://[::1]:8");
         for wrong in
             ["", "judge", "/v1", "file:///etc/passwd", "http://u:p@judge/", "http:///x", "http://judge:99999/", "http://a b/"]
         {
-            assert!(Address::read(wrong).is_err(), "{wrong}");
+            assert!(Address::parse(wrong).is_err(), "{wrong}");
         }
         let from = read("http://judge:8/v1/a?b=/c");
         assert_eq!(from.joined("/d"), "http://judge:8/d");
@@ -126,8 +126,8 @@ mod tests {
         assert_eq!(from.joined("login?next=https://x"), "http://judge:8/v1/login?next=https://x");
         assert_eq!(from.joined("?next=https://x"), "http://judge:8/v1/a?next=https://x");
         assert_eq!(from.joined("#c"), "http://judge:8/v1/a?b=/c#c");
-        assert!(Address::read(&from.joined("mailto:a@evil")).is_err());
-        let hosts = [Host::read("http://judge:8").unwrap()];
+        assert!(Address::parse(&from.joined("mailto:a@evil")).is_err());
+        let hosts = [Host::parse("http://judge:8").unwrap()];
         assert!(
             from.is_one_of(&hosts) && !read("http://judge:9/").is_one_of(&hosts) && !read("https://judge:8/").is_one_of(&hosts)
         );

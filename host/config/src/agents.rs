@@ -1,6 +1,6 @@
 //! Agents of a configuration: programs that ask the model over HTTP, started by the run or by somebody else.
 
-use super::entries::OnError;
+use super::entries::RewardErrorAction;
 use super::entries::{LARGEST_WEIGHT, is_name};
 use super::{printable, scalar};
 use schemars::JsonSchema;
@@ -34,7 +34,7 @@ const OF_RUNS: [&str; 18] = [
 const SHOWN: usize = 200;
 
 /// An agent: a program that asks the policy over HTTP, whose episodes are trained on. It is started by the run, or drivers elsewhere
-/// take episodes from the run. The attribute `reach` is as in [`Config`](super::Config).
+/// take episodes from the run. The attribute `reach` is as in [`RunConfig`](super::RunConfig).
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AgentEntry {
@@ -67,7 +67,7 @@ pub struct AgentEntry {
     pub pass_env: Vec<String>,
     /// What to do if an episode fails: fail (save and end the run) or unscorable (give it no score).
     #[serde(default = "unscorable")]
-    pub on_error: OnError,
+    pub on_error: RewardErrorAction,
 }
 
 fn agent() -> String {
@@ -86,8 +86,8 @@ fn sixteen() -> usize {
     16
 }
 
-fn unscorable() -> OnError {
-    OnError::Unscorable
+fn unscorable() -> RewardErrorAction {
+    RewardErrorAction::Unscorable
 }
 
 impl AgentEntry {
@@ -120,7 +120,7 @@ impl AgentEntry {
         if self.max_concurrent == 0 {
             return Err("max_concurrent must be at least 1".into());
         }
-        if self.on_error == OnError::Previous {
+        if self.on_error == RewardErrorAction::Previous {
             return Err("on_error is previous, but an agent has no earlier version; use fail or unscorable".into());
         }
         let wrong = |name: &&String| name.is_empty() || name.contains(['=', '\0']);

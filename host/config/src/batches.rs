@@ -1,10 +1,10 @@
 //! How completions are divided into micro-batches, mini-batches and generations.
 
-use super::Config;
+use super::RunConfig;
 
 /// The sizes of a run's batches, over all its processes. Where pairs are generated, their prompts are counted, not their completions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Batches {
+pub struct BatchSizes {
     /// Number of completions or pairs in a micro-batch.
     pub micro_batch: usize,
     /// Number of completions or pairs in a micro-batch of an evaluation.
@@ -17,22 +17,22 @@ pub struct Batches {
     pub trains_later: bool,
 }
 
-impl Batches {
+impl BatchSizes {
     /// Returns the number of completions in one generation.
-    pub fn generation(&self) -> usize {
+    pub fn completions_per_generation(&self) -> usize {
         self.micro_batch * self.steps_per_generation
     }
 }
 
-impl Config {
+impl RunConfig {
     /// Returns the sizes of batches in a run of this many processes.
-    pub fn batches(&self, ranks: usize) -> Batches {
+    pub fn batches(&self, ranks: usize) -> BatchSizes {
         let micro_batch = self.per_device_train_batch_size * ranks;
         let given = self.generation_batch_size.map(|size| size.checked_div(micro_batch).unwrap_or(1).max(1));
         let steps_per_generation = self.steps_per_generation.or(given).unwrap_or(self.gradient_accumulation_steps);
         let of_parts = self.num_mini_batches.map(|parts| parts * self.gradient_accumulation_steps);
         let micro_batches_per_pass = of_parts.unwrap_or(steps_per_generation);
-        Batches {
+        BatchSizes {
             micro_batch,
             eval_micro_batch: self.per_device_eval_batch_size.unwrap_or(self.per_device_train_batch_size) * ranks,
             steps_per_generation,
@@ -42,12 +42,12 @@ impl Config {
     }
 
     /// Returns the seed of the order of rows.
-    pub fn seed_of_order(&self) -> u64 {
+    pub fn shuffle_seed(&self) -> u64 {
         self.data_seed.unwrap_or(self.seed)
     }
 
     /// Returns the number of completions per prompt.
-    pub fn group(&self) -> usize {
+    pub fn group_size(&self) -> usize {
         self.num_generations.unwrap_or(8)
     }
 }

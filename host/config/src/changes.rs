@@ -1,10 +1,10 @@
 //! Finds differences between two configurations.
 
-use super::Config;
+use super::RunConfig;
 use serde_json::{Map, Value, json};
 
 /// Returns the top-level keys that differ, each with its old and its new value.
-pub fn changes(old: &Config, new: &Config) -> serde_json::Result<Map<String, Value>> {
+pub fn changes(old: &RunConfig, new: &RunConfig) -> serde_json::Result<Map<String, Value>> {
     let (old, new) = (serde_json::to_value(old)?, serde_json::to_value(new)?);
     let keys = new.as_object().into_iter().flatten();
     let differs = keys.filter(|(key, now)| !same(&old[key.as_str()], now));
@@ -29,8 +29,8 @@ mod tests {
 
     #[test]
     fn keys_differ_by_what_they_mean() {
-        let old = Config::default();
-        let mut new = Config { seed: 7, ..old.clone() };
+        let old = RunConfig::default();
+        let mut new = RunConfig { seed: 7, ..old.clone() };
         new.loss.insert("beta".into(), json!(1));
         let found = changes(&old, &new).unwrap();
         assert_eq!((found.len(), &found["seed"]), (2, &json!([42, 7])));

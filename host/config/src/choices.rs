@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 /// Which completions an algorithm trains on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum LearnFrom {
+pub enum CompletionSource {
     /// The policy's own: generated and rewarded.
     Generation,
     /// The dataset's.
@@ -16,7 +16,7 @@ pub enum LearnFrom {
 /// The log-probabilities that a generation's later updates compare the policy with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum OldLogp {
+pub enum OldLogpSource {
     /// Log-probabilities that the sampler computed.
     Sampling,
     /// Log-probabilities of a training forward pass right after sampling.
@@ -36,7 +36,7 @@ pub enum RolloutSync {
 /// Which generations a run keeps in its rollout log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
-pub enum RolloutLog {
+pub enum RolloutLogMode {
     /// Those that no checkpoint has, if agents or inference servers write completions; otherwise none.
     Auto,
     /// None.
@@ -65,7 +65,7 @@ pub enum RolloutDtype {
 /// Which completions are written to completions.jsonl.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum LogCompletions {
+pub enum CompletionLogging {
     /// No completions.
     #[serde(alias = "false")]
     None,
@@ -79,7 +79,7 @@ pub enum LogCompletions {
 /// Where metrics are reported besides metrics.jsonl.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum ReportTo {
+pub enum ReportTarget {
     /// Nowhere.
     None,
     /// TensorBoard event files in the run's folder.
@@ -161,7 +161,7 @@ pub enum ModelDtype {
 /// What to do when a checkpoint can't be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum OnSaveError {
+pub enum SaveErrorAction {
     /// The run ends.
     Fail,
     /// The run continues to the next save; only the last save must succeed.
@@ -171,7 +171,7 @@ pub enum OnSaveError {
 /// When a periodic action happens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum Strategy {
+pub enum IntervalStrategy {
     /// Never, except at the end if needed.
     #[serde(alias = "false")]
     No,

@@ -63,7 +63,7 @@ const REFUSED: [(&str, &str); 10] = [
 ];
 
 /// Parts that divide a model or its inputs in other ways than ZeRO.
-const OTHERWISE: [&str; 4] = ["tensor_parallel", "sequence_parallel_size", "pipeline", "expert_parallel_size"];
+const OTHER_PARALLELISM: [&str; 4] = ["tensor_parallel", "sequence_parallel_size", "pipeline", "expert_parallel_size"];
 
 /// Settings of ZeRO that concern only speed and memory. Those of stage 3 are also accepted without its name before them.
 const OF_ZERO: [&str; 34] = [
@@ -155,7 +155,7 @@ fn whole(found: &Table) -> Result<ShardingSettings, String> {
             if is_enabled(value) {
                 return Err(format!("{name} is {}: {why}", shown(value)));
             }
-        } else if OTHERWISE.contains(&name) {
+        } else if OTHER_PARALLELISM.contains(&name) {
             check_size(name, value)?;
         } else if UNUSED.contains(&name) || name.starts_with("monitor") {
             settings.unused.push(name.to_owned());
@@ -165,7 +165,7 @@ fn whole(found: &Table) -> Result<ShardingSettings, String> {
                 "bf16" | "bfloat16" => bf16(&mut settings, name, value)?,
                 "train_batch_size" if is_auto(value) => {}
                 "train_batch_size" => match value.as_integer() {
-                    Some(size) => settings.whole_batch = Some(size),
+                    Some(size) => settings.train_batch_size = Some(size),
                     None => return Err(format!("{name} is {}; it must be a whole number or \"auto\"", shown(value))),
                 },
                 "optimizer" => optimizer(&mut settings, value)?,
@@ -319,24 +319,26 @@ fn is_enabled(part: &Value) -> bool {
 mod tests {
     use super::*;
 
-    fn of(json: &str) -> Result<ShardingSettings, String> {
+    fn parsed_json(json: &str) -> Result<ShardingSettings, String> {
         parse(&crate::scalar(json))
     }
 
     #[test]
     fn what_only_concerns_speed_is_named_and_what_is_auto_asks_for_nothing() {
-        let found = of(r#"{
+        let found = parsed_json(
+            r#"{
             "zero_optimization": {"stage": 2, "allgather_bucket_size": 2e8, "overlap_comm": "auto",
                 "stage3_gather_16bit_weights_on_model_save": true, "offload_optimizer": {"device": "none"}},
             "fp16": {"enabled": "auto", "loss_scale_window": 1000}, "bf16": {"enabled": "auto"}, "optimizer": "auto",
             "scheduler": "auto", "gradient_clipping": "auto", "train_batch_size": "auto", "steps_per_print": 10,
             "data_efficiency": {"enabled": false, "data_sampling": {"enabled": true}},
-            "compression_training": {"weight_quantization": {"shared_parameters": {"enabled": false}}}}"#)
+            "compression_training": {"weight_quantization": {"shared_parameters": {"enabled": false}}}}"#,
+        )
         .unwrap();
-        assert_eq!((found.stage, found.whole_batch, found.repeated), (Some(2), None, Vec::new()));
+        assert_eq!((found.stage, found.train_batch_size, found.repeated), (Some(2), None, Vec::new()));
         let unused = ["allgather_bucket_size", "overlap_comm", "stage3_gather_16bit_weights_on_model_save", "steps_per_print"];
         assert!(unused.iter().all(|name| found.unused.iter().any(|one| one == name)), "{:?}", found.unused);
-        assert_eq!(of("{\"gradient_clipping\": 1}").unwrap().stage, None);
+        assert_eq!(parsed_json("{\"gradient_clipping\": 1}").unwrap().stage, None);
     }
 
     #[test]
@@ -374,7 +376,7 @@ mod tests {
             (r#"{"gradient_cliping": 1}"#, "did you mean \"gradient_clipping\"?"),
             ("{\"\\u001b[2J\": 1}", "has \\u{1b}[2J, which is not known here; leave it out"),
         ] {
-            let said = of(json).expect_err(json);
+            let said = parsed_json(json).expect_err(json);
             assert!(said.contains(words), "{json}: {said}");
         }
         let of_accelerate = |text: &str| parse_accelerate(&crate::scalar(text));

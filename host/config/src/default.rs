@@ -1,13 +1,13 @@
 //! The default of each configuration key. A test compares them with what the help says.
 
-use super::named::NamedKeys;
+use super::named_keys::NamedKeys;
 use super::{
-    Config, DEFAULT_ALGORITHM, Device, LearnFrom, Limits, LogCompletions, LrSchedule, ModelDtype, OnSaveError, Optim,
-    PackingStrategy, Period, ReduceDtype, ReportTo, RolloutDtype, RolloutLog, Strategy,
+    CompletionLogging, CompletionSource, DEFAULT_ALGORITHM, Device, IntervalStrategy, LrSchedule, ModelDtype, OptimizerName,
+    PackingStrategy, Period, PluginLimits, ReduceDtype, ReportTarget, RolloutDtype, RolloutLogMode, RunConfig, SaveErrorAction,
 };
 use serde_json::Map;
 
-impl Default for Config {
+impl Default for RunConfig {
     #[expect(clippy::too_many_lines, reason = "a line for each key")]
     fn default() -> Self {
         Self {
@@ -31,7 +31,7 @@ impl Default for Config {
             strftime_now: None,
             output_dir: None,
             algorithm: DEFAULT_ALGORITHM.into(),
-            learn_from: LearnFrom::Generation,
+            learn_from: CompletionSource::Generation,
             seed: 42,
             data_seed: None,
             device: Device::Auto,
@@ -64,7 +64,7 @@ impl Default for Config {
             rollout_sync_dir: None,
             rollout_timeout_s: 600.0,
             max_staleness: 0,
-            rollout_log: RolloutLog::Auto,
+            rollout_log: RolloutLogMode::Auto,
             replay_rollouts: None,
             filter_groups: false,
             filter_groups_metric: None,
@@ -112,15 +112,15 @@ impl Default for Config {
             lr_scheduler_kwargs: Map::new(),
             warmup_steps: 0.0,
             warmup_ratio: 0.0,
-            optim: Optim::AdamwTorch,
+            optim: OptimizerName::AdamwTorch,
             optim_args: Map::new(),
             weight_decay: 0.0,
             adam_beta1: 0.9,
             adam_beta2: 0.999,
             adam_epsilon: 1e-8,
             max_grad_norm: 1.0,
-            logging_strategy: Strategy::Steps,
-            logging_steps: Period::steps(10),
+            logging_strategy: IntervalStrategy::Steps,
+            logging_steps: Period::from_steps(10),
             logging_first_step: false,
             eval_strategy: None,
             eval_steps: None,
@@ -135,18 +135,18 @@ impl Default for Config {
             eval_pass_reward: None,
             eval_pass_k: Vec::new(),
             eval_answer_after: None,
-            save_strategy: Strategy::Steps,
-            save_steps: Period::steps(500),
+            save_strategy: IntervalStrategy::Steps,
+            save_steps: Period::from_steps(500),
             save_total_limit: None,
             save_only_model: false,
-            on_save_error: OnSaveError::Fail,
+            on_save_error: SaveErrorAction::Fail,
             load_best_model_at_end: false,
             metric_for_best_model: None,
             greater_is_better: None,
             early_stopping_patience: None,
             early_stopping_threshold: 0.0,
-            log_completions: LogCompletions::Sample,
-            report_to: vec![ReportTo::Tensorboard],
+            log_completions: CompletionLogging::Sample,
+            report_to: vec![ReportTarget::Tensorboard],
             run_name: None,
             metrics_port: None,
             metrics_address: "127.0.0.1".into(),
@@ -154,7 +154,7 @@ impl Default for Config {
             replay_only: false,
             hot_reload: true,
             loss: Map::new(),
-            loss_limits: Limits::default(),
+            loss_limits: PluginLimits::default(),
             environment: Vec::new(),
             agent: Vec::new(),
             max_turns: 10,

@@ -13,7 +13,7 @@ pub(super) const LARGEST_WEIGHT: f64 = 1e6;
 /// What to do when a reward fails, and fails again on a fresh instance.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum OnError {
+pub enum RewardErrorAction {
     /// The run saves a checkpoint and ends.
     #[default]
     Fail,
@@ -26,7 +26,7 @@ pub enum OnError {
 /// What a completion is compared with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum Compare {
+pub enum ComparisonTarget {
     /// The prompt's other completions, or the dataset's column "reference" where there are none.
     Others,
     /// The dataset's column "reference".
@@ -36,7 +36,7 @@ pub enum Compare {
 /// Resource limits of a plugin.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-pub struct Limits {
+pub struct PluginLimits {
     /// Maximum memory of one instance, in MiB.
     pub memory_mb: u64,
     /// Maximum duration of one call, in seconds.
@@ -56,7 +56,7 @@ pub struct Limits {
     pub compile_timeout_s: u64,
 }
 
-impl Default for Limits {
+impl Default for PluginLimits {
     fn default() -> Self {
         Self {
             memory_mb: 512,
@@ -71,7 +71,7 @@ impl Default for Limits {
     }
 }
 
-impl Limits {
+impl PluginLimits {
     /// Converts MiB to bytes.
     fn bytes(mebibytes: u64) -> usize {
         usize::try_from(mebibytes).unwrap_or(usize::MAX).saturating_mul(1 << 20)
@@ -133,7 +133,7 @@ fn duration(seconds: f64) -> Duration {
     Duration::try_from_secs_f64(seconds).unwrap_or(LONGEST).min(LONGEST)
 }
 
-/// A reward of the run: a plugin, or a model. The attribute `reach` is as in [`Config`](super::Config).
+/// A reward of the run: a plugin, or a model. The attribute `reach` is as in [`RunConfig`](super::RunConfig).
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PluginEntry {
@@ -158,11 +158,11 @@ pub struct PluginEntry {
     /// What to do if it fails: fail (save and end the run), unscorable (give its rows no score) or previous (return to the version
     /// before the last swap).
     #[serde(default)]
-    pub on_error: OnError,
+    pub on_error: RewardErrorAction,
     /// Score by comparing each completion with others (the prompt's other completions) or reference (the dataset's column of that
     /// name): a plugin sees both answers, one in its column "reference"; a reward model gives the probability of being better.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub compare: Option<Compare>,
+    pub compare: Option<ComparisonTarget>,
     /// For a process reward model: the text that ends a step [default: a line break].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub step_separator: Option<String>,
@@ -178,7 +178,7 @@ pub struct PluginEntry {
     /// Its resource limits.
     #[serde(default)]
     #[schemars(extend("reach" = "granted"))]
-    pub limits: Limits,
+    pub limits: PluginLimits,
     /// Servers that it may send requests to, as in ["judge.internal:8000"].
     #[serde(default, deserialize_with = "super::grants::one_or_several", skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("reach" = "granted"))]
@@ -215,13 +215,13 @@ impl PluginEntry {
             hash: None,
             weight: one(),
             config: Map::new(),
-            on_error: OnError::Fail,
+            on_error: RewardErrorAction::Fail,
             compare: None,
             step_separator: None,
             load_in_8bit: false,
             load_in_4bit: false,
             eval_only: false,
-            limits: Limits::default(),
+            limits: PluginLimits::default(),
             hosts: Vec::new(),
             secrets: BTreeMap::new(),
             http: HttpLimits::default(),
@@ -231,14 +231,14 @@ impl PluginEntry {
     }
 
     /// Creates a reward model's entry from what a command line gives: its folder or hub name, or `NAME=` and that.
-    pub fn of_model(given: String) -> Self {
+    pub fn from_model_argument(given: String) -> Self {
         let named = given.split_once('=').filter(|(name, path)| is_name(name) && !path.is_empty());
         let (name, path) = named.map(|(name, path)| (Some(name.to_owned()), path.to_owned())).unwrap_or((None, given));
         Self { name, model: true, ..Self::new(path) }
     }
 
     /// Creates a plugin's entry from what a command line gives: its file, or `NAME=` and that; `,weight=NUMBER` may follow.
-    pub fn of_plugin(given: String) -> Self {
+    pub fn from_plugin_argument(given: String) -> Self {
         let (rest, weight) = match given.rsplit_once(",weight=").map(|(rest, weight)| (rest, weight.parse())) {
             Some((rest, Ok(weight))) => (rest, Some(weight)),
             _ => (given.as_str(), None),
@@ -305,7 +305,7 @@ mod tests {
     #[test]
     fn a_plugin_may_be_given_a_name_and_a_weight() {
         let of = |given: &str| {
-            let entry = PluginEntry::of_plugin(given.into());
+            let entry = PluginEntry::from_plugin_argument(given.into());
             (entry.name().to_owned(), entry.path, entry.weight)
         };
         assert_eq!(of("a/b.wasm"), ("b".into(), "a/b.wasm".into(), 1.0));
@@ -318,7 +318,7 @@ mod tests {
 
     #[test]
     fn a_reward_model_has_the_name_that_it_is_given_or_that_of_its_folder() {
-        let of = |given: &str| PluginEntry::of_model(given.into());
+        let of = |given: &str| PluginEntry::from_model_argument(given.into());
         assert_eq!(of("runs/rm/checkpoint-12").name(), "rm");
         assert_eq!((of("a=runs/rm").name(), of("a=runs/rm").path.as_str()), ("a", "runs/rm"));
         // A folder, and not a name.

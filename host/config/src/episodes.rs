@@ -1,8 +1,8 @@
 //! What a configuration says of episodes: with an environment, or with an agent.
 
-use super::Config;
+use super::RunConfig;
 
-impl Config {
+impl RunConfig {
     /// Returns whether completions are episodes: with an environment or an agent.
     pub fn has_episodes(&self) -> bool {
         !(self.environment.is_empty() && self.agent.is_empty())
@@ -36,14 +36,14 @@ impl Config {
 
 #[cfg(test)]
 mod tests {
-    use crate::{AgentEntry, Config, OnError, Overrides, Set, read};
+    use crate::{AgentEntry, KeyAssignment, Overrides, RewardErrorAction, RunConfig, read};
     use std::time::Duration;
 
     fn agents(text: &str) -> Result<Vec<AgentEntry>, String> {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("run.toml");
         std::fs::write(&file, text).unwrap();
-        let config: Config = read([file.as_path()], &Overrides::default()).map_err(|e| e.to_string())?;
+        let config: RunConfig = read([file.as_path()], &Overrides::default()).map_err(|e| e.to_string())?;
         Ok(config.agent)
     }
 
@@ -55,7 +55,7 @@ mod tests {
         assert_eq!(by_line, by_table);
         let one = agents("[agent]\ncommand = [\"a\"]\ntimeout_s = 1.5\nmax_concurrent = 2").unwrap();
         assert_eq!((one[0].timeout(), one[0].max_concurrent, one[0].name.as_str()), (Duration::from_millis(1500), 2, "agent"));
-        assert_eq!(one[0].on_error, OnError::Unscorable);
+        assert_eq!(one[0].on_error, RewardErrorAction::Unscorable);
     }
 
     #[test]
@@ -71,13 +71,14 @@ mod tests {
     #[test]
     fn the_keys_of_the_only_agent_are_set_by_their_names() {
         let set = |more: &[&str]| {
-            let all = ["agent=python agent.py"].iter().chain(more).map(|set| Set::read(set).unwrap()).collect();
+            let all = ["agent=python agent.py"].iter().chain(more).map(|set| KeyAssignment::parse(set).unwrap()).collect();
             read([], &Overrides { sets: all, ..Overrides::default() })
         };
         let entry = set(&["agent.timeout_s=5", "agent.pass_env=[\"HOME\"]"]).unwrap().agent.remove(0);
         assert_eq!((entry.timeout_s, &entry.pass_env[..], entry.command.len()), (5.0, &["HOME".to_owned()][..], 2));
         assert!(set(&["agent.turns=5"]).unwrap_err().to_string().contains("unknown key `turns`"));
-        let none = read([], &Overrides { sets: vec![Set::read("agent.timeout_s=5").unwrap()], ..Overrides::default() });
+        let none =
+            read([], &Overrides { sets: vec![KeyAssignment::parse("agent.timeout_s=5").unwrap()], ..Overrides::default() });
         assert!(none.unwrap_err().to_string().contains("the run has no agent"));
     }
 

@@ -28,7 +28,7 @@ impl Error {
     /// Returns whether something that the user gave is at fault, rather than the machine or the program.
     pub fn is_mistake(&self) -> bool {
         match self {
-            Self::Io { source, .. } => files::is_of_the_path(source),
+            Self::Io { source, .. } => files::is_path_error(source),
             Self::Invalid { .. } => true,
         }
     }

@@ -1,26 +1,26 @@
 //! Evaluation settings of a run: its own sampling, and which completions solve their prompt.
 
-use super::{Config, Error, Overrides, PluginEntry, Strategy, did_you_mean, shortest};
+use super::{Error, IntervalStrategy, Overrides, PluginEntry, RunConfig, did_you_mean, shortest};
 
 /// Maximum number of completions per prompt in an evaluation.
 const MOST: usize = 1 << 16;
 
-impl Config {
+impl RunConfig {
     /// Returns whether the run evaluates.
     pub fn evaluates(&self) -> bool {
-        self.eval_dataset.is_some() && self.eval_strategy != Some(Strategy::No)
+        self.eval_dataset.is_some() && self.eval_strategy != Some(IntervalStrategy::No)
     }
 
     /// Returns when a run with an evaluation dataset evaluates.
-    pub fn evaluation_strategy(&self) -> Strategy {
-        self.eval_strategy.unwrap_or(Strategy::Steps)
+    pub fn evaluation_strategy(&self) -> IntervalStrategy {
+        self.eval_strategy.unwrap_or(IntervalStrategy::Steps)
     }
 
     /// Sets the evaluation dataset of a new run that has a strategy for evaluations and none: the training dataset, if that has a
     /// test split, as in TRL.
     pub(super) fn find_test_split(&mut self, overrides: &Overrides) {
         let Some(has_split) = overrides.has_split else { return };
-        if self.eval_dataset.is_some() || self.eval_strategy.is_none_or(|strategy| strategy == Strategy::No) {
+        if self.eval_dataset.is_some() || self.eval_strategy.is_none_or(|strategy| strategy == IntervalStrategy::No) {
             return;
         }
         self.eval_dataset = self.dataset.clone().filter(|dataset| has_split(dataset, &self.dataset_test_split));
@@ -32,13 +32,13 @@ impl Config {
     }
 
     /// Returns the number of completions per prompt in an evaluation.
-    pub fn eval_group(&self) -> usize {
-        self.num_generations_eval.unwrap_or_else(|| self.group())
+    pub fn eval_group_size(&self) -> usize {
+        self.num_generations_eval.unwrap_or_else(|| self.group_size())
     }
 
     /// Returns the numbers of completions for which pass@k is computed.
     pub fn pass_k(&self) -> Vec<usize> {
-        let group = self.eval_group();
+        let group = self.eval_group_size();
         let mut all = self.eval_pass_k.clone();
         if all.is_empty() {
             all = std::iter::successors(Some(1), |k| Some(2 * k)).take_while(|k| *k < group).chain([group]).collect();
@@ -124,7 +124,7 @@ impl Config {
     }
 
     /// Returns whether an evaluation may have a metric of this name (without `eval_`) that no training step has.
-    pub fn is_of_evaluations(&self, name: &str) -> bool {
+    pub fn is_evaluation_metric(&self, name: &str) -> bool {
         let of_k = |prefix: &str| {
             let k = name.strip_suffix("/stderr").unwrap_or(name).strip_prefix(prefix).and_then(|k| k.parse().ok());
             k.is_some_and(|k| self.eval_pass_threshold.is_some() && self.pass_k().contains(&k))
@@ -143,11 +143,12 @@ impl Config {
 
     /// Checks the keys of evaluations of a run that generates, by whether it makes `pairs`.
     pub(super) fn check_eval_generation(&self, pairs: bool) -> Result<(), (&'static str, String)> {
-        if pairs && self.eval_group() != self.group() {
-            let detail = format!("is {}; this algorithm makes pairs of {} completions", self.eval_group(), self.group());
+        if pairs && self.eval_group_size() != self.group_size() {
+            let detail =
+                format!("is {}; this algorithm makes pairs of {} completions", self.eval_group_size(), self.group_size());
             return Err(("num_generations_eval", detail));
         }
-        let group = self.eval_group();
+        let group = self.eval_group_size();
         match self.eval_pass_k.iter().find(|k| **k > group) {
             Some(k) => {
                 Err(("eval_pass_k", format!("has {k}, more than the {group} completions per prompt (num_generations_eval)")))
@@ -174,35 +175,36 @@ mod tests {
     #[test]
     fn the_numbers_of_completions_are_powers_of_two_and_all() {
         let of = |group, given: &[usize]| {
-            Config { num_generations_eval: Some(group), eval_pass_k: given.to_vec(), ..Config::default() }.pass_k()
+            RunConfig { num_generations_eval: Some(group), eval_pass_k: given.to_vec(), ..RunConfig::default() }.pass_k()
         };
         assert_eq!(
             [of(1, &[]), of(8, &[]), of(10, &[]), of(10, &[5, 1, 5])],
             [vec![1], vec![1, 2, 4, 8], vec![1, 2, 4, 8, 10], vec![1, 5]]
         );
-        assert_eq!(Config { num_generations: Some(4), ..Config::default() }.pass_k(), [1, 2, 4]);
+        assert_eq!(RunConfig { num_generations: Some(4), ..RunConfig::default() }.pass_k(), [1, 2, 4]);
     }
 
     #[test]
     fn what_does_not_fit_is_refused_by_name() {
         let named = PluginEntry::new("right.wasm".into());
-        let base = Config { plugin: vec![named], eval_pass_threshold: Some(1.0), ..Config::default() };
-        let fault = |config: &Config| config.check_evaluation().and_then(|()| config.check_eval_generation(false)).unwrap_err().0;
+        let base = RunConfig { plugin: vec![named], eval_pass_threshold: Some(1.0), ..RunConfig::default() };
+        let fault =
+            |config: &RunConfig| config.check_evaluation().and_then(|()| config.check_eval_generation(false)).unwrap_err().0;
         assert!(base.check_evaluation().is_ok());
-        assert_eq!(fault(&Config { num_generations_eval: Some(0), ..base.clone() }), "num_generations_eval");
-        assert_eq!(fault(&Config { eval_temperature: Some(-1.0), ..base.clone() }), "eval_temperature");
-        assert_eq!(fault(&Config { eval_top_p: Some(0.0), ..base.clone() }), "eval_top_p");
-        assert_eq!(fault(&Config { eval_min_p: Some(1.5), ..base.clone() }), "eval_min_p");
-        assert_eq!(fault(&Config { eval_pass_threshold: Some(f64::NAN), ..base.clone() }), "eval_pass_threshold");
-        assert_eq!(fault(&Config { eval_pass_reward: Some("rigth".into()), ..base.clone() }), "eval_pass_reward");
-        assert_eq!(fault(&Config { eval_pass_k: vec![9], ..base.clone() }), "eval_pass_k");
-        assert_eq!(fault(&Config { eval_pass_k: vec![0], ..base.clone() }), "eval_pass_k");
-        assert_eq!(fault(&Config { eval_answer_after: Some(String::new()), ..base.clone() }), "eval_answer_after");
-        let without = Config { eval_pass_threshold: None, eval_answer_after: Some("####".into()), ..base.clone() };
+        assert_eq!(fault(&RunConfig { num_generations_eval: Some(0), ..base.clone() }), "num_generations_eval");
+        assert_eq!(fault(&RunConfig { eval_temperature: Some(-1.0), ..base.clone() }), "eval_temperature");
+        assert_eq!(fault(&RunConfig { eval_top_p: Some(0.0), ..base.clone() }), "eval_top_p");
+        assert_eq!(fault(&RunConfig { eval_min_p: Some(1.5), ..base.clone() }), "eval_min_p");
+        assert_eq!(fault(&RunConfig { eval_pass_threshold: Some(f64::NAN), ..base.clone() }), "eval_pass_threshold");
+        assert_eq!(fault(&RunConfig { eval_pass_reward: Some("rigth".into()), ..base.clone() }), "eval_pass_reward");
+        assert_eq!(fault(&RunConfig { eval_pass_k: vec![9], ..base.clone() }), "eval_pass_k");
+        assert_eq!(fault(&RunConfig { eval_pass_k: vec![0], ..base.clone() }), "eval_pass_k");
+        assert_eq!(fault(&RunConfig { eval_answer_after: Some(String::new()), ..base.clone() }), "eval_answer_after");
+        let without = RunConfig { eval_pass_threshold: None, eval_answer_after: Some("####".into()), ..base.clone() };
         assert_eq!(fault(&without), "eval_answer_after");
-        let pairs = Config { num_generations: Some(2), num_generations_eval: Some(4), ..base.clone() };
+        let pairs = RunConfig { num_generations: Some(2), num_generations_eval: Some(4), ..base.clone() };
         assert_eq!(pairs.check_eval_generation(true).unwrap_err().0, "num_generations_eval");
         assert!(base.check_no_generation().unwrap_err().to_string().contains("eval_pass_threshold"));
-        assert!(Config::default().check_no_generation().is_ok());
+        assert!(RunConfig::default().check_no_generation().is_ok());
     }
 }

@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime};
 use tempfile::NamedTempFile;
 
 /// Returns whether an error is about the given path rather than the machine; a full disk is not, for example.
-pub fn is_of_the_path(error: &io::Error) -> bool {
+pub fn is_path_error(error: &io::Error) -> bool {
     use io::ErrorKind::{BrokenPipe, FileTooLarge, OutOfMemory, QuotaExceeded, ResourceBusy, StorageFull};
     // A disk that fails, and too many open files, have no kind of their own.
     const NUMBERS: [i32; 3] = [5, 23, 24];
@@ -115,7 +115,7 @@ pub fn is_open_to_others(_: &Metadata) -> bool {
 }
 
 /// Returns a result, or none for a file that is not there.
-fn unless_gone<T>(result: io::Result<T>) -> io::Result<Option<T>> {
+fn if_exists<T>(result: io::Result<T>) -> io::Result<Option<T>> {
     match result {
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
         result => result.map(Some),
@@ -132,7 +132,7 @@ pub fn mark_used(file: &Path) {
 ///
 /// # Errors
 /// If the file can't be written, the folder can't be read or a file can't be removed.
-pub fn keep(bytes: &[u8], file: &Path, room: u64) -> io::Result<()> {
+pub fn write_to_cache(bytes: &[u8], file: &Path, room: u64) -> io::Result<()> {
     let (Some(folder), Some(extension)) = (file.parent(), file.extension()) else {
         return Err(io::ErrorKind::InvalidInput.into());
     };
@@ -147,7 +147,7 @@ fn make_room(folder: &Path, extension: &OsStr, room: u64) -> io::Result<()> {
     for entry in fs::read_dir(folder)? {
         let entry = entry?;
         // Another process may make room, too.
-        let Some(metadata) = unless_gone(entry.metadata())? else { continue };
+        let Some(metadata) = if_exists(entry.metadata())? else { continue };
         let path = entry.path();
         let left_behind = entry.file_name().to_string_lossy().starts_with(".tmp");
         if left_behind || path.extension().is_some_and(|e| e == extension) {
@@ -160,7 +160,7 @@ fn make_room(folder: &Path, extension: &OsStr, room: u64) -> io::Result<()> {
         if held <= room {
             break;
         }
-        unless_gone(fs::remove_file(path))?;
+        if_exists(fs::remove_file(path))?;
         held -= length;
     }
     Ok(())
@@ -200,14 +200,14 @@ pub fn open(path: &Path) -> io::Result<File> {
 /// # Errors
 /// As [`open`], and if it is larger.
 pub fn read(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
-    all(open(path)?, limit)
+    read_limited(open(path)?, limit)
 }
 
 /// Reads everything, up to `limit` bytes.
 ///
 /// # Errors
 /// If it can't be read, or is larger.
-pub fn all(from: impl Read, limit: u64) -> io::Result<Vec<u8>> {
+pub fn read_limited(from: impl Read, limit: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     from.take(limit.saturating_add(1)).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > limit {
@@ -258,14 +258,14 @@ pub fn safetensors_header(file: &mut File) -> io::Result<(u64, Vec<u8>)> {
 }
 
 /// Maximum time to wait for a pipe that a person names.
-const PIPE: Duration = Duration::from_secs(30);
+const PIPE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Reads a whole text that a person names: a regular file, or a pipe such as `<(...)` or `/dev/stdin`. A pipe can be read once.
 ///
 /// # Errors
 /// As [`read_text`], but on a pipe only if it doesn't end in time.
-pub fn read_given_text(path: &Path, limit: u64) -> io::Result<String> {
-    read_given_in(path, limit, PIPE)
+pub fn read_file_or_pipe(path: &Path, limit: u64) -> io::Result<String> {
+    read_given_in(path, limit, PIPE_TIMEOUT)
 }
 
 fn read_given_in(path: &Path, limit: u64, time: Duration) -> io::Result<String> {
@@ -277,7 +277,7 @@ fn read_given_in(path: &Path, limit: u64, time: Duration) -> io::Result<String> 
     // Opening a pipe blocks until there is a writer, and a blocked thread can't be stopped; it ends with the process, which is
     // soon.
     std::thread::Builder::new().name("pipe".into()).spawn(move || {
-        let text = File::open(path).and_then(|pipe| all(pipe, limit)).and_then(utf8);
+        let text = File::open(path).and_then(|pipe| read_limited(pipe, limit)).and_then(utf8);
         let _ = sender.send(text);
     })?;
     text.recv_timeout(time).unwrap_or_else(|_| {
@@ -311,7 +311,7 @@ pub fn is_temporary(name: &str) -> bool {
 ///
 /// # Errors
 /// If something else is there, or this can't be determined.
-pub fn own_is_there(path: &Path) -> io::Result<bool> {
+pub fn exists_as_file(path: &Path) -> io::Result<bool> {
     match fs::symlink_metadata(path) {
         Ok(found) => must_be_file(&found).map(|()| true),
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(false),
@@ -323,8 +323,8 @@ pub fn own_is_there(path: &Path) -> io::Result<bool> {
 ///
 /// # Errors
 /// On a link or anything else but a regular file.
-pub fn own(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
-    own_is_there(path)?;
+pub fn open_for_writing(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
+    exists_as_file(path)?;
     let file = at_once(options.create(true), true).open(path)?;
     must_be_file(&file.metadata()?)?;
     Ok(file)
@@ -334,7 +334,7 @@ pub fn own(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
 ///
 /// # Errors
 /// Also on a link.
-pub fn own_folder(path: &Path) -> io::Result<()> {
+pub fn create_folder(path: &Path) -> io::Result<()> {
     match fs::create_dir(path) {
         Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
         made => return made,
@@ -382,16 +382,16 @@ mod tests {
         }
         assert!(read(Path::new("/dev/zero"), 9).unwrap_err().to_string().contains("a device"));
         for name in ["pipe", "socket", "link", "dangling"] {
-            assert!(own(&at(name), File::options().append(true)).is_err(), "{name}");
+            assert!(open_for_writing(&at(name), File::options().append(true)).is_err(), "{name}");
         }
-        own(&at("new"), File::options().append(true)).unwrap();
-        drop(own(&at("file"), File::options().write(true)).unwrap());
+        open_for_writing(&at("new"), File::options().append(true)).unwrap();
+        drop(open_for_writing(&at("file"), File::options().write(true)).unwrap());
         assert_eq!(fs::read(at("file")).unwrap(), b"abc", "not truncated");
         assert!(!at("nowhere").exists());
         symlink(place.path(), at("folder")).unwrap();
-        assert!(own_folder(&at("folder")).unwrap_err().to_string().contains("a link"));
-        assert_eq!(own_folder(&at("file")).unwrap_err().to_string(), "it is a file, not a folder");
-        own_folder(&at("made")).and_then(|()| own_folder(&at("made"))).unwrap();
+        assert!(create_folder(&at("folder")).unwrap_err().to_string().contains("a link"));
+        assert_eq!(create_folder(&at("file")).unwrap_err().to_string(), "it is a file, not a folder");
+        create_folder(&at("made")).and_then(|()| create_folder(&at("made"))).unwrap();
     }
 
     #[test]
@@ -407,7 +407,7 @@ mod tests {
             assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
             let to = pipe.clone();
             let writing = std::thread::spawn(move || fs::write(to, sent));
-            match (read_given_text(&pipe, limit), expected) {
+            match (read_file_or_pipe(&pipe, limit), expected) {
                 (Ok(text), Ok(expected)) => assert_eq!(text, expected),
                 (Err(error), Err(expected)) => assert!(error.to_string().contains(expected), "{error}"),
                 (given, _) => panic!("{sent}: {given:?}"),
@@ -415,9 +415,9 @@ mod tests {
             let _ = writing.join();
         }
         fs::write(place.path().join("file"), "abc").unwrap();
-        assert_eq!(read_given_text(&place.path().join("file"), 3).unwrap(), "abc");
+        assert_eq!(read_file_or_pipe(&place.path().join("file"), 3).unwrap(), "abc");
         for (path, what) in [(Path::new("/dev/zero"), "a device"), (place.path(), "a folder")] {
-            assert!(read_given_text(path, 9).unwrap_err().to_string().contains(what), "{}", path.display());
+            assert!(read_file_or_pipe(path, 9).unwrap_err().to_string().contains(what), "{}", path.display());
         }
     }
 }

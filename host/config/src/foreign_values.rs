@@ -1,13 +1,13 @@
 //! Whether the values of TRL's options can be used here.
 
-use super::foreign::Treatment::{
+use super::foreign_options::OptionTreatment::{
     AppendedTo, Members, NotNeeded, Only, RewardFuncs, RewardModel, RewardWeights, Server, Sets, Shards, Switches,
 };
-use super::foreign::{Foreign, REWARDS, StandIn, is_off, lowercase, script_of, stand_in, texts};
+use super::foreign_options::{ForeignOption, REWARDS, RewardSubstitute, is_off, lowercase, script_of, stand_in, texts};
 use super::{servers, sharding};
 use toml::Value;
 
-impl Foreign {
+impl ForeignOption {
     /// Accepts a value, and logs it if the option has no effect here.
     ///
     /// # Errors
@@ -30,7 +30,7 @@ impl Foreign {
             RewardModel => Err(format!("is {value}; it must be the path or the name of a model")),
             Members(known) => check_members(known, value),
             RewardFuncs => texts(value).try_for_each(|given| {
-                if let Some(StandIn { name, plugin, difference, .. }) = stand_in(given) {
+                if let Some(RewardSubstitute { name, plugin, difference, .. }) = stand_in(given) {
                     tracing::info!("{name} is {plugin} here: {difference}");
                 } else if script_of(given).is_none() {
                     let known = REWARDS.each_ref().map(|reward| reward.name).join(", ");
@@ -57,12 +57,12 @@ impl Foreign {
     }
 }
 
-/// Checks the members of a table; those in `ANYWAY` have no effect, since rlhost always does this.
+/// Checks the members of a table; those in `ALWAYS_ON` have no effect, since rlhost always does this.
 fn check_members(known: &[(&str, &str)], value: &Value) -> Result<(), String> {
-    const ANYWAY: [(&str, Value); 3] =
+    const ALWAYS_ON: [(&str, Value); 3] =
         [("do_sample", Value::Boolean(true)), ("num_beams", Value::Integer(1)), ("use_cache", Value::Boolean(true))];
     let Some(members) = value.as_table() else { return Err(format!("is {value}; it must be a table")) };
-    let anyway = |name: &str, value: &Value| ANYWAY.iter().any(|(same, only)| *same == name && only == value);
+    let anyway = |name: &str, value: &Value| ALWAYS_ON.iter().any(|(same, only)| *same == name && only == value);
     let unknown = members.iter().find(|(name, value)| !known.iter().any(|(one, _)| one == name) && !anyway(name, value));
     let names = || known.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
     unknown.map_or(Ok(()), |(name, value)| Err(format!("has {name} = {value}; the members supported here are {}", names())))

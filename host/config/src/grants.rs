@@ -129,7 +129,7 @@ impl Host {
     ///
     /// # Errors
     /// Says what would be right.
-    pub fn read(text: &str) -> Result<Self, String> {
+    pub fn parse(text: &str) -> Result<Self, String> {
         let shown = printable(text, 200);
         let wrong = |detail: &str| format!("hosts: {shown:?} {detail}; write HOST:PORT, or http://HOST:PORT for one without TLS");
         let (scheme, rest) = match text.split_once("://") {
@@ -159,7 +159,7 @@ impl Host {
             Some("https") => (true, false),
             Some("http") => (false, true),
             Some(_) => return Err(wrong("is neither https nor http")),
-            None => (true, is_here(name)),
+            None => (true, is_local(name)),
         };
         Ok(Self { https, http, name: name.to_ascii_lowercase(), port })
     }
@@ -172,7 +172,7 @@ impl Host {
 }
 
 /// Returns whether a server's name denotes this machine.
-pub fn is_here(name: &str) -> bool {
+pub fn is_local(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
     let address = name.trim_start_matches('[').trim_end_matches(']').parse::<std::net::IpAddr>();
     name == "localhost" || name.ends_with(".localhost") || address.is_ok_and(|address| address.is_loopback())
@@ -251,7 +251,7 @@ impl Grants {
                 return Err(format!("folders.{name} must be the path of a folder"));
             }
         }
-        self.hosts.iter().try_for_each(|host| Host::read(host).map(drop))?;
+        self.hosts.iter().try_for_each(|host| Host::parse(host).map(drop))?;
         for (name, from) in &self.secrets {
             if name.is_empty() || !name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_') {
                 return Err(format!("secrets: the name {:?} may contain only letters, digits and _", printable(name, 200)));
@@ -282,8 +282,8 @@ impl fmt::Display for Grants {
 
 /// Reads a list, or a single item.
 pub(super) fn one_or_several<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
-    struct Either;
-    impl<'de> Visitor<'de> for Either {
+    struct StringOrListVisitor;
+    impl<'de> Visitor<'de> for StringOrListVisitor {
         type Value = Vec<String>;
 
         fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -298,7 +298,7 @@ pub(super) fn one_or_several<'de, D: Deserializer<'de>>(deserializer: D) -> Resu
             Vec::deserialize(SeqAccessDeserializer::new(seq)).map_err(A::Error::custom)
         }
     }
-    deserializer.deserialize_any(Either)
+    deserializer.deserialize_any(StringOrListVisitor)
 }
 
 #[cfg(test)]
@@ -307,7 +307,7 @@ mod tests {
 
     #[test]
     fn a_host_is_granted_with_its_scheme_and_port() {
-        let host = |text: &str| Host::read(text).unwrap();
+        let host = |text: &str| Host::parse(text).unwrap();
         assert!(host("judge.internal:8000").allows(true, "judge.internal", 8000));
         assert!(!host("judge.internal:8000").allows(false, "judge.internal", 8000), "plain text has to be granted");
         assert!(host("http://Judge.internal:8000/").allows(false, "judge.internal", 8000));
@@ -320,7 +320,7 @@ mod tests {
             assert!(host(here).allows(false, name, 8) && host(here).allows(true, name, 8), "{here}");
         }
         for wrong in ["", "*", "*.org", "a/b", "a:0", "a:99999", "a:b", "ftp://a", "u@a", "[::1", "a b", "https://", "::1"] {
-            assert!(Host::read(wrong).is_err(), "{wrong}");
+            assert!(Host::parse(wrong).is_err(), "{wrong}");
         }
     }
 

@@ -12,7 +12,7 @@ use std::fmt;
 const SHOWN: usize = 80;
 
 /// What a value takes.
-pub struct Size {
+pub struct JsonSize {
     /// Values, those within it included.
     pub values: u64,
     /// Bytes of text.
@@ -42,22 +42,22 @@ pub fn object(text: &str) -> serde_json::Result<Map<String, Value>> {
 ///
 /// # Errors
 /// As [`value`], and if it has more than `most` values.
-pub fn sized(text: &str, most: u64) -> serde_json::Result<(Value, Size)> {
-    let taken = Taken { most, values: Cell::default(), text: Cell::default() };
+pub fn sized(text: &str, most: u64) -> serde_json::Result<(Value, JsonSize)> {
+    let taken = JsonSizeVisitor { most, values: Cell::default(), text: Cell::default() };
     let mut json = serde_json::Deserializer::from_str(text);
     let value = (&taken).deserialize(&mut json)?;
     json.end()?;
-    Ok((value, Size { values: taken.values.get(), text: taken.text.get() }))
+    Ok((value, JsonSize { values: taken.values.get(), text: taken.text.get() }))
 }
 
 /// Builds a value as serde_json does, counting what it takes.
-struct Taken {
+struct JsonSizeVisitor {
     most: u64,
     values: Cell<u64>,
     text: Cell<u64>,
 }
 
-impl Taken {
+impl JsonSizeVisitor {
     fn value<E: de::Error>(&self, text: usize) -> std::result::Result<(), E> {
         self.text.set(self.text.get() + text as u64);
         self.values.set(self.values.get() + 1);
@@ -68,7 +68,7 @@ impl Taken {
     }
 }
 
-impl<'de> DeserializeSeed<'de> for &Taken {
+impl<'de> DeserializeSeed<'de> for &JsonSizeVisitor {
     type Value = Value;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> std::result::Result<Value, D::Error> {
@@ -76,7 +76,7 @@ impl<'de> DeserializeSeed<'de> for &Taken {
     }
 }
 
-impl<'de> Visitor<'de> for &Taken {
+impl<'de> Visitor<'de> for &JsonSizeVisitor {
     type Value = Value;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

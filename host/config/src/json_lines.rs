@@ -8,7 +8,7 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
 use std::path::Path;
 
-/// Longest line that [`each`] reads. Values can take forty times as much.
+/// Longest line that [`for_each_object`] reads. Values can take forty times as much.
 const LONGEST_LINE: u64 = 1 << 20;
 
 /// Longest line with a completion.
@@ -19,7 +19,7 @@ const MOST: u64 = 4 << 30;
 
 /// What was not read from a file.
 #[derive(Debug, Default)]
-pub struct Unread {
+pub struct UnreadLines {
     lines: u64,
     /// Number of the first such line.
     first: u64,
@@ -31,7 +31,7 @@ pub struct Unread {
     cut: Option<u64>,
 }
 
-impl Unread {
+impl UnreadLines {
     /// Describes what was not read from the file of this name.
     pub fn notes(&self, file: &str) -> Vec<String> {
         let first = self.first;
@@ -57,7 +57,7 @@ impl Unread {
 
 /// A line of a file.
 #[derive(Debug, PartialEq)]
-pub enum Line<'a> {
+pub enum BoundedLine<'a> {
     /// All of it, with the line's end.
     Whole(&'a [u8]),
     /// It is longer than lines may be.
@@ -65,7 +65,7 @@ pub enum Line<'a> {
 }
 
 /// Reads a file line by line.
-pub struct Reader {
+pub struct JsonLinesReader {
     from: BufReader<File>,
     longest: u64,
     most: u64,
@@ -77,10 +77,10 @@ pub struct Reader {
     number: u64,
     /// Whether the rest of the last line is still to be passed over.
     is_within: bool,
-    unread: Unread,
+    unread: UnreadLines,
 }
 
-impl Reader {
+impl JsonLinesReader {
     /// Opens a file whose lines are up to `longest` bytes.
     ///
     /// # Errors
@@ -89,13 +89,13 @@ impl Reader {
         let file = files::open(path)?;
         let length = file.metadata()?.len();
         let from = BufReader::with_capacity(1 << 16, file);
-        let (text, unread) = (Vec::new(), Unread::default());
+        let (text, unread) = (Vec::new(), UnreadLines::default());
         Ok(Self { from, longest, most: MOST, length, text, begin: 0, end: 0, number: 0, is_within: false, unread })
     }
 
     /// Reads only so many bytes.
     #[must_use]
-    pub fn up_to(self, most: u64) -> Self {
+    pub fn with_limit(self, most: u64) -> Self {
         Self { most, ..self }
     }
 
@@ -103,7 +103,7 @@ impl Reader {
     ///
     /// # Errors
     /// If the file can't be read.
-    pub fn line(&mut self) -> io::Result<Option<Line<'_>>> {
+    pub fn next_line(&mut self) -> io::Result<Option<BoundedLine<'_>>> {
         self.text.clear();
         if std::mem::take(&mut self.is_within) {
             self.end += skip_line(&mut (&mut self.from).take(self.most.saturating_sub(self.end)))?;
@@ -113,23 +113,23 @@ impl Reader {
         let length = (&mut rest).take(self.longest).read_until(b'\n', &mut self.text)? as u64;
         self.end += length;
         if self.text.ends_with(b"\n") {
-            return Ok(Some(Line::Whole(&self.text)));
+            return Ok(Some(BoundedLine::Whole(&self.text)));
         }
         if length < self.longest {
             return Ok(None);
         }
         self.is_within = true;
-        Ok(Some(Line::TooLong))
+        Ok(Some(BoundedLine::TooLong))
     }
 
     /// Returns the next line that is an object of this type, and counts those that are none.
     ///
     /// # Errors
     /// If the file can't be read.
-    pub fn object<T: DeserializeOwned>(&mut self) -> io::Result<Option<T>> {
-        while let Some(line) = self.line()? {
-            let is_long = line == Line::TooLong;
-            if let Line::Whole(text) = line
+    pub fn next_object<T: DeserializeOwned>(&mut self) -> io::Result<Option<T>> {
+        while let Some(line) = self.next_line()? {
+            let is_long = line == BoundedLine::TooLong;
+            if let BoundedLine::Whole(text) = line
                 && let Ok(object) = serde_json::from_slice(text)
             {
                 return Ok(Some(object));
@@ -160,7 +160,7 @@ impl Reader {
     }
 
     /// Returns where the last line begins, in bytes.
-    pub fn place(&self) -> u64 {
+    pub fn offset(&self) -> u64 {
         self.begin
     }
 
@@ -169,29 +169,29 @@ impl Reader {
         self.number
     }
 
-    /// Goes to a line that begins at `place`.
+    /// Goes to a line that begins at `offset`.
     ///
     /// # Errors
     /// If the file can't be read.
-    pub fn go_to(&mut self, place: u64) -> io::Result<()> {
+    pub fn seek(&mut self, place: u64) -> io::Result<()> {
         self.from.seek(SeekFrom::Start(place))?;
         (self.begin, self.end, self.is_within) = (place, place, false);
         Ok(())
     }
 
-    /// Goes to the line of this number, which begins at `place`.
+    /// Goes to the line of this number, which begins at `offset`.
     ///
     /// # Errors
     /// If the file can't be read.
-    pub fn go_to_line(&mut self, place: u64, number: u64) -> io::Result<()> {
-        self.go_to(place)?;
+    pub fn seek_line(&mut self, place: u64, number: u64) -> io::Result<()> {
+        self.seek(place)?;
         self.number = number - 1;
         Ok(())
     }
 
     /// Returns what was not read.
-    pub fn unread(self) -> Unread {
-        Unread { cut: (self.length > self.most).then_some(self.most), longest: self.longest, ..self.unread }
+    pub fn unread(self) -> UnreadLines {
+        UnreadLines { cut: (self.length > self.most).then_some(self.most), longest: self.longest, ..self.unread }
     }
 }
 
@@ -199,9 +199,9 @@ impl Reader {
 ///
 /// # Errors
 /// If it is not a regular file or can't be read.
-pub fn each(path: &Path, mut take: impl FnMut(Map<String, Value>)) -> io::Result<Unread> {
-    let mut reader = Reader::open(path, LONGEST_LINE)?;
-    while let Some(object) = reader.object()? {
+pub fn for_each_object(path: &Path, mut take: impl FnMut(Map<String, Value>)) -> io::Result<UnreadLines> {
+    let mut reader = JsonLinesReader::open(path, LONGEST_LINE)?;
+    while let Some(object) = reader.next_object()? {
         take(object);
     }
     Ok(reader.unread())
@@ -233,18 +233,18 @@ mod tests {
         let mut file = tempfile::NamedTempFile::new().unwrap();
         let long = format!("{{\"a\": \"{}\"}}", "x".repeat(100));
         write!(file, "{{\"a\": 1}}\n[]\n{long}\n{{\"a\": 2}}\n{{\"a\": 3").unwrap();
-        let mut reader = Reader::open(file.path(), 32).unwrap();
+        let mut reader = JsonLinesReader::open(file.path(), 32).unwrap();
         let (mut found, mut places) = (Vec::new(), Vec::new());
-        while let Some(object) = reader.object::<Map<String, Value>>().unwrap() {
+        while let Some(object) = reader.next_object::<Map<String, Value>>().unwrap() {
             found.push(object["a"].clone());
-            places.push((reader.place(), reader.number()));
+            places.push((reader.offset(), reader.number()));
         }
         assert_eq!(found, [json!(1), json!(2)]);
         assert_eq!(places, [(0, 1), (12 + long.len() as u64 + 1, 4)]);
-        reader.go_to(places[1].0).unwrap();
-        assert_eq!(reader.object::<Value>().unwrap().unwrap()["a"], 2);
-        reader.go_to(0).unwrap();
-        assert_eq!(reader.line().unwrap(), Some(Line::Whole(b"{\"a\": 1}\n")));
+        reader.seek(places[1].0).unwrap();
+        assert_eq!(reader.next_object::<Value>().unwrap().unwrap()["a"], 2);
+        reader.seek(0).unwrap();
+        assert_eq!(reader.next_line().unwrap(), Some(BoundedLine::Whole(b"{\"a\": 1}\n")));
         let notes = reader.unread().notes("x");
         let [no_object, long] = &notes[..] else { panic!("{notes:?}") };
         assert_eq!(no_object, "x: line 2 is not a JSON object and is ignored");
@@ -256,9 +256,9 @@ mod tests {
         let mut file = tempfile::NamedTempFile::new().unwrap();
         file.write_all(b"{}\n").unwrap();
         file.as_file().set_len(1 << 30).unwrap();
-        let mut reader = Reader::open(file.path(), 64).unwrap();
-        assert_eq!(reader.object::<Value>().unwrap(), Some(json!({})));
-        assert_eq!(reader.line().unwrap(), Some(Line::TooLong));
-        assert!(reader.text.capacity() < 1 << 20 && reader.line().unwrap().is_none());
+        let mut reader = JsonLinesReader::open(file.path(), 64).unwrap();
+        assert_eq!(reader.next_object::<Value>().unwrap(), Some(json!({})));
+        assert_eq!(reader.next_line().unwrap(), Some(BoundedLine::TooLong));
+        assert!(reader.text.capacity() < 1 << 20 && reader.next_line().unwrap().is_none());
     }
 }

@@ -1,12 +1,12 @@
 //! Metadata of each configuration key, read from its declaration.
 
-use super::Config;
+use super::RunConfig;
 use serde_json::{Map, Value};
 use std::sync::LazyLock;
 
 /// Whether a key may change when a run resumes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OnResume {
+pub enum ResumeRule {
     /// It may not: the results would change.
     Fixed,
     /// It may: the results do not depend on it.
@@ -17,7 +17,7 @@ pub enum OnResume {
 
 /// A top-level key.
 #[derive(Clone, Debug)]
-pub struct Key {
+pub struct ConfigKey {
     /// Its name.
     pub name: String,
     /// What it means.
@@ -27,9 +27,9 @@ pub struct Key {
     /// Whether it is a list of numbers.
     pub of_numbers: bool,
     /// Whether it may change when a run resumes.
-    pub on_resume: OnResume,
+    pub on_resume: ResumeRule,
     /// Whether each process of a run may have its own value.
-    pub own_of_rank: bool,
+    pub is_per_rank: bool,
     /// Its names in other programs.
     pub aliases: Vec<String>,
     /// The value of its flag when none is given.
@@ -37,16 +37,16 @@ pub struct Key {
     /// Whether it has a flag.
     pub has_flag: bool,
     /// Whether it is a table, or a list of tables, in which `--set` sets something.
-    pub table: Option<Table>,
+    pub table: Option<TableShape>,
     /// Whether it may change while a run goes on.
     pub live: bool,
     /// Whether a run that starts from another's checkpoint inherits its value.
-    pub inherited: Inherited,
+    pub inherited: InheritanceRule,
 }
 
 /// When a run that starts from another's checkpoint inherits a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Inherited {
+pub enum InheritanceRule {
     /// Always.
     Always,
     /// With the same algorithm only: it belongs to that, which defines it, sets its default, or is the only one to take it.
@@ -57,17 +57,17 @@ pub enum Inherited {
 
 /// How a key holds what `--set` sets in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Table {
+pub enum TableShape {
     /// One table.
-    One,
+    Single,
     /// One of each name.
-    Named,
+    ByName,
     /// A list of one table.
-    Only,
+    SingletonList,
 }
 
-impl Key {
-    fn of(name: &str, property: &Value, definitions: &Value) -> Self {
+impl ConfigKey {
+    fn from_schema(name: &str, property: &Value, definitions: &Value) -> Self {
         let text = |what: &str| property.get(what).and_then(Value::as_str);
         let words = |what: &str| {
             let words = property.get(what).and_then(Value::as_array).into_iter().flatten();
@@ -87,27 +87,27 @@ impl Key {
                 .and_then(Value::as_str)
                 .is_some_and(|of| ["integer", "number"].contains(&of)),
             on_resume: match text("on_resume") {
-                Some("free") => OnResume::Free,
-                Some("compared") => OnResume::Compared,
-                _ => OnResume::Fixed,
+                Some("free") => ResumeRule::Free,
+                Some("compared") => ResumeRule::Compared,
+                _ => ResumeRule::Fixed,
             },
-            own_of_rank: text("rank") == Some("own"),
+            is_per_rank: text("rank") == Some("own"),
             aliases: words("aliases"),
             bare: text("bare").map(str::to_owned),
             has_flag: property.get("flag") != Some(&Value::Bool(false)),
             table: match property.get("items") {
-                _ if is_object(property, definitions) => Some(Table::One),
+                _ if is_object(property, definitions) => Some(TableShape::Single),
                 Some(items) if is_object(items, definitions) => match property.get("single") == Some(&Value::Bool(true)) {
-                    true => Some(Table::Only),
-                    false => Some(Table::Named),
+                    true => Some(TableShape::SingletonList),
+                    false => Some(TableShape::ByName),
                 },
                 _ => None,
             },
             live: property.get("live") == Some(&Value::Bool(true)),
             inherited: match text("inherited_with") {
-                None => Inherited::Always,
-                Some("algorithm") => Inherited::WithAlgorithm,
-                Some(key) => Inherited::With(key.to_owned()),
+                None => InheritanceRule::Always,
+                Some("algorithm") => InheritanceRule::WithAlgorithm,
+                Some(key) => InheritanceRule::With(key.to_owned()),
             },
         }
     }
@@ -120,18 +120,18 @@ fn is_object(schema: &Value, definitions: &Value) -> bool {
 }
 
 /// Returns every top-level key, in order of declaration.
-pub fn keys() -> &'static [Key] {
-    static KEYS: LazyLock<Vec<Key>> = LazyLock::new(|| {
-        let schema = schemars::schema_for!(Config).to_value();
+pub fn keys() -> &'static [ConfigKey] {
+    static KEYS: LazyLock<Vec<ConfigKey>> = LazyLock::new(|| {
+        let schema = schemars::schema_for!(RunConfig).to_value();
         let none = Map::new();
         let properties = schema["properties"].as_object().unwrap_or(&none);
-        properties.iter().map(|(name, property)| Key::of(name, property, &schema["$defs"])).collect()
+        properties.iter().map(|(name, property)| ConfigKey::from_schema(name, property, &schema["$defs"])).collect()
     });
     &KEYS
 }
 
 /// Returns the key of this name.
-pub fn key(name: &str) -> Option<&'static Key> {
+pub fn key(name: &str) -> Option<&'static ConfigKey> {
     keys().iter().find(|key| key.name == name)
 }
 
@@ -141,8 +141,8 @@ mod tests {
 
     #[test]
     fn help_states_the_default_of_every_scalar_key() {
-        let defaults = serde_json::to_value(Config::default()).unwrap();
-        for Key { name, help, .. } in keys() {
+        let defaults = serde_json::to_value(RunConfig::default()).unwrap();
+        for ConfigKey { name, help, .. } in keys() {
             let default = &defaults[name.as_str()];
             if default.is_null() || default.is_array() || default.is_object() {
                 continue;
@@ -159,24 +159,25 @@ mod tests {
         let limit = key("save_total_limit").unwrap();
         assert_eq!(
             (limit.kind, limit.on_resume, &limit.aliases[..]),
-            ("integer", OnResume::Free, &["max_ckpt_num".to_owned()][..])
+            ("integer", ResumeRule::Free, &["max_ckpt_num".to_owned()][..])
         );
         let device = key("device").unwrap();
-        assert_eq!((device.on_resume, device.own_of_rank), (OnResume::Free, true));
+        assert_eq!((device.on_resume, device.is_per_rank), (ResumeRule::Free, true));
         let seed = key("seed").unwrap();
-        assert_eq!((seed.on_resume, seed.own_of_rank, seed.aliases.len()), (OnResume::Fixed, false, 0));
-        assert_eq!(key("plugin").unwrap().on_resume, OnResume::Compared);
+        assert_eq!((seed.on_resume, seed.is_per_rank, seed.aliases.len()), (ResumeRule::Fixed, false, 0));
+        assert_eq!(key("plugin").unwrap().on_resume, ResumeRule::Compared);
         // Of a type of its own, whose schema stands elsewhere.
-        assert_eq!(key("report_to").unwrap().on_resume, OnResume::Free);
-        let set = |of: Table| keys().iter().filter(|key| key.table == Some(of)).map(|key| key.name.as_str()).collect::<Vec<_>>();
-        assert_eq!((set(Table::Named), set(Table::Only)), (vec!["environment", "plugin"], vec!["agent"]));
-        assert_eq!(set(Table::One), ["lr_scheduler_kwargs", "optim_args", "chat_template_kwargs", "loss", "loss_limits"]);
+        assert_eq!(key("report_to").unwrap().on_resume, ResumeRule::Free);
+        let set =
+            |of: TableShape| keys().iter().filter(|key| key.table == Some(of)).map(|key| key.name.as_str()).collect::<Vec<_>>();
+        assert_eq!((set(TableShape::ByName), set(TableShape::SingletonList)), (vec!["environment", "plugin"], vec!["agent"]));
+        assert_eq!(set(TableShape::Single), ["lr_scheduler_kwargs", "optim_args", "chat_template_kwargs", "loss", "loss_limits"]);
         let of_loss = key("loss").unwrap();
-        assert_eq!((of_loss.live, &of_loss.inherited, of_loss.has_flag), (true, &Inherited::WithAlgorithm, false));
-        assert_eq!((device.live, &device.inherited, device.has_flag), (false, &Inherited::Always, true));
-        assert_eq!(key("old_logp").unwrap().inherited, Inherited::With("rollout_dtype".to_owned()));
+        assert_eq!((of_loss.live, &of_loss.inherited, of_loss.has_flag), (true, &InheritanceRule::WithAlgorithm, false));
+        assert_eq!((device.live, &device.inherited, device.has_flag), (false, &InheritanceRule::Always, true));
+        assert_eq!(key("old_logp").unwrap().inherited, InheritanceRule::With("rollout_dtype".to_owned()));
         let followed =
-            keys().iter().filter_map(|key| if let Inherited::With(other) = &key.inherited { Some(other) } else { None });
+            keys().iter().filter_map(|key| if let InheritanceRule::With(other) = &key.inherited { Some(other) } else { None });
         assert!(followed.into_iter().all(|other| key(other).is_some()));
         assert!(keys().iter().all(|key| !key.help.is_empty()), "{:?}", keys());
     }

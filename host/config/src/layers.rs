@@ -1,13 +1,13 @@
 //! Builds a configuration from files, flags that override them, and `--set`, which overrides both.
 
-use super::foreign::{self, Foreign, Treatment};
+use super::foreign_options::{self, ForeignOption, OptionTreatment};
 use super::lines::line_of;
-use super::meant::{as_meant, own_name, unknown};
-use super::named::{NamedKeys, in_table};
+use super::named_keys::{NamedKeys, in_table};
 use super::overrides::Overrides;
 use super::rewards;
+use super::spelling::{coerce_value, own_name, unknown};
 use super::values::{UNKNOWN_KEY, insert, not_finite, reworded, scalar};
-use super::{Config, Error, Key, Limits, Result, Set, files, keys, sharding, yaml};
+use super::{ConfigKey, Error, KeyAssignment, PluginLimits, Result, RunConfig, files, keys, sharding, yaml};
 use serde::Deserialize;
 use std::collections::BTreeSet;
 use std::io;
@@ -31,18 +31,18 @@ impl ConfigFile {
     /// # Errors
     /// On anything but a regular file of text.
     pub fn read(path: &Path) -> Result<Self> {
-        Self::of(path, files::read_text(path, LARGEST))
+        Self::from_text(path, files::read_text(path, LARGEST))
     }
 
     /// Reads a file that a person names, which may be a pipe.
     ///
     /// # Errors
     /// On a folder, a device, or anything but text.
-    pub fn given(path: &Path) -> Result<Self> {
-        Self::of(path, files::read_given_text(path, LARGEST))
+    pub fn read_file_or_pipe(path: &Path) -> Result<Self> {
+        Self::from_text(path, files::read_file_or_pipe(path, LARGEST))
     }
 
-    fn of(path: &Path, text: io::Result<String>) -> Result<Self> {
+    fn from_text(path: &Path, text: io::Result<String>) -> Result<Self> {
         let path = path.to_owned();
         match text {
             Ok(text) => Ok(Self { path, text }),
@@ -122,7 +122,7 @@ const BUILT_IN_RUN: &str = include_str!("../../../examples/builtin-model/run.tom
 ///
 /// # Errors
 /// Names the file and line, or the flag, and what would be right.
-pub fn read<'a>(files: impl IntoIterator<Item = &'a Path>, overrides: &Overrides) -> Result<Config> {
+pub fn read<'a>(files: impl IntoIterator<Item = &'a Path>, overrides: &Overrides) -> Result<RunConfig> {
     let files: Vec<ConfigFile> = files.into_iter().map(ConfigFile::read).collect::<Result<_>>()?;
     read_files(&files, overrides, &[])
 }
@@ -136,9 +136,9 @@ pub fn read_files<'a>(
     files: impl IntoIterator<Item = &'a ConfigFile>,
     overrides: &Overrides,
     settings: &[String],
-) -> Result<Config> {
+) -> Result<RunConfig> {
     let (mut table, mut foreign) = (Table::new(), Vec::new());
-    let mut sharding = sharding::Layers::default();
+    let mut sharding = sharding::ShardingRequests::default();
     for file in files {
         let before = foreign.len();
         let own = checked(file, settings, overrides, &mut foreign)?;
@@ -151,7 +151,7 @@ pub fn read_files<'a>(
     sharding.put(&mut table)?;
     foreign.extend(overrides.foreign.iter().cloned());
     // TRL's own scripts list the reward model first.
-    foreign.sort_by_key(|(option, _)| option.treatment != Treatment::RewardModel);
+    foreign.sort_by_key(|(option, _)| option.treatment != OptionTreatment::RewardModel);
     let mut by_user = table.clone();
     if !["model", "dataset"].iter().any(|key| table.contains_key(*key) || overrides.value_of(key).is_some()) {
         let own = ConfigFile { path: "run.toml".into(), text: BUILT_IN_RUN.to_owned() };
@@ -200,21 +200,21 @@ fn without_unused_adapter(table: &mut Table) {
 /// What must be known of a configuration before the algorithm's settings are.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-pub struct Asked {
+pub struct BootstrapConfig {
     /// The algorithm; none for the default one.
     pub algorithm: Option<String>,
     /// Its resource limits.
-    pub loss_limits: Limits,
+    pub loss_limits: PluginLimits,
     /// Number of CPU threads.
     pub num_threads: Option<usize>,
 }
 
-impl Asked {
+impl BootstrapConfig {
     /// Finds it in files, flags and sets, whatever else is wrong with them.
     ///
     /// # Errors
     /// If a file can't be parsed.
-    pub fn of<'a>(files: impl IntoIterator<Item = &'a ConfigFile>, overrides: &Overrides) -> Result<Self> {
+    pub fn from_layers<'a>(files: impl IntoIterator<Item = &'a ConfigFile>, overrides: &Overrides) -> Result<Self> {
         let mut table = Table::new();
         for file in files {
             table.extend(file.table()?);
@@ -234,7 +234,7 @@ impl Asked {
 
 /// Returns the keys in the user's files and flags, and those that are set one by one.
 fn set_by_user(by_user: &Table, overrides: &Overrides) -> BTreeSet<String> {
-    let of_sets = |set: &Set| {
+    let of_sets = |set: &KeyAssignment| {
         let path =
             set.key().map(|key| std::iter::once(key.to_owned()).chain(set.path()[1..].iter().cloned()).collect::<Vec<_>>());
         [set.key().map(str::to_owned), path.map(|path| path.join("."))].into_iter().flatten()
@@ -255,14 +255,19 @@ fn merge(table: &mut Table, mut own: Table) {
 }
 
 /// Returns a file's keys under their canonical names, with the algorithm's settings in the table `loss`. Adds options of TRL that
-/// are not keys to `foreign`, except those that flags override.
-fn checked(file: &ConfigFile, settings: &[String], overrides: &Overrides, foreign: &mut Vec<(Foreign, Value)>) -> Result<Table> {
+/// are not keys to `foreign_options`, except those that flags override.
+fn checked(
+    file: &ConfigFile,
+    settings: &[String],
+    overrides: &Overrides,
+    foreign: &mut Vec<(ForeignOption, Value)>,
+) -> Result<Table> {
     let mut loss = Table::new();
     let mut table = Table::new();
     for (key, value) in file.table()? {
         let invalid = |detail: String| Error::Invalid { place: file.place_of(&key), detail };
         if let Some(own) = own_name(&key) {
-            let value = as_meant(own, value).map_err(|detail| {
+            let value = coerce_value(own, value).map_err(|detail| {
                 let place = file.place_within(&key, &detail);
                 Error::Invalid { place, detail: format!("{key}: {detail}") }
             })?;
@@ -273,7 +278,7 @@ fn checked(file: &ConfigFile, settings: &[String], overrides: &Overrides, foreig
             loss.insert(key, value);
             continue;
         }
-        match foreign::option(&key) {
+        match foreign_options::option(&key) {
             Some(option) if overrides.foreign.iter().any(|(given, _)| given.name == option.name) => {}
             Some(option) => {
                 option.check(&value).map_err(|detail| invalid(format!("{key}: {detail}")))?;
@@ -297,7 +302,7 @@ fn checked(file: &ConfigFile, settings: &[String], overrides: &Overrides, foreig
 
 /// Applies the flags of keys and of the algorithm's settings.
 fn apply_flags(table: &mut Table, overrides: &Overrides) -> Result<()> {
-    for Key { name: key, kind, of_numbers, .. } in keys() {
+    for ConfigKey { name: key, kind, of_numbers, .. } in keys() {
         let given: Vec<&String> = overrides.flags.iter().filter(|(k, _)| k == key).map(|(_, text)| text).collect();
         let Some(last) = given.last() else { continue };
         let value = match *kind {
@@ -307,7 +312,7 @@ fn apply_flags(table: &mut Table, overrides: &Overrides) -> Result<()> {
             _ => scalar(last),
         };
         let invalid = |detail| Error::Invalid { place: key.clone(), detail };
-        table.insert(key.clone(), as_meant(key, value).map_err(invalid)?);
+        table.insert(key.clone(), coerce_value(key, value).map_err(invalid)?);
     }
     if overrides.flags.iter().any(|(key, _)| key == "use_peft") {
         without_unused_adapter(table);
@@ -329,14 +334,14 @@ fn check_finite(table: &Table) -> Result<()> {
     }
 }
 
-fn typed(table: Table) -> Result<Config> {
+fn typed(table: Table) -> Result<RunConfig> {
     let place = "command line".to_owned();
     table.try_into().map_err(|e: toml::de::Error| Error::Invalid { place, detail: reworded(e.message()) })
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::Set;
+    use super::super::KeyAssignment;
     use super::*;
     use std::io::Write;
 
@@ -344,7 +349,7 @@ mod tests {
         Overrides {
             flags: flags.iter().map(|(k, v)| ((*k).into(), (*v).into())).collect(),
             plugins: vec!["dir/tldr_length_reward.wasm".into()],
-            sets: sets.iter().map(|set| Set::read(set).unwrap()).collect(),
+            sets: sets.iter().map(|set| KeyAssignment::parse(set).unwrap()).collect(),
             ..Overrides::default()
         }
     }
@@ -400,8 +405,9 @@ mod tests {
         assert_eq!(config.loss["beta"], 0.1);
         let unknown = read_files([&file], &o, &settings[1..]).unwrap_err().to_string();
         assert!(unknown.contains(":4: unknown key `beta`"), "{unknown}");
-        assert_eq!(Asked::of([&file], &o).unwrap().algorithm, None);
-        let asked = Asked::of([&file], &overrides(&[("algorithm", "rloo")], &["loss_limits.memory_mb=7"])).unwrap();
+        assert_eq!(BootstrapConfig::from_layers([&file], &o).unwrap().algorithm, None);
+        let asked =
+            BootstrapConfig::from_layers([&file], &overrides(&[("algorithm", "rloo")], &["loss_limits.memory_mb=7"])).unwrap();
         assert_eq!((asked.algorithm.as_deref(), asked.loss_limits.memory_mb), (Some("rloo"), 7));
     }
 
@@ -413,7 +419,7 @@ mod tests {
         let [short, long] = &config.plugin[..] else { panic!("{:?}", config.plugin) };
         assert_eq!((short.weight, long.weight, &long.config["some_key"]), (2.0, 3.0, &4.into()));
         assert!(short.config.is_empty());
-        let sets = |given: &[&str]| given.iter().map(|set| Set::read(set).unwrap()).collect();
+        let sets = |given: &[&str]| given.iter().map(|set| KeyAssignment::parse(set).unwrap()).collect();
         o.sets = sets(&["plugin.\"a.b-1.2\".weight=5", "plugin.'a'.weight=6"]);
         assert_eq!(read([], &o).unwrap().plugin.iter().map(|entry| entry.weight).collect::<Vec<_>>(), [6.0, 5.0]);
         o.sets = sets(&["plugin.a.b-1.weight=3"]);
@@ -497,7 +503,7 @@ mod tests {
 
     #[test]
     fn a_set_takes_json() {
-        let sets = vec![Set::read(r#"plugin.v1.config={"a": [1, null, {"b": true}], "c": null}"#).unwrap()];
+        let sets = vec![KeyAssignment::parse(r#"plugin.v1.config={"a": [1, null, {"b": true}], "c": null}"#).unwrap()];
         let json = read([], &Overrides { plugins: vec!["dir/v1.wasm".into()], sets, ..Overrides::default() }).unwrap();
         assert_eq!(serde_json::to_value(&json.plugin[0].config).unwrap(), serde_json::json!({"a": [1, {"b": true}]}));
     }
@@ -513,7 +519,7 @@ mod tests {
         assert_eq!((config.model.as_deref(), config.dataset.as_deref()), (Some("lab/m@v2"), Some("lab/d/de")));
         assert_eq!((config.learning_rate, &config.loss["beta"]), (Some(5e-6), &serde_json::json!(0.2)));
         let weighted = |weights: Value| {
-            let foreign = vec![(foreign::option("reward_weights").unwrap(), weights)];
+            let foreign = vec![(foreign_options::option("reward_weights").unwrap(), weights)];
             let plugins = vec!["a.wasm".to_owned(), "b.wasm".to_owned()];
             read([], &Overrides { foreign, plugins, ..Overrides::default() })
         };

@@ -16,22 +16,21 @@ mod episodes;
 mod error;
 mod evaluation;
 pub mod files;
-mod foreign;
+mod foreign_options;
 mod foreign_values;
 mod fsdp;
 mod grants;
-mod inherited;
+mod inheritance;
 pub mod json;
 pub mod json_lines;
+mod key_display;
 mod keys;
 mod layers;
 mod limit;
 mod lines;
 mod lora;
 mod lr_kwargs;
-mod meant;
-mod named;
-mod nearest;
+mod named_keys;
 mod optim_args;
 mod optimizer;
 mod options;
@@ -47,7 +46,8 @@ mod servers;
 mod set;
 mod sharding;
 mod sharding_settings;
-mod shown;
+mod spelling;
+mod suggestion;
 mod tables;
 mod threads;
 mod validate;
@@ -57,24 +57,24 @@ mod yaml;
 
 pub use address::Address;
 pub use agents::AgentEntry;
-pub use batches::Batches;
+pub use batches::BatchSizes;
 pub use changes::{changes, same};
 pub use choices::{
-    LearnFrom, LogCompletions, ModelDtype, OldLogp, OnSaveError, PackingStrategy, ReduceDtype, ReportTo, RolloutDtype,
-    RolloutLog, RolloutSync, Strategy, ZeroStage,
+    CompletionLogging, CompletionSource, IntervalStrategy, ModelDtype, OldLogpSource, PackingStrategy, ReduceDtype, ReportTarget,
+    RolloutDtype, RolloutLogMode, RolloutSync, SaveErrorAction, ZeroStage,
 };
 pub use clock::{local_now, now};
 pub use device::Device;
-pub use entries::{Compare, Limits, OnError, PluginEntry};
+pub use entries::{ComparisonTarget, PluginEntry, PluginLimits, RewardErrorAction};
 pub use error::{Error, Result};
-pub use foreign::{Foreign, Treatment, option as foreign_option, options as foreign_options};
-pub use grants::{Grants, Host, HttpLimits, Secret, is_here};
-pub use keys::{Inherited, Key, OnResume, key, keys};
-pub use layers::{Asked, ConfigFile, LARGEST, read, read_files};
-pub use named::NamedKeys;
-pub use nearest::{did_you_mean, nearest};
-pub use optimizer::{AdafactorArgs, AdjustLr, MuonArgs, Optim, RmsPropArgs, Rule, SgdArgs};
-pub use options::{Config, DEFAULT_ALGORITHM};
+pub use foreign_options::{ForeignOption, OptionTreatment, option as foreign_option, options as foreign_options};
+pub use grants::{Grants, Host, HttpLimits, Secret, is_local};
+pub use key_display::{KeyDisplay, shown};
+pub use keys::{ConfigKey, InheritanceRule, ResumeRule, key, keys};
+pub use layers::{BootstrapConfig, ConfigFile, LARGEST, read, read_files};
+pub use named_keys::NamedKeys;
+pub use optimizer::{AdafactorArgs, LrAdjustment, MuonArgs, OptimizerName, OptimizerRule, RmsPropArgs, SgdArgs};
+pub use options::{DEFAULT_ALGORITHM, RunConfig};
 pub use overrides::Overrides;
 pub use period::Period;
 pub use printable::{
@@ -83,12 +83,12 @@ pub use printable::{
 pub use prompt_template::PromptTemplate;
 pub use reach::Grant;
 pub use schedule::{
-    Better, InverseSqrt, LrSchedule, LrShape, MinLr, OnPlateau, Polynomial, Restarts, Slope, StableDecay, Threshold, WarmedMinLr,
-    Waves,
+    CosineArgs, CosineMinLrArgs, CosineRestartsArgs, CosineWarmupMinLrArgs, InverseSqrtArgs, LrSchedule, LrShape,
+    MetricDirection, PlateauArgs, PolynomialArgs, RampShape, StableDecayArgs, ThresholdMode,
 };
 pub use script_path::ScriptPath;
-pub use set::Set;
-pub use shown::{Shown, shown};
+pub use set::KeyAssignment;
+pub use suggestion::{did_you_mean, nearest};
 pub use tables::{TableKey, entry_tables};
 pub use threads::{PLUGIN_STACK, STACK, on_own_stack};
 pub use values::{scalar, switched};

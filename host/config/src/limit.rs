@@ -14,12 +14,12 @@ pub(super) fn serialize<S: Serializer>(limit: &Option<usize>, serializer: S) -> 
 }
 
 pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<usize>, D::Error> {
-    deserializer.deserialize_any(Limit)
+    deserializer.deserialize_any(LimitVisitor)
 }
 
-struct Limit;
+struct LimitVisitor;
 
-impl Visitor<'_> for Limit {
+impl Visitor<'_> for LimitVisitor {
     type Value = Option<usize>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -45,7 +45,7 @@ impl Visitor<'_> for Limit {
 
 #[cfg(test)]
 mod tests {
-    use crate::{Config, Overrides, Set, read};
+    use crate::{KeyAssignment, Overrides, RunConfig, read};
 
     #[test]
     fn a_limit_is_switched_off_by_file_flag_and_set_and_stays_so() {
@@ -53,7 +53,7 @@ mod tests {
         let length = |text: &str, flags: &[&str], sets: &[&str]| {
             std::fs::write(file.path(), text).unwrap();
             let flags = flags.iter().map(|text| ("max_length".to_owned(), (*text).to_owned())).collect();
-            let sets = sets.iter().map(|text| Set::read(&format!("max_length={text}")).unwrap()).collect();
+            let sets = sets.iter().map(|text| KeyAssignment::parse(&format!("max_length={text}")).unwrap()).collect();
             read([file.path()], &Overrides { flags, sets, ..Overrides::default() })
                 .map(|config| config.max_length)
                 .map_err(|e| e.to_string())
@@ -69,7 +69,7 @@ mod tests {
             assert!(refused.contains("max_length"), "{refused}");
         }
         assert!(length("max_length = 'long'", &[], &[]).unwrap_err().contains("`none`"));
-        let written = toml::to_string(&Config { max_length: None, ..Config::default() }).unwrap();
+        let written = toml::to_string(&RunConfig { max_length: None, ..RunConfig::default() }).unwrap();
         assert_eq!(length(&written, &[], &[]), Ok(None));
     }
 }

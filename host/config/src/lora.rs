@@ -1,6 +1,6 @@
 //! The keys of a low-rank adapter.
 
-use super::{Config, did_you_mean, shortest};
+use super::{RunConfig, did_you_mean, shortest};
 
 /// Linear layers that an adapter can apply to, in all model families: most have the first seven, Phi 3 joins some of them, and
 /// the others belong to GPT-NeoX, StarCoder 2, GPT-2 and Granite MoE Shared.
@@ -42,7 +42,7 @@ fn listed(given: &Option<Vec<String>>) -> impl Iterator<Item = &str> {
     given.flat_map(|text| text.split(',')).map(str::trim).filter(|name| !name.is_empty())
 }
 
-impl Config {
+impl RunConfig {
     /// Whether the keys ask for an adapter.
     pub fn asks_for_adapter(&self) -> bool {
         self.use_peft || self.lora_r.is_some()

@@ -1,8 +1,10 @@
 //! The shape of the schedule, with the settings that `lr_scheduler_kwargs` holds for it.
 
-use super::Config;
-use super::schedule::OnPlateau;
-use super::schedule::{InverseSqrt, LrSchedule, LrShape, MinLr, Polynomial, StableDecay, WarmedMinLr};
+use super::RunConfig;
+use super::schedule::PlateauArgs;
+use super::schedule::{
+    CosineMinLrArgs, CosineWarmupMinLrArgs, InverseSqrtArgs, LrSchedule, LrShape, PolynomialArgs, StableDecayArgs,
+};
 use super::shortest;
 use super::values::reworded;
 use serde::de::DeserializeOwned;
@@ -11,12 +13,12 @@ use serde_json::Value;
 /// Most cycles of a cosine; with more, a cycle is shorter than any run's step.
 const MOST_CYCLES: f64 = 1e6;
 
-impl Config {
+impl RunConfig {
     /// Returns the shape of the schedule.
     ///
     /// # Errors
     /// If `lr_scheduler_kwargs` does not fit `lr_scheduler_type`: the key, and what would be right.
-    pub fn lr_shape(&self) -> Result<LrShape, Fault> {
+    pub fn lr_shape(&self) -> Result<LrShape, ScheduleFault> {
         self.check_cycles()?;
         let shape = match self.lr_scheduler_type {
             LrSchedule::Linear => self.without_kwargs(LrShape::Linear),
@@ -24,25 +26,25 @@ impl Config {
             LrSchedule::ConstantWithWarmup => self.without_kwargs(LrShape::ConstantWithWarmup),
             LrSchedule::Cosine => self.kwargs().map(LrShape::Cosine),
             LrSchedule::CosineWithRestarts => self.kwargs().map(LrShape::CosineWithRestarts),
-            LrSchedule::CosineWithMinLr => self.kwargs().and_then(|s: MinLr| {
+            LrSchedule::CosineWithMinLr => self.kwargs().and_then(|s: CosineMinLrArgs| {
                 one_minimum(s.min_lr, s.min_lr_rate)?;
                 Ok(LrShape::CosineWithMinLr(s))
             }),
-            LrSchedule::CosineWarmupWithMinLr => self.kwargs().and_then(|s: WarmedMinLr| {
+            LrSchedule::CosineWarmupWithMinLr => self.kwargs().and_then(|s: CosineWarmupMinLrArgs| {
                 one_minimum(s.min_lr, s.min_lr_rate)?;
                 a_share("warmup_lr_rate", s.warmup_lr_rate)?;
                 Ok(LrShape::CosineWarmupWithMinLr(s))
             }),
-            LrSchedule::Polynomial => self.kwargs().and_then(|s: Polynomial| {
+            LrSchedule::Polynomial => self.kwargs().and_then(|s: PolynomialArgs| {
                 not_negative("lr_end", Some(s.lr_end))?;
                 not_negative("power", Some(s.power))?;
                 Ok(LrShape::Polynomial(s))
             }),
-            LrSchedule::InverseSqrt => self.kwargs().and_then(|s: InverseSqrt| match s.timescale {
+            LrSchedule::InverseSqrt => self.kwargs().and_then(|s: InverseSqrtArgs| match s.timescale {
                 Some(0) => Err("timescale is 0; it must be at least 1".to_owned()),
                 _ => Ok(LrShape::InverseSqrt(s)),
             }),
-            LrSchedule::WarmupStableDecay => self.kwargs().and_then(|s: StableDecay| {
+            LrSchedule::WarmupStableDecay => self.kwargs().and_then(|s: StableDecayArgs| {
                 a_share("min_lr_ratio", Some(s.min_lr_ratio))?;
                 match s.num_decay_steps {
                     None => Err("num_decay_steps is missing; set the number of decay steps at the end".to_owned()),
@@ -55,7 +57,7 @@ impl Config {
     }
 
     /// Refuses a number of cycles for which a cosine has no value.
-    fn check_cycles(&self) -> Result<(), Fault> {
+    fn check_cycles(&self) -> Result<(), ScheduleFault> {
         let given = self.lr_scheduler_kwargs.get("num_cycles").and_then(Value::as_f64);
         match given.filter(|cycles| !(0.0..=MOST_CYCLES).contains(cycles)) {
             Some(cycles) => Err(("lr_scheduler_kwargs", format!("num_cycles is {cycles:?}; it must be from 0 to {MOST_CYCLES}"))),
@@ -64,7 +66,7 @@ impl Config {
     }
 
     /// Checks the keys of the schedule.
-    pub(super) fn check_schedule(&self) -> Result<(), Fault> {
+    pub(super) fn check_schedule(&self) -> Result<(), ScheduleFault> {
         let shape = self.lr_shape()?;
         if matches!(shape, LrShape::ReduceLrOnPlateau(_)) && !self.evaluates() {
             let detail =
@@ -95,7 +97,7 @@ impl Config {
 }
 
 /// What a key of a schedule may not be.
-type Fault = (&'static str, String);
+type ScheduleFault = (&'static str, String);
 
 fn one_minimum(min_lr: Option<f64>, min_lr_rate: Option<f64>) -> Result<(), String> {
     not_negative("min_lr", min_lr)?;
@@ -107,7 +109,7 @@ fn one_minimum(min_lr: Option<f64>, min_lr_rate: Option<f64>) -> Result<(), Stri
     }
 }
 
-fn on_plateau(s: OnPlateau) -> Result<LrShape, String> {
+fn on_plateau(s: PlateauArgs) -> Result<LrShape, String> {
     if !(0.0..1.0).contains(&s.factor) {
         return Err(format!("factor is {}; it must be at least 0 and less than 1", shortest(s.factor)));
     }
@@ -136,9 +138,9 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn with(kind: LrSchedule, kwargs: Value) -> Config {
+    fn with(kind: LrSchedule, kwargs: Value) -> RunConfig {
         let Value::Object(lr_scheduler_kwargs) = kwargs else { panic!("{kwargs}") };
-        Config { lr_scheduler_type: kind, lr_scheduler_kwargs, ..Config::default() }
+        RunConfig { lr_scheduler_type: kind, lr_scheduler_kwargs, ..RunConfig::default() }
     }
 
     #[test]
@@ -173,6 +175,6 @@ mod tests {
         let (key, detail) = with(LrSchedule::ReduceLrOnPlateau, json!({})).check().unwrap_err();
         assert!(key == "lr_scheduler_type" && detail.contains("eval_dataset"), "{detail}");
         let shape = with(LrSchedule::Polynomial, json!({"power": 2})).lr_shape();
-        assert_eq!(shape, Ok(LrShape::Polynomial(Polynomial { lr_end: 1e-7, power: 2.0 })));
+        assert_eq!(shape, Ok(LrShape::Polynomial(PolynomialArgs { lr_end: 1e-7, power: 2.0 })));
     }
 }

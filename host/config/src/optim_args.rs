@@ -1,56 +1,56 @@
 //! The optimizer with the settings that `optim_args` holds for it.
 
-use super::optimizer::{AdafactorArgs, MuonArgs, Optim, RmsPropArgs, Rule, SgdArgs};
+use super::optimizer::{AdafactorArgs, MuonArgs, OptimizerName, OptimizerRule, RmsPropArgs, SgdArgs};
 use super::values::reworded;
-use super::{Config, shortest};
+use super::{RunConfig, shortest};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 /// Maximum number of iterations of an orthogonalization.
 const MOST_NS_STEPS: usize = 99;
 
-impl Config {
+impl RunConfig {
     /// Returns the optimizer with its settings.
     ///
     /// # Errors
     /// If `optim_args` does not fit `optim`: the key, and what would be right.
-    pub fn rule(&self) -> Result<Rule, Fault> {
-        let adamw = |rule: Rule| self.without_args("--adam-beta1, --adam-beta2 and --adam-epsilon").map(|()| rule);
+    pub fn rule(&self) -> Result<OptimizerRule, OptimizerFault> {
+        let adamw = |rule: OptimizerRule| self.without_args("--adam-beta1, --adam-beta2 and --adam-epsilon").map(|()| rule);
         let rule = match self.optim {
-            Optim::AdamwTorch => adamw(Rule::AdamW),
-            Optim::Adamw8Bit => adamw(Rule::AdamW8Bit),
-            Optim::Lion32Bit => self.without_args("--adam-beta1 and --adam-beta2").map(|()| Rule::Lion),
-            Optim::Sgd => self.args().and_then(|s: SgdArgs| {
+            OptimizerName::AdamwTorch => adamw(OptimizerRule::AdamW),
+            OptimizerName::Adamw8Bit => adamw(OptimizerRule::AdamW8Bit),
+            OptimizerName::Lion32Bit => self.without_args("--adam-beta1 and --adam-beta2").map(|()| OptimizerRule::Lion),
+            OptimizerName::Sgd => self.args().and_then(|s: SgdArgs| {
                 below_one("momentum", s.momentum)?;
                 below_one("dampening", s.dampening)?;
                 match s.nesterov && (s.momentum == 0.0 || s.dampening != 0.0) {
                     true => Err("nesterov needs momentum and no dampening".to_owned()),
-                    false => Ok(Rule::Sgd(s)),
+                    false => Ok(OptimizerRule::Sgd(s)),
                 }
             }),
-            Optim::Rmsprop => self.args().and_then(|s: RmsPropArgs| {
+            OptimizerName::Rmsprop => self.args().and_then(|s: RmsPropArgs| {
                 below_one("alpha", s.alpha)?;
                 below_one("momentum", s.momentum)?;
                 match s.eps.is_finite() && s.eps as f32 > 0.0 {
-                    true => Ok(Rule::RmsProp(s)),
+                    true => Ok(OptimizerRule::RmsProp(s)),
                     false => Err(format!("eps is {}; it must be greater than 0", shortest(s.eps))),
                 }
             }),
-            Optim::Adafactor => self.args().and_then(|s: AdafactorArgs| {
+            OptimizerName::Adafactor => self.args().and_then(|s: AdafactorArgs| {
                 s.beta1.map_or(Ok(()), |beta1| below_one("beta1", beta1))?;
                 if s.clip_threshold.is_nan() || s.clip_threshold <= 0.0 {
                     return Err(format!("clip_threshold is {}; it must be greater than 0", shortest(s.clip_threshold)));
                 }
                 match (-1.0..0.0).contains(&s.decay_rate) {
-                    true => Ok(Rule::Adafactor(s)),
+                    true => Ok(OptimizerRule::Adafactor(s)),
                     false => Err(format!("decay_rate is {}; it must be at least -1 and less than 0", shortest(s.decay_rate))),
                 }
             }),
-            Optim::Muon => self.args().and_then(|s: MuonArgs| {
+            OptimizerName::Muon => self.args().and_then(|s: MuonArgs| {
                 below_one("momentum", s.momentum)?;
                 match s.ns_steps > MOST_NS_STEPS {
                     true => Err(format!("ns_steps is {}; the maximum is {MOST_NS_STEPS}", s.ns_steps)),
-                    false => Ok(Rule::Muon(s)),
+                    false => Ok(OptimizerRule::Muon(s)),
                 }
             }),
         };
@@ -58,11 +58,11 @@ impl Config {
     }
 
     /// Checks the optimizer's keys, and that none is given that it does not use.
-    pub(super) fn check_rule(&self) -> Result<(), Fault> {
+    pub(super) fn check_rule(&self) -> Result<(), OptimizerFault> {
         let rule = self.rule()?;
         let default = Self::default();
-        let betas = !matches!(rule, Rule::Sgd(_) | Rule::RmsProp(_) | Rule::Adafactor(_));
-        let epsilon = betas && rule != Rule::Lion;
+        let betas = !matches!(rule, OptimizerRule::Sgd(_) | OptimizerRule::RmsProp(_) | OptimizerRule::Adafactor(_));
+        let epsilon = betas && rule != OptimizerRule::Lion;
         for (key, has, differs) in [
             ("adam_beta1", betas, self.adam_beta1 != default.adam_beta1),
             ("adam_beta2", betas, self.adam_beta2 != default.adam_beta2),
@@ -97,7 +97,7 @@ impl Config {
     }
 }
 
-type Fault = (&'static str, String);
+type OptimizerFault = (&'static str, String);
 
 fn below_one(key: &str, value: f64) -> Result<(), String> {
     match (0.0..1.0).contains(&value) {
@@ -114,24 +114,24 @@ mod tests {
     #[test]
     fn settings_that_an_optimizer_does_not_have_are_named() {
         for (optim, args, expected) in [
-            (Optim::AdamwTorch, json!({"momentum": 0.9}), "momentum: adamw_torch is set by --adam-beta1"),
-            (Optim::Adamw8Bit, json!({"momentum": 0.9}), "momentum: adamw_8bit is set by --adam-beta1"),
-            (Optim::Sgd, json!({"nesterov": true}), "nesterov needs momentum"),
-            (Optim::Sgd, json!({"momentum": 1}), "less than 1"),
-            (Optim::Rmsprop, json!({"alpha": 1}), "less than 1"),
-            (Optim::Rmsprop, json!({"eps": 0}), "greater than 0"),
-            (Optim::Sgd, json!({"momentun": 0.9}), "unknown key `momentun`"),
-            (Optim::Sgd, json!({"weight_decay": 0.9}), "use the key weight_decay"),
-            (Optim::Adafactor, json!({"decay_rate": 0.8}), "less than 0"),
-            (Optim::Muon, json!({"ns_steps": 100}), "the maximum is 99"),
-            (Optim::Muon, json!({"adjust_lr_fn": "spectral"}), "not one of original, match_rms_adamw"),
+            (OptimizerName::AdamwTorch, json!({"momentum": 0.9}), "momentum: adamw_torch is set by --adam-beta1"),
+            (OptimizerName::Adamw8Bit, json!({"momentum": 0.9}), "momentum: adamw_8bit is set by --adam-beta1"),
+            (OptimizerName::Sgd, json!({"nesterov": true}), "nesterov needs momentum"),
+            (OptimizerName::Sgd, json!({"momentum": 1}), "less than 1"),
+            (OptimizerName::Rmsprop, json!({"alpha": 1}), "less than 1"),
+            (OptimizerName::Rmsprop, json!({"eps": 0}), "greater than 0"),
+            (OptimizerName::Sgd, json!({"momentun": 0.9}), "unknown key `momentun`"),
+            (OptimizerName::Sgd, json!({"weight_decay": 0.9}), "use the key weight_decay"),
+            (OptimizerName::Adafactor, json!({"decay_rate": 0.8}), "less than 0"),
+            (OptimizerName::Muon, json!({"ns_steps": 100}), "the maximum is 99"),
+            (OptimizerName::Muon, json!({"adjust_lr_fn": "spectral"}), "not one of original, match_rms_adamw"),
         ] {
             let Value::Object(optim_args) = args else { panic!("{args}") };
-            let (key, detail) = Config { optim, optim_args, ..Config::default() }.check().unwrap_err();
+            let (key, detail) = RunConfig { optim, optim_args, ..RunConfig::default() }.check().unwrap_err();
             assert!(key == "optim_args" && detail.contains(expected), "{detail}");
         }
-        let beta = Config { optim: Optim::Sgd, adam_beta1: 0.8, ..Config::default() }.check().unwrap_err();
+        let beta = RunConfig { optim: OptimizerName::Sgd, adam_beta1: 0.8, ..RunConfig::default() }.check().unwrap_err();
         assert_eq!(beta, ("adam_beta1", "is not a setting of sgd; leave it out".to_owned()));
-        assert!(Config { optim: Optim::Muon, adam_beta1: 0.8, ..Config::default() }.check().is_ok());
+        assert!(RunConfig { optim: OptimizerName::Muon, adam_beta1: 0.8, ..RunConfig::default() }.check().is_ok());
     }
 }

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 /// The optimizer, by transformers' name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum Optim {
+pub enum OptimizerName {
     /// AdamW (arXiv 1711.05101).
     #[serde(
         alias = "adamw_torch_fused",
@@ -39,7 +39,7 @@ pub enum Optim {
 /// An optimizer with its settings.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[expect(missing_docs, reason = "each is the optimizer of its name")]
-pub enum Rule {
+pub enum OptimizerRule {
     AdamW,
     AdamW8Bit,
     Sgd(SgdArgs),
@@ -49,7 +49,7 @@ pub enum Rule {
     Muon(MuonArgs),
 }
 
-/// Settings of [`Optim::Sgd`].
+/// Settings of [`OptimizerName::Sgd`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SgdArgs {
@@ -61,7 +61,7 @@ pub struct SgdArgs {
     pub nesterov: bool,
 }
 
-/// Settings of [`Optim::Rmsprop`].
+/// Settings of [`OptimizerName::Rmsprop`].
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RmsPropArgs {
@@ -73,7 +73,7 @@ pub struct RmsPropArgs {
     pub momentum: f64,
 }
 
-/// Settings of [`Optim::Adafactor`].
+/// Settings of [`OptimizerName::Adafactor`].
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct AdafactorArgs {
@@ -87,7 +87,7 @@ pub struct AdafactorArgs {
     pub scale_parameter: bool,
 }
 
-/// Settings of [`Optim::Muon`].
+/// Settings of [`OptimizerName::Muon`].
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct MuonArgs {
@@ -98,13 +98,13 @@ pub struct MuonArgs {
     /// Number of iterations of the orthogonalization.
     pub ns_steps: usize,
     /// How the learning rate depends on a matrix's sizes.
-    pub adjust_lr_fn: AdjustLr,
+    pub adjust_lr_fn: LrAdjustment,
 }
 
 /// How Muon's learning rate depends on a matrix's outputs and inputs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum AdjustLr {
+pub enum LrAdjustment {
     /// The square root of their ratio, at least one.
     Original,
     /// 0.2 times the square root of the larger, so that updates are as large as AdamW's.
@@ -127,6 +127,6 @@ impl Default for AdafactorArgs {
 
 impl Default for MuonArgs {
     fn default() -> Self {
-        Self { momentum: 0.95, nesterov: true, ns_steps: 5, adjust_lr_fn: AdjustLr::Original }
+        Self { momentum: 0.95, nesterov: true, ns_steps: 5, adjust_lr_fn: LrAdjustment::Original }
     }
 }

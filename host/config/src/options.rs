@@ -1,9 +1,10 @@
 //! The configuration keys of a run. `rlhost train --help` prints their doc comments.
 
-use super::named::NamedKeys;
+use super::named_keys::NamedKeys;
 use super::{
-    AgentEntry, Device, LearnFrom, Limits, LogCompletions, LrSchedule, ModelDtype, OldLogp, OnSaveError, Optim, PackingStrategy,
-    Period, PluginEntry, ReduceDtype, ReportTo, RolloutDtype, RolloutLog, RolloutSync, Strategy, ZeroStage,
+    AgentEntry, CompletionLogging, CompletionSource, Device, IntervalStrategy, LrSchedule, ModelDtype, OldLogpSource,
+    OptimizerName, PackingStrategy, Period, PluginEntry, PluginLimits, ReduceDtype, ReportTarget, RolloutDtype, RolloutLogMode,
+    RolloutSync, SaveErrorAction, ZeroStage,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -20,7 +21,7 @@ pub const DEFAULT_ALGORITHM: &str = "grpo";
 /// set it by itself, `"read"` if it names something to read, `"written"` if it is about where the run writes.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-pub struct Config {
+pub struct RunConfig {
     /// Hugging Face model folder of a family that `rlhost models` lists, or its name on the hub, OWNER/NAME or
     /// OWNER/NAME@REVISION; a run's folder means its newest checkpoint [default: a small built-in model]
     #[schemars(extend("heading" = "Model", "rank" = "own", "aliases" = ["model_name_or_path"], "reach" = "read"))]
@@ -89,7 +90,7 @@ pub struct Config {
     pub algorithm: String,
     /// Completions to train on: the policy's own (generation) or the dataset's (dataset) [default: generation]
     #[schemars(extend("inherited_with" = "algorithm"))]
-    pub learn_from: LearnFrom,
+    pub learn_from: CompletionSource,
     /// Random seed [default: 42]
     #[schemars(extend("heading" = "Training"))]
     pub seed: u64,
@@ -168,7 +169,7 @@ pub struct Config {
     /// Log-probabilities that ratios are relative to: those of sampling (sampling), or those of a training forward pass right
     /// after the generation (recompute) [default: sampling; recompute in bf16 or with a rollout_dtype, where the two differ]
     #[schemars(extend("inherited_with" = "rollout_dtype"))]
-    pub old_logp: Option<OldLogp>,
+    pub old_logp: Option<OldLogpSource>,
     /// Precision of the weights that completions are generated with: that of training (auto), bfloat16 or int8, which are read
     /// faster; with int8, their inputs are rounded too. Log-probabilities are then recomputed for training;
     /// vllm_importance_sampling_correction corrects for what sampling rounds. Evaluations use auto. For the CPU [default: auto]
@@ -200,7 +201,7 @@ pub struct Config {
     /// trains on them, or all, so that rlhost replay --train can repeat the run; or none [default: auto, which is unsaved if an agent or
     /// rollout servers write completions and none otherwise]
     #[schemars(extend("on_resume" = "free"))]
-    pub rollout_log: RolloutLog,
+    pub rollout_log: RolloutLogMode,
     /// Run whose logged completions are trained on, in place of completions of the policy; it was made with rollout_log = "all"
     #[schemars(extend("reach" = "read"))]
     pub replay_rollouts: Option<String>,
@@ -357,7 +358,7 @@ pub struct Config {
     /// Optimizer, by transformers' name: adamw_torch, adamw_8bit (with moments in 8 bits, like bitsandbytes), sgd, rmsprop,
     /// lion_32bit, adafactor, or muon for the layers' matrices with AdamW for everything else. NVIDIA devices support only
     /// adamw_torch [default: adamw_torch]
-    pub optim: Optim,
+    pub optim: OptimizerName,
     /// Settings of the optimizer, as in momentum=0.9,nesterov=true for sgd
     #[schemars(extend("inherited_with" = "optim"))]
     pub optim_args: Map<String, Value>,
@@ -374,7 +375,7 @@ pub struct Config {
 
     /// When to log: by steps (logging_steps), after each epoch (epoch), or only at the end (no) [default: steps]
     #[schemars(extend("heading" = "Logging", "on_resume" = "free"))]
-    pub logging_strategy: Strategy,
+    pub logging_strategy: IntervalStrategy,
     /// Log every N steps; below 1, a fraction of the run [default: 10]
     #[schemars(extend("on_resume" = "free"))]
     pub logging_steps: Period,
@@ -384,7 +385,7 @@ pub struct Config {
     /// When to evaluate on eval_dataset: by steps (eval_steps) and at the end, after each epoch (epoch), or never (no) [default:
     /// steps if there is an eval_dataset]
     #[schemars(extend("heading" = "Evaluation", "on_resume" = "free"))]
-    pub eval_strategy: Option<Strategy>,
+    pub eval_strategy: Option<IntervalStrategy>,
     /// Evaluate every N steps and at the end; below 1, a fraction of the run [default: logging_steps with --eval-strategy steps, as
     /// in transformers; otherwise save_steps]
     #[schemars(extend("on_resume" = "free"))]
@@ -426,7 +427,7 @@ pub struct Config {
     pub eval_answer_after: Option<String>,
     /// When to save a checkpoint: by steps (save_steps), after each epoch (epoch), or only at the end (no) [default: steps]
     #[schemars(extend("heading" = "Saving", "on_resume" = "free"))]
-    pub save_strategy: Strategy,
+    pub save_strategy: IntervalStrategy,
     /// Save a checkpoint every N steps and at the end; below 1, a fraction of the run [default: 500]
     #[schemars(extend("on_resume" = "free"))]
     pub save_steps: Period,
@@ -438,7 +439,7 @@ pub struct Config {
     pub save_only_model: bool,
     /// If a checkpoint can't be written: fail, or continue to the next save [default: fail]
     #[schemars(extend("on_resume" = "free"))]
-    pub on_save_error: OnSaveError,
+    pub on_save_error: SaveErrorAction,
     /// End with the best checkpoint by metric_for_best_model instead of the last [default: false]
     #[schemars(extend("on_resume" = "free"))]
     pub load_best_model_at_end: bool,
@@ -458,12 +459,12 @@ pub struct Config {
     pub early_stopping_threshold: f64,
     /// Completions to write to completions.jsonl: none, sample (those of each generation's first prompt) or all [default: sample]
     #[schemars(extend("heading" = "Logging", "on_resume" = "free", "bare" = "true"))]
-    pub log_completions: LogCompletions,
+    pub log_completions: CompletionLogging,
 
     /// Where to report metrics besides metrics.jsonl: none, all, or some of tensorboard, wandb, mlflow and trackio. For the last
     /// three, the run ends by writing files for their own clients to its folder; nothing is uploaded [default: tensorboard]
     #[schemars(extend("on_resume" = "free", "reach" = "written"))]
-    pub report_to: Vec<ReportTo>,
+    pub report_to: Vec<ReportTarget>,
     /// Name of the run in trackers [default: its folder's]
     #[schemars(extend("on_resume" = "free"))]
     pub run_name: Option<String>,
@@ -488,7 +489,7 @@ pub struct Config {
     pub loss: Map<String, Value>,
     /// Resource limits of the algorithm's plugin
     #[schemars(extend("on_resume" = "free", "live" = true, "flag" = false, "reach" = "granted"))]
-    pub loss_limits: Limits,
+    pub loss_limits: PluginLimits,
     /// Environment that the model acts in: the name of a built-in plugin, or the path of one; a table sets its settings, limits
     /// and weight. With several, the dataset's column `environment` names each row's [default: none; completions have one turn]
     #[schemars(extend("heading" = "Plugins", "on_resume" = "compared", "live" = true, "reach" = "granted"))]
@@ -509,7 +510,7 @@ pub struct Config {
     pub plugin: Vec<PluginEntry>,
 }
 
-impl Config {
+impl RunConfig {
     /// Returns whether some prompts are not trained on, so that an epoch has no fixed number of steps.
     pub fn filters_prompts(&self) -> bool {
         self.filter_groups || self.skip_groups > 0.0
@@ -529,7 +530,7 @@ impl Config {
 
     /// Returns whether a policy that has not been trained yet gives texts the probabilities that the reference model gives them.
     pub fn begins_as_reference(&self) -> bool {
-        self.ref_model.is_none() && self.noise() <= 0.0
+        self.ref_model.is_none() && self.neftune_alpha() <= 0.0
     }
 
     /// Returns whether processes share models that are not trained.
@@ -538,17 +539,17 @@ impl Config {
     }
 
     /// Returns `alpha` of the noise on embeddings; 0 for none.
-    pub fn noise(&self) -> f64 {
+    pub fn neftune_alpha(&self) -> f64 {
         self.neftune_noise_alpha.unwrap_or(0.0)
     }
 
     /// Returns the maximum length of a given text, of a model with this context.
-    pub fn longest(&self, context: usize) -> usize {
+    pub fn max_text_length(&self, context: usize) -> usize {
         self.max_length.unwrap_or(context).min(context)
     }
 
     /// Returns the metric by which checkpoints are compared, and whether a greater value is better.
-    pub fn best_by(&self) -> Option<(&str, bool)> {
+    pub fn best_model_metric(&self) -> Option<(&str, bool)> {
         let name = self.metric_for_best_model.as_deref()?;
         Some((name, self.greater_is_better.unwrap_or(!name.ends_with("loss"))))
     }

@@ -1,7 +1,7 @@
 //! What the command line says of a configuration.
 
-use super::foreign::Foreign;
-use super::set::Set;
+use super::foreign_options::ForeignOption;
+use super::set::KeyAssignment;
 use toml::Value;
 
 /// What the command line says; each field overrides those before it.
@@ -12,13 +12,13 @@ pub struct Overrides {
     /// Flags of the algorithm's settings: the setting's name and value.
     pub settings: Vec<(String, Value)>,
     /// Flags of TRL that are not keys here.
-    pub foreign: Vec<(Foreign, Value)>,
+    pub foreign: Vec<(ForeignOption, Value)>,
     /// Paths of reward plugins.
     pub plugins: Vec<String>,
     /// Folders and hub names of reward models.
     pub reward_models: Vec<String>,
     /// `--set KEY=VALUE`.
-    pub sets: Vec<Set>,
+    pub sets: Vec<KeyAssignment>,
     /// For a new run: whether a dataset has a split. As in TRL, an evaluation without a dataset uses the test split.
     pub has_split: Option<fn(&str, &str) -> bool>,
 }
@@ -26,7 +26,7 @@ pub struct Overrides {
 impl Overrides {
     /// Returns the last value given for a key, by `--set` or else by its flag.
     pub fn value_of(&self, key: &str) -> Option<String> {
-        let set = self.sets.iter().rev().find(|set| set.sets(key)).map(Set::text);
+        let set = self.sets.iter().rev().find(|set| set.sets(key)).map(KeyAssignment::text);
         set.or_else(|| self.flags.iter().rev().find(|(name, _)| name == key).map(|(_, text)| text.clone()))
     }
 

@@ -12,7 +12,7 @@ pub struct Period(f64);
 
 impl Period {
     /// A number of steps.
-    pub const fn steps(steps: u32) -> Self {
+    pub const fn from_steps(steps: u32) -> Self {
         Self(steps as f64)
     }
 
@@ -24,7 +24,7 @@ impl Period {
     }
 
     /// Returns the period in steps, for a run of `total` steps.
-    pub fn of(self, total: u64) -> u64 {
+    pub fn in_steps(self, total: u64) -> u64 {
         let steps = if self.0 < 1.0 { (self.0 * total as f64).ceil() } else { self.0 };
         (steps as u64).max(1)
     }
@@ -42,7 +42,7 @@ mod tests {
 
     #[test]
     fn fractions_are_of_the_run_and_numbers_are_steps() {
-        assert_eq!([0.25, 0.3, 1e-9, 1.0, 7.0].map(|p| Period(p).of(10)), [3, 3, 1, 1, 7]);
+        assert_eq!([0.25, 0.3, 1e-9, 1.0, 7.0].map(|p| Period(p).in_steps(10)), [3, 3, 1, 1, 7]);
         assert!([0.0, -1.0, 1.5, f64::NAN, f64::INFINITY].iter().all(|p| Period(*p).fault().is_some()));
         assert!(Period(0.0).fault().is_some_and(|fault| fault.starts_with("is 0; ")));
         assert!(Period(1e300).fault().is_some_and(|fault| fault.starts_with("is 1e300; ")));

@@ -3,11 +3,11 @@
 /// A text with the names of columns in it, such as `Question: {question}`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PromptTemplate {
-    parts: Vec<Part>,
+    parts: Vec<PromptTemplatePart>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Part {
+enum PromptTemplatePart {
     Text(String),
     /// The name of a column, or of something in it, as in `choices.0`.
     Column(String),
@@ -40,14 +40,14 @@ impl PromptTemplate {
                     if name.trim().is_empty() {
                         return Err(format!("the braces at character {} name no column; {{{{}}}} is written as {{}}", at + 1));
                     }
-                    parts.extend((!text.is_empty()).then(|| Part::Text(std::mem::take(&mut text))));
-                    parts.push(Part::Column(name.trim().to_owned()));
+                    parts.extend((!text.is_empty()).then(|| PromptTemplatePart::Text(std::mem::take(&mut text))));
+                    parts.push(PromptTemplatePart::Column(name.trim().to_owned()));
                 }
                 '}' => return Err(unpaired('}', at)),
                 c => text.push(c),
             }
         }
-        parts.extend((!text.is_empty()).then_some(Part::Text(text)));
+        parts.extend((!text.is_empty()).then_some(PromptTemplatePart::Text(text)));
         let template = Self { parts };
         if template.columns().next().is_none() {
             return Err("names no column, so that all prompts would be the same; name one, as in '{question}'".into());
@@ -57,7 +57,7 @@ impl PromptTemplate {
 
     /// Returns the names of columns in it.
     pub fn columns(&self) -> impl Iterator<Item = &str> {
-        self.parts.iter().filter_map(|part| if let Part::Column(name) = part { Some(name.as_str()) } else { None })
+        self.parts.iter().filter_map(|part| if let PromptTemplatePart::Column(name) = part { Some(name.as_str()) } else { None })
     }
 
     /// Returns the text with each name replaced by its value.
@@ -68,8 +68,8 @@ impl PromptTemplate {
         let mut filled = String::new();
         for part in &self.parts {
             match part {
-                Part::Text(text) => filled.push_str(text),
-                Part::Column(name) => filled.push_str(&value(name)?),
+                PromptTemplatePart::Text(text) => filled.push_str(text),
+                PromptTemplatePart::Column(name) => filled.push_str(&value(name)?),
             }
         }
         Ok(filled)

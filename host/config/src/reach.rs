@@ -2,7 +2,7 @@
 //! allow. Each is a grant, which a run's folder can't give by itself.
 
 use super::agents::agent_entries;
-use super::{AgentEntry, Config, HttpLimits, Limits, PluginEntry, shell_word};
+use super::{AgentEntry, HttpLimits, PluginEntry, PluginLimits, RunConfig, shell_word};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::fmt;
@@ -11,7 +11,7 @@ use std::path::Path;
 /// What a grant allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
-enum Kind {
+enum GrantKind {
     /// Requests of a plugin to servers, with secrets.
     Requests,
     /// Folders that a plugin reads.
@@ -29,48 +29,48 @@ enum Kind {
 /// One thing that somebody who starts a run has to allow.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 pub struct Grant {
-    kind: Kind,
+    kind: GrantKind,
     /// The keys that give it, as `--set` takes them, with their values. They are allowed together or not at all.
     parts: Vec<(String, Value)>,
 }
 
 impl Grant {
     /// Returns the limits in a table that are above their defaults.
-    pub fn of_limits(table: &str, limits: &Limits) -> Vec<Self> {
-        let usual = Limits::default();
-        let usual = Limits { episodes_timeout_s: Some(usual.episodes_seconds()), ..usual };
-        Self::above(table, limits, &usual)
+    pub fn from_limits(table: &str, limits: &PluginLimits) -> Vec<Self> {
+        let usual = PluginLimits::default();
+        let usual = PluginLimits { episodes_timeout_s: Some(usual.episodes_seconds()), ..usual };
+        Self::from_excess(table, limits, &usual)
     }
 
     /// Returns what an entry is granted; `asks` says whether it may send its requests.
-    pub fn of_entry(table: &str, entry: &PluginEntry, asks: bool) -> Vec<Self> {
+    pub fn from_entry(table: &str, entry: &PluginEntry, asks: bool) -> Vec<Self> {
         let place = |key: &str| format!("{table}.{}.{key}", entry.name());
-        let mut all = Self::of_limits(&place("limits"), &entry.limits);
+        let mut all = Self::from_limits(&place("limits"), &entry.limits);
         if !entry.folders.is_empty() {
-            all.push(Self { kind: Kind::Folders, parts: vec![(place("folders"), json(&entry.folders))] });
+            all.push(Self { kind: GrantKind::Folders, parts: vec![(place("folders"), json(&entry.folders))] });
         }
         if !entry.hosts.is_empty() && !asks {
             // The recorded answers are read all the same.
             let HttpLimits { max_record_mb, .. } = entry.http;
             let record = HttpLimits { max_record_mb, ..HttpLimits::default() };
-            all.extend(Self::above(&place("http"), &record, &HttpLimits::default()));
+            all.extend(Self::from_excess(&place("http"), &record, &HttpLimits::default()));
         } else if !entry.hosts.is_empty() {
             let mut parts = vec![(place("hosts"), json(&entry.hosts))];
             if !entry.secrets.is_empty() {
                 parts.push((place("secrets"), json(&entry.secrets)));
             }
             parts.extend(entry.http.ca_file.iter().map(|file| (place("http.ca_file"), json(file))));
-            all.push(Self { kind: Kind::Requests, parts });
-            all.extend(Self::above(&place("http"), &entry.http, &HttpLimits::default()));
+            all.push(Self { kind: GrantKind::Requests, parts });
+            all.extend(Self::from_excess(&place("http"), &entry.http, &HttpLimits::default()));
         }
         all
     }
 
     /// Returns the numbers of a table that are above the `usual` ones.
-    fn above<T: Serialize>(table: &str, limits: &T, usual: &T) -> Vec<Self> {
+    fn from_excess<T: Serialize>(table: &str, limits: &T, usual: &T) -> Vec<Self> {
         let (Value::Object(limits), usual) = (json(limits), json(usual)) else { return Vec::new() };
         let is_above = |(key, value): &(String, Value)| value.as_f64() > usual[key].as_f64();
-        let limit = |(key, value)| Self { kind: Kind::Limit, parts: vec![(format!("{table}.{key}"), value)] };
+        let limit = |(key, value)| Self { kind: GrantKind::Limit, parts: vec![(format!("{table}.{key}"), value)] };
         limits.into_iter().filter(is_above).map(limit).collect()
     }
 
@@ -78,7 +78,7 @@ impl Grant {
     pub fn covers(&self, other: &Self) -> bool {
         let lower = |own: &Value, other: &Value| other.as_f64().is_some_and(|other| own.as_f64() >= Some(other));
         let fits = |((key, own), (other_key, other)): (&(String, Value), &(String, Value))| {
-            key == other_key && (own == other || (self.kind == Kind::Limit && lower(own, other)))
+            key == other_key && (own == other || (self.kind == GrantKind::Limit && lower(own, other)))
         };
         self.kind == other.kind && self.parts.len() == other.parts.len() && self.parts.iter().zip(&other.parts).all(fits)
     }
@@ -118,7 +118,7 @@ impl Grant {
 
     /// Returns whether it is about servers or folders, which is logged when the plugin is loaded.
     pub fn is_of_a_plugin(&self) -> bool {
-        matches!(self.kind, Kind::Requests | Kind::Folders)
+        matches!(self.kind, GrantKind::Requests | GrantKind::Folders)
     }
 
     /// Returns the parts as `KEY=VALUE`.
@@ -151,18 +151,18 @@ fn json(value: &impl Serialize) -> Value {
     serde_json::to_value(value).unwrap_or_default()
 }
 
-impl Config {
+impl RunConfig {
     /// Returns all that it reaches beyond computing and the default limits.
     pub fn grants(&self) -> Vec<Grant> {
-        let mut all = Grant::of_limits("loss_limits", &self.loss_limits);
+        let mut all = Grant::from_limits("loss_limits", &self.loss_limits);
         let entries = self.plugin.iter().map(|entry| ("plugin", entry));
         for (table, entry) in entries.chain(self.environment.iter().map(|entry| ("environment", entry))) {
-            all.extend(Grant::of_entry(table, entry, !self.replay_only));
+            all.extend(Grant::from_entry(table, entry, !self.replay_only));
         }
         // A replay asks nobody.
         let writes = self.replay_rollouts.is_none();
         if let Some(agent) = self.agent.first().filter(|_| writes) {
-            let kind = if agent.listen.is_some() { Kind::Port } else { Kind::Program };
+            let kind = if agent.listen.is_some() { GrantKind::Port } else { GrantKind::Program };
             let part = |agent: &AgentEntry| match (&agent.listen, &agent.api_key_file) {
                 (None, _) => serde_json::json!({"command": agent.command, "pass_env": agent.pass_env}),
                 (Some(listen), None) => serde_json::json!({"listen": listen}),
@@ -174,14 +174,14 @@ impl Config {
         if writes && !self.rollout_server.is_empty() {
             let mut parts = vec![("rollout_server".to_owned(), json(&self.rollout_server))];
             parts.extend(self.rollout_sync_dir.iter().map(|folder| ("rollout_sync_dir".to_owned(), json(folder))));
-            all.push(Grant { kind: Kind::Servers, parts });
+            all.push(Grant { kind: GrantKind::Servers, parts });
         }
         if let Some(port) = self.metrics_port {
             let mut parts = vec![("metrics_port".to_owned(), json(&port))];
             if self.metrics_address != Self::default().metrics_address {
                 parts.push(("metrics_address".to_owned(), json(&self.metrics_address)));
             }
-            all.push(Grant { kind: Kind::Port, parts });
+            all.push(Grant { kind: GrantKind::Port, parts });
         }
         all
     }
@@ -220,7 +220,7 @@ mod tests {
 
     #[test]
     fn every_key_has_a_decision_about_what_it_reaches() {
-        for (schema, computes) in [(schema_for!(Config), COMPUTES), (schema_for!(PluginEntry), COMPUTES_OF_ENTRY)] {
+        for (schema, computes) in [(schema_for!(RunConfig), COMPUTES), (schema_for!(PluginEntry), COMPUTES_OF_ENTRY)] {
             let schema = schema.to_value();
             let keys = schema["properties"].as_object().unwrap();
             let computes: BTreeSet<&str> = computes.split_whitespace().collect();
@@ -236,8 +236,9 @@ mod tests {
 
     #[test]
     fn an_agent_is_granted_as_what_is_started_or_listened_on() {
-        let grant =
-            |agent: Value| Config { agent: vec![serde_json::from_value(agent).unwrap()], ..Config::default() }.grants().remove(0);
+        let grant = |agent: Value| {
+            RunConfig { agent: vec![serde_json::from_value(agent).unwrap()], ..RunConfig::default() }.grants().remove(0)
+        };
         let given = |grant: &Grant, text: &str| grant.is_given(|key, is| key == "agent" && is(&crate::scalar(text)));
         let program = grant(json!({"command": ["python", "my agent.py"], "timeout_s": 9.0}));
         assert!(given(&program, "python 'my agent.py'") && !given(&program, "python agent.py"));
@@ -250,7 +251,7 @@ mod tests {
         assert_eq!(listens.to_string(), "agent = [{ listen = \"0.0.0.0:8300\" }]");
     }
 
-    fn limited(key: &str, value: Value) -> Limits {
+    fn limited(key: &str, value: Value) -> PluginLimits {
         serde_json::from_value(json!({ key: value })).unwrap()
     }
 
@@ -264,7 +265,7 @@ mod tests {
             http: HttpLimits { retries: 9, ca_file: Some("ca.pem".into()), ..HttpLimits::default() },
             ..PluginEntry::new("dir/a.wasm".into())
         };
-        let config = Config {
+        let config = RunConfig {
             metrics_port: Some(9000),
             metrics_address: "0.0.0.0".into(),
             loss_limits: limited("memory_mb", 4000.into()),
@@ -273,11 +274,11 @@ mod tests {
             agent: vec![serde_json::from_value(json!({"command": ["python", "agent.py"]})).unwrap()],
             rollout_server: vec!["http://node1:8000".into()],
             rollout_sync_dir: Some("/shared".into()),
-            ..Config::default()
+            ..RunConfig::default()
         };
         let grants = config.grants();
         let given: BTreeSet<&str> = grants.iter().flat_map(Grant::keys).collect();
-        for (name, property) in schema_for!(Config).to_value()["properties"].as_object().unwrap() {
+        for (name, property) in schema_for!(RunConfig).to_value()["properties"].as_object().unwrap() {
             let is_given = given.iter().any(|given| given.split('.').next() == Some(name));
             assert_eq!(property["reach"] == "granted", is_given, "{name}");
         }
@@ -286,39 +287,39 @@ mod tests {
             let is_given = given.iter().any(|given| given.starts_with(&format!("plugin.a.{name}")));
             assert_eq!(property["reach"] == "granted", is_given, "{name}");
         }
-        assert_eq!(Config::default().grants(), []);
+        assert_eq!(RunConfig::default().grants(), []);
         // What sends nothing needs no leave to send it.
-        let silent = Config { replay_only: true, ..config }.grants();
+        let silent = RunConfig { replay_only: true, ..config }.grants();
         assert!(!silent.iter().flat_map(Grant::keys).any(|key| key.contains(".hosts") || key.contains(".http")), "{silent:?}");
         let recorded = HttpLimits { max_record_mb: 1 << 20, ..HttpLimits::default() };
         let recorded = PluginEntry { http: recorded, hosts: vec!["a".into()], ..PluginEntry::new("a.wasm".into()) };
-        assert_eq!(Grant::of_entry("plugin", &recorded, false).len(), 1);
+        assert_eq!(Grant::from_entry("plugin", &recorded, false).len(), 1);
     }
 
     #[test]
     fn every_limit_above_its_default_is_a_grant() {
-        for (name, property) in schema_for!(Limits).to_value()["properties"].as_object().unwrap() {
-            assert_eq!(Grant::of_limits("loss_limits", &limited(name, 2_000_000.into())).len(), 1, "{name} {property}");
-            assert_eq!(Grant::of_limits("loss_limits", &limited(name, 1.into())), [], "{name}");
+        for (name, property) in schema_for!(PluginLimits).to_value()["properties"].as_object().unwrap() {
+            assert_eq!(Grant::from_limits("loss_limits", &limited(name, 2_000_000.into())).len(), 1, "{name} {property}");
+            assert_eq!(Grant::from_limits("loss_limits", &limited(name, 1.into())), [], "{name}");
         }
         for name in schema_for!(HttpLimits).to_value()["properties"].as_object().unwrap().keys().filter(|name| *name != "ca_file")
         {
             let http = serde_json::from_value(json!({ name.as_str(): 2_000_000 })).unwrap();
             let entry = PluginEntry { http, hosts: vec!["a".into()], ..PluginEntry::new("a.wasm".into()) };
-            assert_eq!(Grant::of_entry("plugin", &entry, true).len(), 2, "{name}");
+            assert_eq!(Grant::from_entry("plugin", &entry, true).len(), 2, "{name}");
         }
         let above = limited("call_timeout_s", json!(60.5));
-        assert_eq!(Grant::of_limits("loss_limits", &above)[0].to_string(), "loss_limits.call_timeout_s = 60.5");
+        assert_eq!(Grant::from_limits("loss_limits", &above)[0].to_string(), "loss_limits.call_timeout_s = 60.5");
     }
 
     #[test]
     fn a_grant_covers_lower_limits_and_nothing_else() {
-        let of = |value: u64| Grant::of_limits("loss_limits", &limited("memory_mb", value.into())).remove(0);
+        let of = |value: u64| Grant::from_limits("loss_limits", &limited("memory_mb", value.into())).remove(0);
         assert!(of(4000).covers(&of(4000)) && of(4000).covers(&of(3999)) && !of(4000).covers(&of(4001)));
-        let other = Grant::of_limits("plugin.a.limits", &limited("memory_mb", 600.into())).remove(0);
+        let other = Grant::from_limits("plugin.a.limits", &limited("memory_mb", 600.into())).remove(0);
         assert!(!of(4000).covers(&other));
         let serves = |port: u16, address: &str| {
-            Config { metrics_port: Some(port), metrics_address: address.into(), ..Config::default() }.grants().remove(0)
+            RunConfig { metrics_port: Some(port), metrics_address: address.into(), ..RunConfig::default() }.grants().remove(0)
         };
         assert!(!serves(9000, "127.0.0.1").covers(&serves(80, "127.0.0.1")));
         assert!(!serves(9000, "127.0.0.1").covers(&serves(9000, "0.0.0.0")));
@@ -333,7 +334,7 @@ mod tests {
             folders: [("words".to_owned(), "/a'; rm -rf ~ #".to_owned())].into(),
             ..PluginEntry::new("a.wasm".into())
         };
-        let flags = Grant::of_entry("plugin", &entry, true)[0].flags();
+        let flags = Grant::from_entry("plugin", &entry, true)[0].flags();
         let out = std::process::Command::new("sh").args(["-c", &format!("printf '%s|' {flags}")]).output().unwrap();
         let expected = "--set|plugin.a.folders={ words = \"/a'; rm -rf ~ #\" }|";
         assert_eq!(String::from_utf8(out.stdout).unwrap(), expected);

@@ -1,10 +1,10 @@
 //! The rewards that the command line names.
 
 use super::values::reworded;
-use super::{Config, Error, Overrides, PluginEntry, Result};
+use super::{Error, Overrides, PluginEntry, Result, RunConfig};
 
 /// Replaces the files' plugins and reward models with those of the command line. One with the same name keeps its settings.
-pub(super) fn replace(config: &mut Config, overrides: &Overrides) -> Result<()> {
+pub(super) fn replace(config: &mut RunConfig, overrides: &Overrides) -> Result<()> {
     let kept = std::mem::take(&mut config.plugin);
     let before: Vec<String> = kept.iter().map(|entry| entry.name().to_owned()).collect();
     let (models, plugins): (Vec<_>, Vec<_>) = kept.iter().cloned().partition(|entry| entry.model);
@@ -28,8 +28,8 @@ pub(super) fn replace(config: &mut Config, overrides: &Overrides) -> Result<()> 
         config.plugin = kept;
         return Ok(());
     }
-    config.plugin = given(&overrides.plugins, PluginEntry::of_plugin, plugins);
-    config.plugin.extend(given(&overrides.reward_models, PluginEntry::of_model, models));
+    config.plugin = given(&overrides.plugins, PluginEntry::from_plugin_argument, plugins);
+    config.plugin.extend(given(&overrides.reward_models, PluginEntry::from_model_argument, models));
     let replaced: Vec<&str> =
         before.iter().filter(|name| config.plugin.iter().all(|entry| entry.name() != *name)).map(String::as_str).collect();
     if !replaced.is_empty() {

@@ -36,22 +36,22 @@ pub enum LrSchedule {
 #[expect(missing_docs, reason = "each is the schedule of its name")]
 pub enum LrShape {
     Linear,
-    Cosine(Waves),
+    Cosine(CosineArgs),
     Constant,
     ConstantWithWarmup,
-    CosineWithRestarts(Restarts),
-    CosineWithMinLr(MinLr),
-    CosineWarmupWithMinLr(WarmedMinLr),
-    Polynomial(Polynomial),
-    InverseSqrt(InverseSqrt),
-    WarmupStableDecay(StableDecay),
-    ReduceLrOnPlateau(OnPlateau),
+    CosineWithRestarts(CosineRestartsArgs),
+    CosineWithMinLr(CosineMinLrArgs),
+    CosineWarmupWithMinLr(CosineWarmupMinLrArgs),
+    Polynomial(PolynomialArgs),
+    InverseSqrt(InverseSqrtArgs),
+    WarmupStableDecay(StableDecayArgs),
+    ReduceLrOnPlateau(PlateauArgs),
 }
 
 /// Settings of [`LrSchedule::Cosine`].
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Waves {
+pub struct CosineArgs {
     /// Number of waves; half a wave decays to zero.
     pub num_cycles: f64,
 }
@@ -59,7 +59,7 @@ pub struct Waves {
 /// Settings of [`LrSchedule::CosineWithRestarts`].
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Restarts {
+pub struct CosineRestartsArgs {
     /// Number of decays.
     pub num_cycles: f64,
 }
@@ -67,7 +67,7 @@ pub struct Restarts {
 /// Settings of [`LrSchedule::CosineWithMinLr`].
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct MinLr {
+pub struct CosineMinLrArgs {
     /// Number of waves; half a wave decays to the minimum.
     pub num_cycles: f64,
     /// The minimum.
@@ -79,7 +79,7 @@ pub struct MinLr {
 /// Settings of [`LrSchedule::CosineWarmupWithMinLr`].
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct WarmedMinLr {
+pub struct CosineWarmupMinLrArgs {
     /// Number of waves; half a wave decays to the minimum.
     pub num_cycles: f64,
     /// The minimum.
@@ -93,7 +93,7 @@ pub struct WarmedMinLr {
 /// Settings of [`LrSchedule::Polynomial`].
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Polynomial {
+pub struct PolynomialArgs {
     /// The rate at the end.
     pub lr_end: f64,
     /// The exponent.
@@ -103,7 +103,7 @@ pub struct Polynomial {
 /// Settings of [`LrSchedule::InverseSqrt`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct InverseSqrt {
+pub struct InverseSqrtArgs {
     /// Number of steps after the warmup at which the rate is the peak divided by the square root of two; by default the warmup's
     /// steps, or 10,000.
     pub timescale: Option<u32>,
@@ -112,15 +112,15 @@ pub struct InverseSqrt {
 /// Settings of [`LrSchedule::WarmupStableDecay`].
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct StableDecay {
+pub struct StableDecayArgs {
     /// Number of steps of the decay; required.
     pub num_decay_steps: Option<u32>,
     /// Number of constant steps; by default the rest of the run.
     pub num_stable_steps: Option<u32>,
     /// Shape of the warmup.
-    pub warmup_type: Slope,
+    pub warmup_type: RampShape,
     /// Shape of the decay.
-    pub decay_type: Slope,
+    pub decay_type: RampShape,
     /// The rate at both ends, as a fraction of the peak.
     pub min_lr_ratio: f64,
     /// Number of waves of a cosine decay.
@@ -129,7 +129,7 @@ pub struct StableDecay {
 
 /// The shape of a rise or a fall.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-pub enum Slope {
+pub enum RampShape {
     /// A straight line.
     #[serde(rename = "linear")]
     Linear,
@@ -144,9 +144,9 @@ pub enum Slope {
 /// Settings of [`LrSchedule::ReduceLrOnPlateau`], as of torch's class of that name.
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct OnPlateau {
+pub struct PlateauArgs {
     /// Whether less or more is better; by default, depends on the metric's name.
-    pub mode: Option<Better>,
+    pub mode: Option<MetricDirection>,
     /// Factor of the rate.
     pub factor: f64,
     /// Number of evaluations without improvement that are tolerated.
@@ -154,7 +154,7 @@ pub struct OnPlateau {
     /// Smallest improvement.
     pub threshold: f64,
     /// Whether the threshold is relative to the best value.
-    pub threshold_mode: Threshold,
+    pub threshold_mode: ThresholdMode,
     /// Number of evaluations after a reduction that don't count.
     pub cooldown: u32,
     /// The smallest rate.
@@ -166,7 +166,7 @@ pub struct OnPlateau {
 /// Which values are better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Better {
+pub enum MetricDirection {
     /// Smaller ones.
     Min,
     /// Greater ones.
@@ -176,64 +176,64 @@ pub enum Better {
 /// How an improvement is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Threshold {
+pub enum ThresholdMode {
     /// As a fraction of the best value.
     Rel,
     /// As a difference.
     Abs,
 }
 
-impl Default for Waves {
+impl Default for CosineArgs {
     fn default() -> Self {
         Self { num_cycles: 0.5 }
     }
 }
 
-impl Default for Restarts {
+impl Default for CosineRestartsArgs {
     fn default() -> Self {
         Self { num_cycles: 1.0 }
     }
 }
 
-impl Default for MinLr {
+impl Default for CosineMinLrArgs {
     fn default() -> Self {
         Self { num_cycles: 0.5, min_lr: None, min_lr_rate: None }
     }
 }
 
-impl Default for WarmedMinLr {
+impl Default for CosineWarmupMinLrArgs {
     fn default() -> Self {
         Self { num_cycles: 0.5, min_lr: None, min_lr_rate: None, warmup_lr_rate: None }
     }
 }
 
-impl Default for Polynomial {
+impl Default for PolynomialArgs {
     fn default() -> Self {
         Self { lr_end: 1e-7, power: 1.0 }
     }
 }
 
-impl Default for StableDecay {
+impl Default for StableDecayArgs {
     fn default() -> Self {
         Self {
             num_decay_steps: None,
             num_stable_steps: None,
-            warmup_type: Slope::Linear,
-            decay_type: Slope::Cosine,
+            warmup_type: RampShape::Linear,
+            decay_type: RampShape::Cosine,
             min_lr_ratio: 0.0,
             num_cycles: 0.5,
         }
     }
 }
 
-impl Default for OnPlateau {
+impl Default for PlateauArgs {
     fn default() -> Self {
         Self {
             mode: None,
             factor: 0.1,
             patience: 10,
             threshold: 1e-4,
-            threshold_mode: Threshold::Rel,
+            threshold_mode: ThresholdMode::Rel,
             cooldown: 0,
             min_lr: 0.0,
             eps: 1e-8,

@@ -1,6 +1,6 @@
 //! What a configuration says of inference servers that generate its completions.
 
-use super::{Address, Config, RolloutDtype, RolloutLog, shortest};
+use super::{Address, RolloutDtype, RolloutLogMode, RunConfig, shortest};
 use std::time::Duration;
 use toml::{Table, Value};
 
@@ -10,21 +10,21 @@ const OF_TRL: (&str, &str) = ("0.0.0.0", "8000");
 /// Maximum number of servers.
 const MOST: usize = 256;
 
-impl Config {
+impl RunConfig {
     /// Has this process generate the completions that rollout servers would, or that another run has.
-    pub fn generate_here(&mut self) {
+    pub fn generate_locally(&mut self) {
         self.replay_rollouts = None;
         self.rollout_server.clear();
         (self.rollout_sync, self.rollout_sync_dir, self.max_staleness) = (None, None, 0);
     }
 
     /// Returns which generations the rollout log keeps: never `Auto`.
-    pub fn rollout_log(&self) -> RolloutLog {
+    pub fn rollout_log(&self) -> RolloutLogMode {
         let repeats = self.agent.is_empty() && self.rollout_server.is_empty();
         match self.rollout_log {
-            _ if self.replay_rollouts.is_some() => RolloutLog::None,
-            RolloutLog::Auto if repeats => RolloutLog::None,
-            RolloutLog::Auto => RolloutLog::Unsaved,
+            _ if self.replay_rollouts.is_some() => RolloutLogMode::None,
+            RolloutLogMode::Auto if repeats => RolloutLogMode::None,
+            RolloutLogMode::Auto => RolloutLogMode::Unsaved,
             given => given,
         }
     }
@@ -42,7 +42,7 @@ impl Config {
         if self.replay_rollouts.as_deref() == Some("") {
             return Err(("replay_rollouts", "is empty; name a run's folder, or leave it out".into()));
         }
-        if self.replay_rollouts.is_some() && self.rollout_log == RolloutLog::All {
+        if self.replay_rollouts.is_some() && self.rollout_log == RolloutLogMode::All {
             return Err(("rollout_log", "is of no use with replay_rollouts: the run that is replayed has the log".into()));
         }
         if self.rollout_server.is_empty() {
@@ -61,7 +61,7 @@ impl Config {
         }
         let mut known = Vec::new();
         for url in &self.rollout_server {
-            let server = Address::read(url).map_err(|detail| ("rollout_server", detail))?.server();
+            let server = Address::parse(url).map_err(|detail| ("rollout_server", detail))?.server();
             if known.contains(&server) {
                 return Err(("rollout_server", format!("names {server} twice")));
             }
@@ -98,7 +98,7 @@ pub(super) fn check_part(option: &str, value: &str) -> Result<(), String> {
         ("vllm_mode", "server" | "colocate") => Ok(()),
         ("vllm_mode", _) => Err(format!("is {value}; it must be server or colocate")),
         ("vllm_server_port", _) if value.parse::<u16>().is_err() => Err(format!("is {value}; it must be a port")),
-        _ => Address::read(&format!("http://{value}")).map(drop),
+        _ => Address::parse(&format!("http://{value}")).map(drop),
     }
 }
 
@@ -128,8 +128,8 @@ pub(super) fn put_part(option: &str, value: &Value, table: &mut Table) {
 mod tests {
     use super::*;
 
-    fn fault(change: impl FnOnce(&mut Config)) -> Option<(&'static str, String)> {
-        let mut config = Config { rollout_server: vec!["http://node1:8000".into()], ..Config::default() };
+    fn fault(change: impl FnOnce(&mut RunConfig)) -> Option<(&'static str, String)> {
+        let mut config = RunConfig { rollout_server: vec!["http://node1:8000".into()], ..RunConfig::default() };
         change(&mut config);
         config.check_servers().err()
     }
@@ -155,7 +155,7 @@ mod tests {
     #[test]
     fn what_is_wrong_with_servers_is_named_by_its_key() {
         assert_eq!(fault(|_| ()), None);
-        type Case = (&'static str, &'static str, fn(&mut Config));
+        type Case = (&'static str, &'static str, fn(&mut RunConfig));
         let cases: [Case; 8] = [
             ("rollout_server", "neither an https nor an http URL", |c| c.rollout_server[0] = "ftp://node1".into()),
             ("rollout_server", "is not a URL", |c| c.rollout_server[0] = "node one".into()),

@@ -1,10 +1,10 @@
 //! `--set KEY=VALUE`: reads it once, for all that ask which key it sets, and applies it.
 
-use super::keys::{Key, Table as Kind, key, keys};
-use super::meant::LONGEST_KEY;
-use super::meant::{as_meant, own_name, unknown};
+use super::keys::{ConfigKey, TableShape as Kind, key, keys};
+use super::spelling::LONGEST_KEY;
+use super::spelling::{coerce_value, own_name, unknown};
 use super::values::{insert, not_finite, reworded, scalar};
-use super::{Config, Error, PluginEntry, Result, printable};
+use super::{Error, PluginEntry, Result, RunConfig, printable};
 use toml::{Table, Value};
 
 const DEEPEST_KEY: usize = 16;
@@ -14,20 +14,20 @@ const LONGEST_SET: usize = 512;
 
 /// One `KEY=VALUE`.
 #[derive(Clone, Debug)]
-pub struct Set {
+pub struct KeyAssignment {
     /// The key as given: names of rewards and environments in it may have dots and dashes.
-    given: String,
+    raw_key: String,
     /// The parts of the key, with underscores.
     path: Vec<String>,
     text: String,
 }
 
-impl Set {
+impl KeyAssignment {
     /// Reads what follows `--set`.
     ///
     /// # Errors
     /// If it has no `=`, or a key that is too long or too deep to be looked up.
-    pub fn read(set: &str) -> Result<Self> {
+    pub fn parse(set: &str) -> Result<Self> {
         let invalid = |detail: String| Error::Invalid { place: format!("--set {}", printable(set, LONGEST_SET)), detail };
         let (key, text) = set.split_once('=').ok_or_else(|| invalid("expected KEY=VALUE".into()))?;
         if key.len() > LONGEST_KEY || key.split('.').count() > DEEPEST_KEY {
@@ -35,15 +35,15 @@ impl Set {
         }
         let given = key.trim().to_owned();
         let path = given.split('.').map(|part| part.trim().replace('-', "_")).collect();
-        Ok(Self { given, path, text: text.to_owned() })
+        Ok(Self { raw_key: given, path, text: text.to_owned() })
     }
 
     /// Reads several.
     ///
     /// # Errors
-    /// As [`Set::read`], for the first that can't be read.
-    pub fn read_all<'a>(sets: impl IntoIterator<Item = &'a String>) -> Result<Vec<Self>> {
-        sets.into_iter().map(|set| Self::read(set)).collect()
+    /// As [`KeyAssignment::parse`], for the first that can't be read.
+    pub fn parse_all<'a>(sets: impl IntoIterator<Item = &'a String>) -> Result<Vec<Self>> {
+        sets.into_iter().map(|set| Self::parse(set)).collect()
     }
 
     /// Returns the key of rlhost that it sets, whole or something in it.
@@ -60,7 +60,7 @@ impl Set {
     /// they are: a similar name may be another's.
     pub fn value_for(&self, key: &str) -> Option<Value> {
         let of_entry = ["plugin.", "environment."].iter().any(|table| key.starts_with(table));
-        let spelled = if of_entry { self.given.clone() } else { self.canonical().join(".") };
+        let spelled = if of_entry { self.raw_key.clone() } else { self.canonical().join(".") };
         let rest = key.strip_prefix(&spelled)?;
         if rest.is_empty() {
             return Some(self.value());
@@ -101,25 +101,25 @@ impl Set {
 
     /// Returns the configuration with this value; `plugin.NAME.KEY` is a key of the reward of this name. Other keys are those of the
     /// algorithm's `settings`.
-    pub(super) fn apply(&self, config: Config, settings: &[String]) -> Result<Config> {
-        let place = || format!("--set {}", printable(&format!("{}={}", self.given, self.text), LONGEST_SET));
+    pub(super) fn apply(&self, config: RunConfig, settings: &[String]) -> Result<RunConfig> {
+        let place = || format!("--set {}", printable(&format!("{}={}", self.raw_key, self.text), LONGEST_SET));
         self.applied(config, settings).map_err(|detail| Error::Invalid { place: place(), detail })
     }
 
-    fn applied(&self, config: Config, settings: &[String]) -> std::result::Result<Config, String> {
+    fn applied(&self, config: RunConfig, settings: &[String]) -> std::result::Result<RunConfig, String> {
         let value = self.value();
         if let Some((_, number)) = not_finite(&value) {
             return Err(format!("is {number}; it must be a finite number (put text in quotes)"));
         }
         let path = self.canonical();
         match &path[..] {
-            [first, _, _, ..] if first == "plugin" => return set_of_plugin(config, &self.given, value),
-            [first, _, ..] if first == "environment" => return set_of_environment(config, &self.given, value),
+            [first, _, _, ..] if first == "plugin" => return set_of_plugin(config, &self.raw_key, value),
+            [first, _, ..] if first == "environment" => return set_of_environment(config, &self.raw_key, value),
             [first, _, ..] if first == "agent" => return set_of_agent(config, &path[1..], value),
-            [first, _, ..] if key(first).is_none_or(|key| key.table != Some(Kind::One)) => {
-                let name = |key: &Key| match key.table? {
-                    Kind::One | Kind::Only => Some(key.name.clone()),
-                    Kind::Named => Some(format!("{}.NAME", key.name)),
+            [first, _, ..] if key(first).is_none_or(|key| key.table != Some(Kind::Single)) => {
+                let name = |key: &ConfigKey| match key.table? {
+                    Kind::Single | Kind::SingletonList => Some(key.name.clone()),
+                    Kind::ByName => Some(format!("{}.NAME", key.name)),
                 };
                 let tables: Vec<String> = keys().iter().filter_map(name).collect();
                 return Err(format!("no table is named `{first}`; the tables are {}", tables.join(", ")));
@@ -128,7 +128,7 @@ impl Set {
         }
         let mut table = Table::try_from(&config).map_err(|e| e.to_string())?;
         match (self.key(), &path[..]) {
-            (Some(own), [_]) => drop(table.insert(own.to_owned(), as_meant(own, value)?)),
+            (Some(own), [_]) => drop(table.insert(own.to_owned(), coerce_value(own, value)?)),
             (Some(_), path) => insert(&mut table, path, value),
             (None, [key]) if settings.contains(key) => insert(&mut table, &["loss".to_owned(), key.clone()], value),
             (None, path) => return Err(unknown(&path[0], settings)),
@@ -138,7 +138,7 @@ impl Set {
 }
 
 /// Applies `plugin.NAME.KEY=VALUE`.
-fn set_of_plugin(mut config: Config, path: &str, value: Value) -> std::result::Result<Config, String> {
+fn set_of_plugin(mut config: RunConfig, path: &str, value: Value) -> std::result::Result<RunConfig, String> {
     let below = path.strip_prefix("plugin.").unwrap_or(path);
     match named(&mut config.plugin, below) {
         Some((entry, keys)) => set_in(entry, keys, value)?,
@@ -148,7 +148,7 @@ fn set_of_plugin(mut config: Config, path: &str, value: Value) -> std::result::R
 }
 
 /// Applies `environment.KEY=VALUE`, or `environment.NAME.KEY=VALUE`, which a run with several needs.
-fn set_of_environment(mut config: Config, path: &str, value: Value) -> std::result::Result<Config, String> {
+fn set_of_environment(mut config: RunConfig, path: &str, value: Value) -> std::result::Result<RunConfig, String> {
     let below = path.strip_prefix("environment.").unwrap_or(path);
     if let Some((entry, keys)) = named(&mut config.environment, below) {
         set_in(entry, keys, value)?;
@@ -161,7 +161,7 @@ fn set_of_environment(mut config: Config, path: &str, value: Value) -> std::resu
 }
 
 /// Applies `agent.KEY=VALUE`.
-fn set_of_agent(mut config: Config, keys: &[String], value: Value) -> std::result::Result<Config, String> {
+fn set_of_agent(mut config: RunConfig, keys: &[String], value: Value) -> std::result::Result<RunConfig, String> {
     let entry = match &mut config.agent[..] {
         [] => return Err("the run has no agent; name one with agent=COMMAND".into()),
         [entry] => entry,
@@ -218,19 +218,19 @@ mod tests {
     #[test]
     fn a_key_is_the_same_however_it_is_spelled() {
         for spelled in ["output_dir=x", "output-dir=x", " output_dir =x", "output-dir='x'"] {
-            let set = Set::read(spelled).unwrap();
+            let set = KeyAssignment::parse(spelled).unwrap();
             assert!(set.sets("output_dir") && set.text() == "x", "{spelled}: {set:?}");
         }
         // A name of another program, which a setting of a plugin may have too.
-        assert_eq!(Set::read("max_ckpt_num=3").unwrap().path(), ["max_ckpt_num"]);
-        assert_eq!(Set::read("max_ckpt_num=3").unwrap().key(), Some("save_total_limit"));
-        assert!(Set::read("loss-limits.memory-mb=3").unwrap().sets("loss_limits.memory_mb"));
-        assert!(!Set::read("loss_limits.memory_mb=3").unwrap().sets("loss_limits"));
+        assert_eq!(KeyAssignment::parse("max_ckpt_num=3").unwrap().path(), ["max_ckpt_num"]);
+        assert_eq!(KeyAssignment::parse("max_ckpt_num=3").unwrap().key(), Some("save_total_limit"));
+        assert!(KeyAssignment::parse("loss-limits.memory-mb=3").unwrap().sets("loss_limits.memory_mb"));
+        assert!(!KeyAssignment::parse("loss_limits.memory_mb=3").unwrap().sets("loss_limits"));
     }
 
     #[test]
     fn the_last_set_wins_over_flags_and_what_is_forced_over_all() {
-        let sets = ["output-dir=a", "output_dir=b", "seed=3"].map(|set| Set::read(set).unwrap()).to_vec();
+        let sets = ["output-dir=a", "output_dir=b", "seed=3"].map(|set| KeyAssignment::parse(set).unwrap()).to_vec();
         let mut overrides = Overrides { flags: vec![("output_dir".into(), "c".into())], sets, ..Overrides::default() };
         assert_eq!(overrides.value_of("output_dir").as_deref(), Some("b"));
         overrides.force("output_dir", "d");
@@ -240,7 +240,7 @@ mod tests {
 
     #[test]
     fn a_whole_key_of_an_entry_is_told_from_others() {
-        let value = |set: &str, key: &str| Set::read(set).unwrap().value_for(key);
+        let value = |set: &str, key: &str| KeyAssignment::parse(set).unwrap().value_for(key);
         let is = |set: &str| value(set, "plugin.a.b-1.hosts").is_some();
         assert!(is("plugin.a.b-1.hosts=[]"));
         // What is in quotes may be the name of another entry, quotes and all.

@@ -1,8 +1,8 @@
 //! What TRL's options of DeepSpeed and FSDP ask for here: a `zero_stage`, and the values of keys that their settings repeat.
 
-use super::foreign::{Foreign, Treatment, is_off};
-use super::sharding_settings::{LONGEST_SHOWN, Repeated, ShardingSettings, shown};
-use super::{Config, Error, Result, deepspeed, fsdp, printable};
+use super::foreign_options::{ForeignOption, OptionTreatment, is_off};
+use super::sharding_settings::{LONGEST_SHOWN, RepeatedKey, ShardingSettings, shown};
+use super::{Error, Result, RunConfig, deepspeed, fsdp, printable};
 use std::collections::BTreeMap;
 use toml::{Table, Value};
 
@@ -34,26 +34,26 @@ pub(super) fn check(option: &str, value: &Value) -> std::result::Result<(), Stri
 
 /// What files and the command line ask for, each layer overriding those before it.
 #[derive(Debug, Default)]
-pub(super) struct Layers {
+pub(super) struct ShardingRequests {
     last: usize,
     key: Option<(usize, u8)>,
     /// The last value of each option, with its layer.
     options: BTreeMap<&'static str, (usize, ShardingSettings)>,
 }
 
-impl Layers {
+impl ShardingRequests {
     /// Adds a layer: the value that it gives the key, and its options.
     ///
     /// # Errors
     /// If an option can't be used.
-    pub(super) fn add(&mut self, stage: Option<&Value>, options: &[(Foreign, Value)]) -> Result<()> {
+    pub(super) fn add(&mut self, stage: Option<&Value>, options: &[(ForeignOption, Value)]) -> Result<()> {
         self.last += 1;
         let stage = stage.and_then(|value| value.as_integer().or_else(|| value.as_str()?.parse().ok()));
         // What is no stage is refused with the key.
         if let Some(stage) = stage.and_then(|stage| u8::try_from(stage).ok()) {
             self.key = Some((self.last, stage));
         }
-        for (option, value) in options.iter().filter(|(option, _)| option.treatment == Treatment::Shards) {
+        for (option, value) in options.iter().filter(|(option, _)| option.treatment == OptionTreatment::Shards) {
             let asked = if is_off(value) {
                 ShardingSettings { is_on: Some(false), ..ShardingSettings::default() }
             } else {
@@ -117,7 +117,7 @@ impl Layers {
             }
             table.insert(KEY.to_owned(), Value::Integer((*stage).into()));
         }
-        for Repeated { key, value, .. } in self.used().flat_map(|(_, asked)| &asked.repeated) {
+        for RepeatedKey { key, value, .. } in self.used().flat_map(|(_, asked)| &asked.repeated) {
             table.entry(*key).or_insert_with(|| value.clone());
         }
         Ok(())
@@ -127,11 +127,11 @@ impl Layers {
     ///
     /// # Errors
     /// Names the option, its setting and the key.
-    pub(super) fn check(&self, config: &Config) -> Result<()> {
+    pub(super) fn check(&self, config: &RunConfig) -> Result<()> {
         for (option, asked) in self.used() {
-            for Repeated { setting, key, value } in &asked.repeated {
+            for RepeatedKey { setting, key, value } in &asked.repeated {
                 let own = Table::try_from(config).ok().and_then(|mut table| table.remove(*key));
-                let same = Table::from_iter([((*key).to_owned(), value.clone())]).try_into::<Config>();
+                let same = Table::from_iter([((*key).to_owned(), value.clone())]).try_into::<RunConfig>();
                 let same = same.ok().and_then(|config| Table::try_from(config).ok()).and_then(|mut table| table.remove(*key));
                 if own != same {
                     let own = own.map_or_else(|| "none".to_owned(), |own| shown(&own));
@@ -141,7 +141,7 @@ impl Layers {
                 }
             }
             let each = config.per_device_train_batch_size.saturating_mul(config.gradient_accumulation_steps);
-            if let Some(whole) = asked.whole_batch
+            if let Some(whole) = asked.train_batch_size
                 && (whole <= 0 || !usize::try_from(whole).is_ok_and(|whole| whole.is_multiple_of(each)))
             {
                 let detail = format!(
@@ -163,7 +163,7 @@ fn invalid(place: &str, detail: String) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{ConfigFile, Overrides, Set, foreign_option, read_files, scalar};
+    use crate::{ConfigFile, KeyAssignment, Overrides, foreign_option, read_files, scalar};
     use std::io::Write;
     use tempfile::NamedTempFile;
 
@@ -174,7 +174,7 @@ mod tests {
     }
 
     /// The configuration of files and of a command line: flags of keys, and options of TRL.
-    fn configured(files: &[&str], flags: &[(&str, &str)], options: &[(&str, &str)]) -> std::result::Result<Config, String> {
+    fn configured(files: &[&str], flags: &[(&str, &str)], options: &[(&str, &str)]) -> std::result::Result<RunConfig, String> {
         let files: Vec<NamedTempFile> = files.iter().map(|text| file(".yaml", text)).collect();
         let files: Vec<ConfigFile> = files.iter().map(|file| ConfigFile::read(file.path()).unwrap()).collect();
         let overrides = Overrides {
@@ -244,7 +244,7 @@ mod tests {
         assert_eq!(stage(&["zero_stage: 2\ndeepspeed: null\nfsdp: []\nfsdp_config: {}\n"], &[], &[]), 2);
         assert_eq!(stage(&[&zero(3)], &[], &[("deepspeed", "false")]), 0);
         assert_eq!(stage(&[&zero(3), "deepspeed: ''\n"], &[], &[]), 0);
-        let sets = vec![Set::read("zero_stage=1").unwrap()];
+        let sets = vec![KeyAssignment::parse("zero_stage=1").unwrap()];
         let foreign = vec![(foreign_option("deepspeed").unwrap(), scalar(&inline(3)))];
         let config = read_files([], &Overrides { sets, foreign, ..Overrides::default() }, &[]).unwrap();
         assert_eq!(config.zero_stage, 1);

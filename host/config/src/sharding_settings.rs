@@ -1,7 +1,7 @@
 //! Settings of DeepSpeed and FSDP: what is read from them, and how.
 
 use super::json;
-use super::meant::as_meant;
+use super::spelling::coerce_value;
 use super::values::{from_json, switched};
 use super::{did_you_mean, files, printable, printable_path};
 use std::path::Path;
@@ -21,7 +21,7 @@ pub(super) const NOT_OFFLOADED: &str = "nothing is offloaded; leave it out: zero
 
 /// A key's value that an option's settings repeat.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Repeated {
+pub(super) struct RepeatedKey {
     /// What the setting is called there.
     pub setting: String,
     /// The key.
@@ -38,9 +38,9 @@ pub(super) struct ShardingSettings {
     /// How much is divided, if it says so.
     pub stage: Option<u8>,
     /// Size of an update's batch over all processes.
-    pub whole_batch: Option<i64>,
+    pub train_batch_size: Option<i64>,
     /// Settings that repeat keys.
-    pub repeated: Vec<Repeated>,
+    pub repeated: Vec<RepeatedKey>,
     /// Settings that have no effect.
     pub unused: Vec<String>,
 }
@@ -54,8 +54,8 @@ impl ShardingSettings {
         if is_auto(value) {
             return Ok(());
         }
-        let value = as_meant(key, value.clone()).map_err(|detail| format!("{setting} is {}: {detail}", shown(value)))?;
-        self.repeated.push(Repeated { setting: setting.to_owned(), key, value });
+        let value = coerce_value(key, value.clone()).map_err(|detail| format!("{setting} is {}: {detail}", shown(value)))?;
+        self.repeated.push(RepeatedKey { setting: setting.to_owned(), key, value });
         Ok(())
     }
 }

@@ -1,6 +1,6 @@
 //! The keys of the tables that a configuration holds, read from their declarations.
 
-use super::{AgentEntry, HttpLimits, Limits, PluginEntry};
+use super::{AgentEntry, HttpLimits, PluginEntry, PluginLimits};
 use serde_json::{Map, Value};
 
 /// A key of a table.
@@ -18,7 +18,7 @@ pub struct TableKey {
 pub fn entry_tables() -> [(&'static str, Vec<TableKey>); 4] {
     [
         ("plugin", keys_of(&schemars::schema_for!(PluginEntry).to_value())),
-        ("plugin.NAME.limits", keys_of(&schemars::schema_for!(Limits).to_value())),
+        ("plugin.NAME.limits", keys_of(&schemars::schema_for!(PluginLimits).to_value())),
         ("plugin.NAME.http", keys_of(&schemars::schema_for!(HttpLimits).to_value())),
         ("agent", keys_of(&schemars::schema_for!(AgentEntry).to_value())),
     ]
@@ -46,7 +46,7 @@ mod tests {
         let tables = entry_tables();
         let key = |table: usize, name: &str| tables[table].1.iter().find(|key| key.name == name).unwrap().clone();
         assert_eq!((key(0, "weight").default, key(0, "path").default), (Some(Value::from(1.0)), None));
-        assert_eq!(key(1, "memory_mb").default, Some(Value::from(Limits::default().memory_mb)));
+        assert_eq!(key(1, "memory_mb").default, Some(Value::from(PluginLimits::default().memory_mb)));
         assert_eq!(key(2, "retries").default, Some(Value::from(HttpLimits::default().retries)));
         assert!(tables.iter().all(|(_, keys)| keys.len() > 5 && keys.iter().all(|key| !key.help.is_empty())), "{tables:?}");
     }

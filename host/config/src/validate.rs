@@ -2,7 +2,7 @@
 
 use super::entries::LARGEST_WEIGHT;
 use super::entries::is_name;
-use super::{Config, Error, Period, PluginEntry, PromptTemplate, ReportTo, ZeroStage, did_you_mean, shortest};
+use super::{Error, Period, PluginEntry, PromptTemplate, ReportTarget, RunConfig, ZeroStage, did_you_mean, shortest};
 
 /// Maximum of any count: products of a few of them still fit into an integer.
 const MOST: usize = 1 << 20;
@@ -13,7 +13,7 @@ const LONGEST_ASKING: usize = 64 << 10;
 /// Maximum number of threads.
 const MOST_THREADS: usize = 1024;
 
-impl Config {
+impl RunConfig {
     /// Returns the first error: key and what would be right.
     pub(super) fn check(&self) -> Result<(), (&'static str, String)> {
         self.check_counts()?;
@@ -179,7 +179,7 @@ impl Config {
         if self.ref_model_sync_steps == 0 {
             return Err(("ref_model_sync_steps", "must be at least 1".into()));
         }
-        if self.report_to.len() > 1 && self.report_to.contains(&ReportTo::None) {
+        if self.report_to.len() > 1 && self.report_to.contains(&ReportTarget::None) {
             return Err(("report_to", "combines none with others; give one or the other".into()));
         }
         let of_episodes = [
@@ -234,17 +234,17 @@ impl Config {
             return invalid("plugin", detail.into());
         }
         let batches = self.batches(ranks);
-        let size = batches.generation();
+        let size = batches.completions_per_generation();
         if let Some(size) = self.generation_batch_size.filter(|size| !size.is_multiple_of(batches.micro_batch)) {
             let detail = format!("is {size}; it must be a multiple of the {} completions of a micro-batch", batches.micro_batch);
             return invalid("generation_batch_size", detail);
         }
-        if !pairs && !size.is_multiple_of(self.group()) {
+        if !pairs && !size.is_multiple_of(self.group_size()) {
             let ranks = if ranks > 1 { format!(" x {ranks} processes") } else { String::new() };
             let detail = format!(
                 "{} must divide the number of completions in a generation, per_device_train_batch_size {}{ranks} x \
                  steps_per_generation {} = {size}",
-                self.group(),
+                self.group_size(),
                 self.per_device_train_batch_size,
                 batches.steps_per_generation,
             );
@@ -314,7 +314,7 @@ impl Config {
             ("critic_learning_rate", self.critic_learning_rate.unwrap_or(0.0)),
             ("weight_decay", self.weight_decay),
             ("max_grad_norm", self.max_grad_norm),
-            ("neftune_noise_alpha", self.noise()),
+            ("neftune_noise_alpha", self.neftune_alpha()),
             ("router_aux_loss_coef", self.router_aux_loss_coef.unwrap_or(0.0)),
             ("warmup_ratio", self.warmup_ratio),
             ("warmup_steps", self.warmup_steps),
@@ -406,7 +406,7 @@ mod tests {
     fn a_weight_is_one_with_which_scores_add_up() {
         let weighted = |weight| {
             let entry = PluginEntry { weight, ..PluginEntry::new("a.wasm".into()) };
-            Config { plugin: vec![entry], ..Config::default() }.check()
+            RunConfig { plugin: vec![entry], ..RunConfig::default() }.check()
         };
         assert_eq!(weighted(-1e6), Ok(()));
         for weight in [1e7, -1e300, f64::INFINITY, f64::NAN] {
@@ -419,7 +419,7 @@ mod tests {
     fn plugins_have_names_of_their_own_whatever_their_case() {
         let with = |entries: &[&str]| {
             let plugin = entries.iter().map(|path| PluginEntry::new((*path).to_owned())).collect();
-            Config { plugin, ..Config::default() }.check()
+            RunConfig { plugin, ..RunConfig::default() }.check()
         };
         assert_eq!(with(&["a.wasm", "b/rloo.wasm"]), Ok(()));
         for entries in [["a.wasm", "b/a.wasm"], ["a.wasm", "b/A.wasm"]] {
@@ -432,7 +432,7 @@ mod tests {
     fn columns_are_pairs_of_names() {
         let said = |columns: &[&str]| {
             let columns = columns.iter().map(|c| (*c).to_owned()).collect();
-            Config { columns, dataset: Some("d".into()), ..Config::default() }
+            RunConfig { columns, dataset: Some("d".into()), ..RunConfig::default() }
         };
         let good = said(&["prompt=question, completion=answer", "id=a=b"]);
         assert!(good.check().is_ok());
@@ -442,6 +442,6 @@ mod tests {
             let (key, detail) = said(&[bad]).check().unwrap_err();
             assert!(key == "columns" && detail.contains(expected), "{detail}");
         }
-        assert!(Config { dataset: None, ..good }.check().unwrap_err().1.contains("needs a dataset"));
+        assert!(RunConfig { dataset: None, ..good }.check().unwrap_err().1.contains("needs a dataset"));
     }
 }

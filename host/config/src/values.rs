@@ -232,7 +232,7 @@ fn named_entry((name, mut entry): (String, Value)) -> Value {
 /// The names of Rust's types, and their names for users.
 const TYPES: [(&str, &str); 11] = [
     ("struct PluginEntry", "a path, or a table with a path"),
-    ("struct Limits", "a table of limits"),
+    ("struct PluginLimits", "a table of limits"),
     ("struct HttpLimits", "a table of limits on requests"),
     ("a map", "a table"),
     ("a sequence", "a list"),

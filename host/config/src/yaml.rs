@@ -182,14 +182,14 @@ fn said(error: &serde_saphyr::Error) -> String {
 
 impl<'de> Deserialize<'de> for Yaml {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        from.deserialize_any(Values)
+        from.deserialize_any(YamlVisitor)
     }
 }
 
 /// Makes a [`Yaml`] of what a parser finds.
-struct Values;
+struct YamlVisitor;
 
-impl<'de> Visitor<'de> for Values {
+impl<'de> Visitor<'de> for YamlVisitor {
     type Value = Yaml;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

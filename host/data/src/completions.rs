@@ -2,9 +2,9 @@
 //! conversation.
 
 use super::prompt::{not_empty, text_or_chat, with_system};
-use super::rows::Row;
-use super::rows::{self, Columns, Location};
-use super::{Dataset, Extras, Refused, Result, TextOrChat, Tokenized};
+use super::rows::LocatedRow;
+use super::rows::{self, Location, RowColumns};
+use super::{Dataset, Result, TemplateVariables, TextOrChat, TokenizedRow, UnusableRows};
 use serde_json::{Map, Value};
 
 /// One row of a dataset of completions.
@@ -19,9 +19,9 @@ pub struct CompletionRow {
     /// The answer, of the prompt's kind.
     pub completion: TextOrChat,
     /// Its tokens, if the dataset has them; then there is no text.
-    pub tokens: Option<Tokenized>,
+    pub tokens: Option<TokenizedRow>,
     /// The template's variables.
-    pub extras: Extras,
+    pub extras: TemplateVariables,
     /// All other columns.
     pub columns: Map<String, Value>,
 }
@@ -31,9 +31,9 @@ pub struct CompletionRow {
 ///
 /// # Errors
 /// Names what is damaged or, if `refused` is strict, the first unusable row.
-pub fn read_completions(dataset: &Dataset, refused: &mut Refused) -> Result<Vec<CompletionRow>> {
-    let read = |(row, (place, columns)): (usize, Row)| (row, CompletionRow::of(row, &place, columns));
-    refused.sort(rows::read(dataset)?.into_iter().enumerate().map(read))
+pub fn read_completions(dataset: &Dataset, refused: &mut UnusableRows) -> Result<Vec<CompletionRow>> {
+    let read = |(row, (place, columns)): (usize, LocatedRow)| (row, CompletionRow::from_columns(row, &place, columns));
+    refused.collect_usable(rows::read(dataset)?.into_iter().enumerate().map(read))
 }
 
 impl CompletionRow {
@@ -41,15 +41,15 @@ impl CompletionRow {
     ///
     /// # Errors
     /// If it is not a usable completion.
-    pub fn of(row: usize, place: &Location, mut columns: Columns) -> Result<Self> {
-        let read = || match Tokenized::take(&mut columns)? {
+    pub fn from_columns(row: usize, place: &Location, mut columns: RowColumns) -> Result<Self> {
+        let read = || match TokenizedRow::take(&mut columns)? {
             None => completion(row, place, columns),
             tokens => {
-                let (place, completion, extras) = (place.clone(), TextOrChat::Text(String::new()), Extras::default());
+                let (place, completion, extras) = (place.clone(), TextOrChat::Text(String::new()), TemplateVariables::default());
                 Ok(Self { row, place, prompt: None, completion, tokens, extras, columns })
             }
         };
-        read().map_err(|detail| place.wrong(detail))
+        read().map_err(|detail| place.row_error(detail))
     }
 }
 

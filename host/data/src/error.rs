@@ -65,7 +65,7 @@ pub enum Error {
 impl Error {
     /// Returns the error of a file in the `folder` of the built-in model, which is temporary, without the folder's path.
     #[must_use]
-    pub fn of_built_in(self, folder: &Path) -> Self {
+    pub fn without_built_in_folder(self, folder: &Path) -> Self {
         match self {
             Self::Tokenizer { path, detail } if path.starts_with(folder) => {
                 let file = path.strip_prefix(folder).unwrap_or(&path);
@@ -78,7 +78,7 @@ impl Error {
     /// Returns whether something that the user gave is at fault, rather than the machine or the program.
     pub fn is_mistake(&self) -> bool {
         match self {
-            Self::Io { source, .. } => crate::config::files::is_of_the_path(source),
+            Self::Io { source, .. } => crate::config::files::is_path_error(source),
             Self::Row { .. }
             | Self::Dataset { .. }
             | Self::Unbounded { .. }

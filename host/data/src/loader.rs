@@ -46,7 +46,7 @@ impl Loader {
 
     /// Returns this loader with the rows of each batch in random order, for batches that several updates train on in parts.
     #[must_use]
-    pub fn mixing(self, mix: bool) -> Self {
+    pub fn with_mixing(self, mix: bool) -> Self {
         // Rows that are shuffled as a whole are in random order in each batch, too.
         Self { mix: mix && !self.shuffle, ..self }
     }
@@ -74,7 +74,7 @@ impl Loader {
     }
 
     /// Returns the rows of the incomplete batch that ends a pass; 0 if there is none.
-    pub fn rest(&self) -> usize {
+    pub fn partial_batch_size(&self) -> usize {
         if self.partial { self.usable % self.batch } else { 0 }
     }
 
@@ -246,8 +246,8 @@ mod tests {
     fn a_pass_may_end_with_a_partial_batch() {
         let mut loader = Loader::new(5, 2, 1, true, true);
         let sizes: Vec<usize> = (0..4).map(|_| loader.next_batch().len()).collect();
-        assert_eq!((sizes, loader.batches_per_epoch(), loader.rest()), (vec![2, 2, 1, 2], 3, 1));
-        assert_eq!(Loader::new(5, 2, 1, true, false).rest(), 0);
+        assert_eq!((sizes, loader.batches_per_epoch(), loader.partial_batch_size()), (vec![2, 2, 1, 2], 3, 1));
+        assert_eq!(Loader::new(5, 2, 1, true, false).partial_batch_size(), 0);
     }
 
     #[test]
@@ -265,7 +265,7 @@ mod tests {
         assert_eq!(loader.next_batch_without(all), (vec![0, 1, 2], 7));
         // Without any, it is the usual order.
         for (shuffled, mixed) in [(true, false), (false, true)] {
-            let new = || Loader::new(11, 4, 9, shuffled, false).mixing(mixed);
+            let new = || Loader::new(11, 4, 9, shuffled, false).with_mixing(mixed);
             let (mut usual, mut other) = (new(), new());
             for _ in 0..7 {
                 assert_eq!(other.next_batch_without(|_, _| false), (usual.next_batch(), 0));
@@ -283,7 +283,7 @@ mod tests {
     fn rows_that_can_not_be_used_are_left_out_of_the_order_of_all() {
         // Where all can be used, it is the usual order.
         for (shuffled, mixed, partial) in [(true, false, false), (false, true, false), (true, false, true)] {
-            let new = || Loader::new(11, 4, 9, shuffled, partial).mixing(mixed);
+            let new = || Loader::new(11, 4, 9, shuffled, partial).with_mixing(mixed);
             let (mut usual, mut other) = (new(), new());
             for _ in 0..9 {
                 let all = |rows: &[usize]| Judged::Ok(vec![true; rows.len()]);
@@ -295,7 +295,7 @@ mod tests {
         // 8 of 12 rows.
         for partial in [false, true] {
             let mut loader = Loader::new(12, 3, 9, true, partial).with_usable(8);
-            assert_eq!((loader.batches_per_epoch(), loader.rest()), if partial { (3, 2) } else { (2, 0) });
+            assert_eq!((loader.batches_per_epoch(), loader.partial_batch_size()), if partial { (3, 2) } else { (2, 0) });
             let mut order: Vec<usize> = (0..12).collect();
             shuffle(&mut order, 9, 0);
             order.retain(|row| row % 3 != 1);
@@ -345,7 +345,7 @@ mod tests {
             resumed.seek(whole.cursor());
             assert_eq!(resumed.next_batch(), whole.next_batch());
         }
-        let mixed = |seed| Loader::new(11, 4, seed, false, false).mixing(true);
+        let mixed = |seed| Loader::new(11, 4, seed, false, false).with_mixing(true);
         let mut whole = mixed(9);
         let batches: Vec<Vec<usize>> = (0..4).map(|_| whole.next_batch()).collect();
         for (i, batch) in batches.iter().enumerate() {

@@ -9,11 +9,11 @@ use std::ops::Deref;
 /// One turn of a conversation.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(try_from = "WrittenMessage")]
-pub struct Message {
+pub struct ChatMessage {
     /// Who speaks: system, user or assistant.
     pub role: String,
     /// What is said.
-    pub content: Content,
+    pub content: MessageContent,
     /// Other fields for the template: tool calls, reasoning.
     #[serde(flatten)]
     pub rest: Map<String, Json>,
@@ -23,9 +23,9 @@ pub struct Message {
 /// its content is null. Everything else reads null as an empty text.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[serde(transparent)]
-pub struct Content(Option<String>);
+pub struct MessageContent(Option<String>);
 
-impl Deref for Content {
+impl Deref for MessageContent {
     type Target = str;
 
     fn deref(&self) -> &str {
@@ -33,19 +33,19 @@ impl Deref for Content {
     }
 }
 
-impl From<String> for Content {
+impl From<String> for MessageContent {
     fn from(text: String) -> Self {
         Self(Some(text))
     }
 }
 
-impl From<&str> for Content {
+impl From<&str> for MessageContent {
     fn from(text: &str) -> Self {
         Self(Some(text.to_owned()))
     }
 }
 
-impl<'de> Deserialize<'de> for Content {
+impl<'de> Deserialize<'de> for MessageContent {
     /// Reads a text, null, or a list of parts with texts, which are joined.
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let parts = match Json::deserialize(deserializer)? {
@@ -78,17 +78,17 @@ struct WrittenMessage {
     /// The role as ShareGPT calls it.
     from: Option<String>,
     #[serde(default, alias = "value", deserialize_with = "present")]
-    content: Option<Content>,
+    content: Option<MessageContent>,
     #[serde(flatten)]
     rest: Map<String, Json>,
 }
 
 /// Tells null from a missing field.
-fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Content>, D::Error> {
-    Content::deserialize(deserializer).map(Some)
+fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<MessageContent>, D::Error> {
+    MessageContent::deserialize(deserializer).map(Some)
 }
 
-impl TryFrom<WrittenMessage> for Message {
+impl TryFrom<WrittenMessage> for ChatMessage {
     type Error = String;
 
     fn try_from(WrittenMessage { role, from, content, mut rest }: WrittenMessage) -> Result<Self, Self::Error> {
@@ -104,7 +104,7 @@ impl TryFrom<WrittenMessage> for Message {
         }
         call_of_old(&mut rest)?;
         // A turn with only tool calls has no text.
-        let calls = || rest.contains_key("tool_calls").then(Content::default);
+        let calls = || rest.contains_key("tool_calls").then(MessageContent::default);
         let content = content.or_else(calls).ok_or("missing field `content`")?;
         if shared && role == CALL {
             return calling(&content, rest);
@@ -167,14 +167,14 @@ fn role_of(name: String) -> String {
 
 /// Returns the assistant's turn with the calls that a content is: a JSON object with a name and arguments, or a list of them, after its
 /// reasoning if it has one.
-fn calling(content: &Content, mut rest: Map<String, Json>) -> Result<Message, String> {
+fn calling(content: &MessageContent, mut rest: Map<String, Json>) -> Result<ChatMessage, String> {
     let role = "assistant".to_owned();
     if content.trim().is_empty() && rest.get("tool_calls").is_some_and(|calls| !calls.is_null()) {
-        return Ok(Message { role, content: Content::default(), rest });
+        return Ok(ChatMessage { role, content: MessageContent::default(), rest });
     }
     let (thought, text) = match content.split_once("</think>") {
-        Some((thought, text)) => (Content::from(format!("{thought}</think>")), text),
-        None => (Content::default(), &**content),
+        Some((thought, text)) => (MessageContent::from(format!("{thought}</think>")), text),
+        None => (MessageContent::default(), &**content),
     };
     let wrong = |said: String| {
         format!("its role is \"{CALL}\", but its content is not a JSON object with \"name\" and \"arguments\"{said}")
@@ -185,7 +185,7 @@ fn calling(content: &Content, mut rest: Map<String, Json>) -> Result<Message, St
     };
     let calls = calls.iter().map(|call| call_of(call).ok_or_else(|| wrong(String::new()))).collect::<Result<Json, String>>()?;
     rest.insert("tool_calls".into(), calls);
-    Ok(Message { role, content: thought, rest })
+    Ok(ChatMessage { role, content: thought, rest })
 }
 
 /// Returns a call as chat templates read it, from an object with a name and arguments, which may be JSON text; none if it has no name.
@@ -233,9 +233,9 @@ pub(super) fn is_plain_message(object: &Map<String, Json>) -> bool {
 }
 
 /// Returns a text as a conversation, with what it takes: a JSON list of messages and nothing else. An empty list may be an answer.
-pub(super) fn conversation_in(text: &str, most: u64) -> Option<(Json, json::Size)> {
+pub(super) fn conversation_in(text: &str, most: u64) -> Option<(Json, json::JsonSize)> {
     let (value, size) = text.trim_start().starts_with('[').then(|| json::sized(text, most).ok())??;
-    let read = Vec::<Message>::deserialize(&value).ok()?;
+    let read = Vec::<ChatMessage>::deserialize(&value).ok()?;
     (!read.is_empty()).then_some((value, size))
 }
 
@@ -264,7 +264,7 @@ mod tests {
     #[test]
     fn what_a_turn_says_may_be_in_parts() {
         let read = |content: Json| {
-            let message: Result<Message, _> = serde_json::from_value(json!({"role": "user", "content": content}));
+            let message: Result<ChatMessage, _> = serde_json::from_value(json!({"role": "user", "content": content}));
             message.map(|message| message.content).map_err(|e| e.to_string())
         };
         assert_eq!(read(json!([{"type": "text", "text": "a "}, {"text": "b"}, "c"])), Ok("a bc".into()));
@@ -278,17 +278,17 @@ mod tests {
     #[test]
     fn null_is_an_empty_text_that_stays_null() {
         let written = json!({"role": "assistant", "content": null, "tool_calls": []});
-        let message: Message = serde_json::from_value(written.clone()).unwrap();
+        let message: ChatMessage = serde_json::from_value(written.clone()).unwrap();
         assert_eq!((&*message.content, serde_json::to_value(&message).unwrap()), ("", written));
-        let silent: Message = serde_json::from_value(json!({"role": "assistant", "tool_calls": []})).unwrap();
+        let silent: ChatMessage = serde_json::from_value(json!({"role": "assistant", "tool_calls": []})).unwrap();
         assert_eq!(silent, message);
-        let missing = serde_json::from_value::<Message>(json!({"role": "assistant"})).unwrap_err().to_string();
+        let missing = serde_json::from_value::<ChatMessage>(json!({"role": "assistant"})).unwrap_err().to_string();
         assert!(missing.contains("missing field `content`"), "{missing}");
     }
 
     #[test]
     fn roles_are_read_in_every_spelling_of_datasets() {
-        let role = |name: &str| serde_json::from_value::<Message>(json!({"from": name, "value": "a"})).unwrap().role;
+        let role = |name: &str| serde_json::from_value::<ChatMessage>(json!({"from": name, "value": "a"})).unwrap().role;
         for (spelled, wanted) in [
             ("human", "user"),
             ("USER", "user"),
@@ -312,7 +312,7 @@ mod tests {
 
     #[test]
     fn roles_that_a_template_may_know_stay_as_they_are() {
-        let read = |row: Json| serde_json::from_value::<Message>(row).map_err(|e| e.to_string());
+        let read = |row: Json| serde_json::from_value::<ChatMessage>(row).map_err(|e| e.to_string());
         for (written, wanted) in [
             ("USER", "user"),
             ("Assistant", "assistant"),
@@ -331,7 +331,7 @@ mod tests {
 
     #[test]
     fn older_calls_become_tool_calls() {
-        let read = |row: Json| serde_json::from_value::<Message>(row).map_err(|e| e.to_string());
+        let read = |row: Json| serde_json::from_value::<ChatMessage>(row).map_err(|e| e.to_string());
         let call = json!([{"type": "function", "function": {"name": "f", "arguments": {"x": 1}}}]);
         let written = json!({"name": "f", "arguments": "{\"x\": 1}"});
         let wanted = json!({"role": "assistant", "content": null, "tool_calls": call});
@@ -363,7 +363,7 @@ mod tests {
     #[test]
     fn a_turn_that_is_a_call_becomes_the_assistants_tool_calls() {
         let read = |content: &str| {
-            serde_json::from_value::<Message>(json!({"from": "function_call", "value": content})).map_err(|e| e.to_string())
+            serde_json::from_value::<ChatMessage>(json!({"from": "function_call", "value": content})).map_err(|e| e.to_string())
         };
         let call = |name: &str, arguments: Json| json!({"type": "function", "function": {"name": name, "arguments": arguments}});
         let one = read(r#" {"name": "f", "arguments": {"x": [1]}} "#).unwrap();
@@ -382,10 +382,13 @@ mod tests {
             assert!(read(wrong).unwrap_err().contains("is not a JSON object with \"name\""), "{wrong}");
         }
         let text = json!({"role": "assistant", "content": "", "tool_calls": "[{\"name\": \"f\"}]"});
-        assert_eq!(serde_json::from_value::<Message>(text).unwrap().rest["tool_calls"], json!([{"name": "f"}]));
+        assert_eq!(serde_json::from_value::<ChatMessage>(text).unwrap().rest["tool_calls"], json!([{"name": "f"}]));
         let odd = json!({"role": "assistant", "content": "", "tool_calls": "f(1)"});
         assert!(
-            serde_json::from_value::<Message>(odd).unwrap_err().to_string().contains("`tool_calls` are text that is not JSON")
+            serde_json::from_value::<ChatMessage>(odd)
+                .unwrap_err()
+                .to_string()
+                .contains("`tool_calls` are text that is not JSON")
         );
     }
 }

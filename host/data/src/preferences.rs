@@ -1,8 +1,8 @@
 //! Preference datasets: a prompt, a chosen and a rejected completion; the prompt may be the common beginning of both.
 
 use super::prompt::{text_or_chat, with_system};
-use super::rows::{Columns, Location};
-use super::{Extras, Message, Result, TextOrChat};
+use super::rows::{Location, RowColumns};
+use super::{ChatMessage, Result, TemplateVariables, TextOrChat};
 use serde_json::{Map, Value};
 
 /// One row of a preference dataset.
@@ -19,7 +19,7 @@ pub struct PreferenceRow {
     /// The other answer.
     pub rejected: TextOrChat,
     /// The template's variables.
-    pub extras: Extras,
+    pub extras: TemplateVariables,
     /// All other columns.
     pub columns: Map<String, Value>,
 }
@@ -29,21 +29,21 @@ impl PreferenceRow {
     ///
     /// # Errors
     /// If it is not a usable pair.
-    pub fn of(row: usize, place: &Location, columns: Columns) -> Result<Self> {
-        prompted(row, place, columns).map_err(|detail| place.wrong(detail))
+    pub fn from_columns(row: usize, place: &Location, columns: RowColumns) -> Result<Self> {
+        prompted(row, place, columns).map_err(|detail| place.row_error(detail))
     }
 
     /// Reads it from a row's columns for what reads whole texts: without a common beginning, the prompt is empty.
     ///
     /// # Errors
     /// If it is not a usable pair.
-    pub fn of_whole_texts(row: usize, place: &Location, columns: Columns) -> Result<Self> {
-        preference(row, place, columns).map(|(read, _)| read).map_err(|detail| place.wrong(detail))
+    pub fn from_whole_texts(row: usize, place: &Location, columns: RowColumns) -> Result<Self> {
+        preference(row, place, columns).map(|(read, _)| read).map_err(|detail| place.row_error(detail))
     }
 }
 
 /// Reads one row with a prompt, which may be an empty one if it is given.
-pub(super) fn prompted(row: usize, place: &Location, columns: Columns) -> std::result::Result<PreferenceRow, String> {
+pub(super) fn prompted(row: usize, place: &Location, columns: RowColumns) -> std::result::Result<PreferenceRow, String> {
     let absent = super::rows::absent(columns.contains_key("prompt"), "prompt");
     match preference(row, place, columns)? {
         (read, true) => Ok(read),
@@ -106,7 +106,7 @@ fn in_common(chosen: TextOrChat, rejected: TextOrChat) -> std::result::Result<(T
         (TextOrChat::Chat(mut chosen), TextOrChat::Chat(mut rejected)) => {
             let same = chosen.iter().zip(&rejected).take_while(|(a, b)| a == b).count();
             let same = same.min(chosen.len().min(rejected.len()) - 1);
-            let prompt: Vec<Message> = chosen.drain(..same).collect();
+            let prompt: Vec<ChatMessage> = chosen.drain(..same).collect();
             rejected.drain(..same);
             Ok((TextOrChat::Chat(prompt), TextOrChat::Chat(chosen), TextOrChat::Chat(rejected)))
         }
@@ -163,13 +163,13 @@ mod tests {
         .unwrap();
         assert_eq!(
             chat.prompt,
-            TextOrChat::Chat(vec![Message { role: "user".into(), content: "q".into(), ..Message::default() }])
+            TextOrChat::Chat(vec![ChatMessage { role: "user".into(), content: "q".into(), ..ChatMessage::default() }])
         );
         let from = |from: &str, value: &str| json!({"from": from, "value": value});
         let sharegpt = json!({"conversations": [from("human", "q")], "chosen": from("gpt", "a"), "rejected": from("gpt", "b")});
         assert_eq!(
             read(sharegpt).unwrap().chosen,
-            TextOrChat::Chat(vec![Message { role: "assistant".into(), content: "a".into(), ..Message::default() }])
+            TextOrChat::Chat(vec![ChatMessage { role: "assistant".into(), content: "a".into(), ..ChatMessage::default() }])
         );
         let [q, a, b] = [from("human", "q"), from("gpt", "a"), from("gpt", "b")];
         let system = json!({"system": "be brief", "conversations": [q], "chosen": a, "rejected": b});
@@ -203,7 +203,7 @@ mod tests {
         assert!(missing.contains("\"rejected\"") && missing.contains("prompt, chosen"), "{missing}");
         assert!(read(json!({"chosen": "a", "rejected": "b"})).unwrap_err().contains("common beginning"));
         let Value::Object(apart) = json!({"chosen": "a b", "rejected": "b"}) else { unreachable!() };
-        let apart = PreferenceRow::of_whole_texts(0, &Location::first(), apart).unwrap();
+        let apart = PreferenceRow::from_whole_texts(0, &Location::first(), apart).unwrap();
         assert_eq!((text(&apart.prompt), text(&apart.chosen), text(&apart.rejected)), ("", "a b", "b"));
         // Whole conversations beside a plain prompt, as UltraFeedback has them.
         let message = |role: &str, content: &str| json!({"role": role, "content": content});

@@ -1,8 +1,8 @@
 //! A prompt and a row of a dataset of prompts.
 
 use super::message::{conversation_in, is_broken_conversation, is_plain_message};
-use super::rows::{Columns, Location, VALUES};
-use super::{Extras, Message, Result};
+use super::rows::{Location, RowColumns, VALUES};
+use super::{ChatMessage, Result, TemplateVariables};
 use crate::config::json;
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -13,7 +13,7 @@ pub enum TextOrChat {
     /// A text: a prompt that the model continues, or its continuation.
     Text(String),
     /// A conversation that it answers.
-    Chat(Vec<Message>),
+    Chat(Vec<ChatMessage>),
 }
 
 impl TextOrChat {
@@ -26,10 +26,10 @@ impl TextOrChat {
     }
 
     /// Template variables from a row's other columns.
-    pub(super) fn extras(&self, columns: &Map<String, Value>) -> std::result::Result<Extras, String> {
+    pub(super) fn extras(&self, columns: &Map<String, Value>) -> std::result::Result<TemplateVariables, String> {
         match self {
-            Self::Text(_) => Ok(Extras::default()),
-            Self::Chat(_) => Extras::of(columns),
+            Self::Text(_) => Ok(TemplateVariables::default()),
+            Self::Chat(_) => TemplateVariables::from_columns(columns),
         }
     }
 }
@@ -44,7 +44,7 @@ pub struct PromptRow {
     /// The prompt.
     pub prompt: TextOrChat,
     /// The template's variables.
-    pub extras: Extras,
+    pub extras: TemplateVariables,
     /// All other columns.
     pub columns: Map<String, Value>,
 }
@@ -54,13 +54,15 @@ impl PromptRow {
     ///
     /// # Errors
     /// If it has no usable prompt.
-    pub fn of(row: usize, place: &Location, columns: Columns) -> Result<Self> {
-        let (prompt, extras, columns) = prompt(columns).map_err(|detail| place.wrong(detail))?;
+    pub fn from_columns(row: usize, place: &Location, columns: RowColumns) -> Result<Self> {
+        let (prompt, extras, columns) = prompt(columns).map_err(|detail| place.row_error(detail))?;
         Ok(Self { row, place: place.clone(), prompt, extras, columns })
     }
 }
 
-pub(super) fn prompt(mut columns: Map<String, Value>) -> std::result::Result<(TextOrChat, Extras, Map<String, Value>), String> {
+pub(super) fn prompt(
+    mut columns: Map<String, Value>,
+) -> std::result::Result<(TextOrChat, TemplateVariables, Map<String, Value>), String> {
     let (found, is_there) = (super::rows::names(&columns), columns.contains_key("prompt"));
     let value = super::rows::take(&mut columns, "prompt").ok_or_else(|| match super::rows::absent(is_there, "prompt") {
         absent if is_there => absent,
@@ -99,7 +101,7 @@ fn conversation_of(column: &str, text: &str) -> std::result::Result<Option<Value
     let form = "messages must be JSON, from json.dumps() and not str(), with \"role\" and \"content\"";
     let one = if text.trim_start().starts_with('{') { json::object(text).ok() } else { None };
     if CONVERSATIONS.contains(&column) {
-        let one = one.map(Value::Object).filter(|one| Message::deserialize(one).is_ok());
+        let one = one.map(Value::Object).filter(|one| ChatMessage::deserialize(one).is_ok());
         let plain = format!("to learn plain text, read the column as \"text\" (--columns text={column})");
         return one.map(Some).ok_or_else(|| format!("column {column:?} is text, but not a list of messages: {form}; {plain}"));
     }
@@ -129,7 +131,7 @@ pub(super) fn text_or_chat(column: &str, value: Value) -> std::result::Result<Te
             Ok(TextOrChat::Text(text))
         }
         Value::Array(messages) => {
-            let messages: Vec<Message> = serde_json::from_value(Value::Array(messages))
+            let messages: Vec<ChatMessage> = serde_json::from_value(Value::Array(messages))
                 .map_err(|e| format!("column {column:?} is not a list of messages with \"role\" and \"content\": {e}"))?;
             if messages.is_empty() {
                 return Err(format!("column {column:?} is an empty conversation"));
@@ -151,11 +153,11 @@ fn message_of(item: Value) -> Value {
 
 /// Puts the column `system`, which LLaMA-Factory's ShareGPT files have beside `conversations`, in front of these, unless they begin
 /// with a system turn of their own.
-pub(super) fn with_system(conversation: TextOrChat, columns: &Columns) -> std::result::Result<TextOrChat, String> {
+pub(super) fn with_system(conversation: TextOrChat, columns: &RowColumns) -> std::result::Result<TextOrChat, String> {
     let system = columns.get("system").and_then(Value::as_str).filter(|text| !text.is_empty());
     match (conversation, system) {
         (TextOrChat::Chat(mut messages), Some(system)) if messages.first().is_some_and(|first| first.role != "system") => {
-            messages.insert(0, Message { role: "system".into(), content: system.into(), ..Message::default() });
+            messages.insert(0, ChatMessage { role: "system".into(), content: system.into(), ..ChatMessage::default() });
             short_enough("conversations", messages.iter().map(|message| message.content.len()).sum())?;
             Ok(TextOrChat::Chat(messages))
         }
@@ -174,7 +176,7 @@ pub(super) fn not_empty(column: &str, prompt: TextOrChat) -> std::result::Result
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Refused, parse_prompts, read_prompts};
+    use crate::{UnusableRows, parse_prompts, read_prompts};
     use proptest::prelude::*;
     use std::io::Write;
     use std::path::Path;
@@ -182,7 +184,7 @@ mod tests {
     fn read_text(text: &str) -> std::result::Result<Vec<PromptRow>, String> {
         let mut file = tempfile::NamedTempFile::new().unwrap();
         file.write_all(text.as_bytes()).unwrap();
-        let mut refused = Refused::default();
+        let mut refused = UnusableRows::default();
         let rows = read_prompts(&file.path().into(), &mut refused).map_err(|e| e.to_string())?;
         refused.warning(rows.len()).map(|_| rows).map_err(|e| e.to_string())
     }
@@ -192,10 +194,10 @@ mod tests {
         let rows = read_text("{\"prompt\": \"a\", \"answer\": 7}\n\n{\"prompt\": [{\"role\": \"user\", \"content\": \"b\"}]}\n")
             .unwrap();
         assert_eq!(rows[0].columns["answer"], 7);
-        assert!(rows[1].place.wrong("x").to_string().ends_with(":3: x"));
+        assert!(rows[1].place.row_error("x").to_string().ends_with(":3: x"));
         assert_eq!(
             rows[1].prompt,
-            TextOrChat::Chat(vec![Message { role: "user".into(), content: "b".into(), ..Message::default() }])
+            TextOrChat::Chat(vec![ChatMessage { role: "user".into(), content: "b".into(), ..ChatMessage::default() }])
         );
     }
 
@@ -268,7 +270,7 @@ mod tests {
         let rows = format!("{{\"prompt\": \"a\"}}\n{}\n", serde_json::json!({ "prompt": printed }));
         let mut file = tempfile::NamedTempFile::new().unwrap();
         file.write_all(rows.as_bytes()).unwrap();
-        let mut refused = Refused::default();
+        let mut refused = UnusableRows::default();
         assert_eq!(read_prompts(&file.path().into(), &mut refused).unwrap().len(), 1);
         let warning = refused.warning(1).unwrap().unwrap();
         assert!(warning.contains(":2: column \"prompt\" is text that begins like a list of messages"), "{warning}");

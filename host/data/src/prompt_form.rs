@@ -1,9 +1,9 @@
 //! How a dataset's prompts are asked: built from a row's columns by a template, and with a system message.
 
 use super::prompt::text_or_chat;
-use super::rows::{Columns, Location};
-use super::{CompletionRow, Extras, Message, PreferenceRow, PromptRow, Result, TextOrChat};
-use crate::config::{Config, PromptTemplate, did_you_mean, printable};
+use super::rows::{Location, RowColumns};
+use super::{ChatMessage, CompletionRow, PreferenceRow, PromptRow, Result, TemplateVariables, TextOrChat};
+use crate::config::{PromptTemplate, RunConfig, did_you_mean, printable};
 use serde_json::{Value, json};
 
 /// Maximum length of a column's name in an error, in bytes.
@@ -20,11 +20,11 @@ pub struct PromptForm {
     settings: String,
 }
 
-type Outcome<T> = std::result::Result<T, String>;
+type PromptFormResult<T> = std::result::Result<T, String>;
 
 impl PromptForm {
     /// Reads the settings of a configuration; none if it has none of them. `chat` says whether the model has a chat template.
-    pub fn of(config: &Config, chat: bool) -> Option<Self> {
+    pub fn from_config(config: &RunConfig, chat: bool) -> Option<Self> {
         // Its mistakes were found when the configuration was read.
         let template = config.prompt_template.as_deref().and_then(|template| PromptTemplate::parse(template).ok());
         let system = config.system_prompt.clone();
@@ -41,10 +41,10 @@ impl PromptForm {
     ///
     /// # Errors
     /// Names the row, and the column that it lacks or that is no text.
-    pub fn fill(&self, place: &Location, columns: &mut Columns, answers: &[&str]) -> Result<()> {
+    pub fn fill(&self, place: &Location, columns: &mut RowColumns, answers: &[&str]) -> Result<()> {
         let Some(template) = &self.template else { return Ok(()) };
-        let prompt = template.fill(|name| text_of(columns, name)).and_then(|text| beside(text, columns, answers));
-        let prompt = prompt.map_err(|detail| place.wrong(format!("prompt_template: {detail}")))?;
+        let prompt = template.fill(|name| text_of(columns, name)).and_then(|text| prompt_value(text, columns, answers));
+        let prompt = prompt.map_err(|detail| place.row_error(format!("prompt_template: {detail}")))?;
         columns.insert("prompt".into(), prompt);
         Ok(())
     }
@@ -54,8 +54,8 @@ impl PromptForm {
     /// # Errors
     /// If its columns don't fit a chat template.
     pub fn prompt(&self, mut row: PromptRow) -> Result<PromptRow> {
-        if self.asks(&mut row.prompt) {
-            row.extras = Extras::of(&row.columns).map_err(|detail| row.place.wrong(detail))?;
+        if self.apply_to(&mut row.prompt) {
+            row.extras = TemplateVariables::from_columns(&row.columns).map_err(|detail| row.place.row_error(detail))?;
         }
         Ok(row)
     }
@@ -65,8 +65,8 @@ impl PromptForm {
     /// # Errors
     /// If its columns don't fit a chat template.
     pub fn pair(&self, mut row: PreferenceRow) -> Result<PreferenceRow> {
-        if self.asks(&mut row.prompt) {
-            row.extras = Extras::of(&row.columns).map_err(|detail| row.place.wrong(detail))?;
+        if self.apply_to(&mut row.prompt) {
+            row.extras = TemplateVariables::from_columns(&row.columns).map_err(|detail| row.place.row_error(detail))?;
             [&mut row.chosen, &mut row.rejected].into_iter().for_each(answers);
         }
         Ok(row)
@@ -82,17 +82,17 @@ impl PromptForm {
             let name = if row.tokens.is_some() { "input_ids" } else { "text" };
             let key = if self.template.is_some() { "prompt_template" } else { "system_prompt" };
             let detail = format!("{key} has no effect on a column {name:?}, which is learned as it is; leave it out");
-            return Err(row.place.wrong(detail));
+            return Err(row.place.row_error(detail));
         }
         match &mut row.prompt {
             None if self.template.is_some() => {
                 let detail = "prompt_template builds a prompt, but this conversation has its own; leave it out";
-                return Err(row.place.wrong(detail));
+                return Err(row.place.row_error(detail));
             }
-            None => drop(self.asks(&mut row.completion)),
+            None => drop(self.apply_to(&mut row.completion)),
             Some(prompt) => {
-                if self.asks(prompt) {
-                    row.extras = Extras::of(&row.columns).map_err(|detail| row.place.wrong(detail))?;
+                if self.apply_to(prompt) {
+                    row.extras = TemplateVariables::from_columns(&row.columns).map_err(|detail| row.place.row_error(detail))?;
                     answers(&mut row.completion);
                 }
             }
@@ -101,7 +101,7 @@ impl PromptForm {
     }
 
     /// Asks a prompt. Returns whether a plain text became a conversation.
-    fn asks(&self, prompt: &mut TextOrChat) -> bool {
+    fn apply_to(&self, prompt: &mut TextOrChat) -> bool {
         let system = self.system.as_deref();
         match prompt {
             TextOrChat::Chat(messages) => {
@@ -125,8 +125,8 @@ impl PromptForm {
     }
 }
 
-fn said(role: &str, text: &str) -> Message {
-    Message { role: role.into(), content: text.into(), ..Message::default() }
+fn said(role: &str, text: &str) -> ChatMessage {
+    ChatMessage { role: role.into(), content: text.into(), ..ChatMessage::default() }
 }
 
 /// Turns a plain answer into the assistant's message.
@@ -137,7 +137,7 @@ fn answers(answer: &mut TextOrChat) {
 }
 
 /// Returns a built prompt as what stands beside the row's answers: a user message, if they are messages.
-fn beside(text: String, columns: &Columns, answers: &[&str]) -> Outcome<Value> {
+fn prompt_value(text: String, columns: &RowColumns, answers: &[&str]) -> PromptFormResult<Value> {
     for name in answers {
         let Some(answer) = columns.get(*name).filter(|answer| !answer.is_null()) else { continue };
         if let TextOrChat::Chat(messages) = text_or_chat(name, answer.clone())? {
@@ -151,7 +151,7 @@ fn beside(text: String, columns: &Columns, answers: &[&str]) -> Outcome<Value> {
 }
 
 /// Returns the text of a column, or of what a path of keys and numbers leads to in it.
-fn text_of(columns: &Columns, name: &str) -> Outcome<String> {
+fn text_of(columns: &RowColumns, name: &str) -> PromptFormResult<String> {
     let shown = printable(name, SHOWN);
     let found = columns.get(name).or_else(|| within(columns, name)).ok_or_else(|| {
         let has = super::rows::names(columns);
@@ -174,7 +174,7 @@ fn text_of(columns: &Columns, name: &str) -> Outcome<String> {
     Err(format!("column {shown:?} is not text but {is}"))
 }
 
-fn within<'a>(columns: &'a Columns, name: &str) -> Option<&'a Value> {
+fn within<'a>(columns: &'a RowColumns, name: &str) -> Option<&'a Value> {
     let mut path = name.split('.');
     let first = columns.get(path.next()?)?;
     path.try_fold(first, |value, part| match value {
@@ -190,23 +190,24 @@ mod tests {
 
     fn form(template: Option<&str>, system: Option<&str>, chat: bool) -> PromptForm {
         let [prompt_template, system_prompt] = [template, system].map(|text| text.map(str::to_owned));
-        PromptForm::of(&Config { prompt_template, system_prompt, ..Config::default() }, chat).unwrap()
+        PromptForm::from_config(&RunConfig { prompt_template, system_prompt, ..RunConfig::default() }, chat).unwrap()
     }
 
-    fn columns(row: Value) -> Columns {
+    fn columns(row: Value) -> RowColumns {
         let Value::Object(columns) = row else { panic!("a test gives an object") };
         columns
     }
 
     fn asked(form: &PromptForm, row: Value) -> std::result::Result<TextOrChat, String> {
         let (place, mut columns) = (Location::first(), columns(row));
-        let read = form.fill(&place, &mut columns, &[]).and_then(|()| PromptRow::of(0, &place, columns));
+        let read = form.fill(&place, &mut columns, &[]).and_then(|()| PromptRow::from_columns(0, &place, columns));
         read.and_then(|row| form.prompt(row)).map(|row| row.prompt).map_err(|e| e.to_string())
     }
 
     fn learned(form: &PromptForm, row: Value) -> std::result::Result<CompletionRow, String> {
         let (place, mut columns) = (Location::first(), columns(row));
-        let read = form.fill(&place, &mut columns, &["completion"]).and_then(|()| CompletionRow::of(0, &place, columns));
+        let read =
+            form.fill(&place, &mut columns, &["completion"]).and_then(|()| CompletionRow::from_columns(0, &place, columns));
         read.and_then(|row| form.completion(row)).map_err(|e| e.to_string())
     }
 
@@ -221,7 +222,7 @@ mod tests {
         // The columns stay for rewards.
         let (place, mut columns) = (Location::first(), columns(row));
         plain.fill(&place, &mut columns, &[]).unwrap();
-        let read = plain.prompt(PromptRow::of(0, &place, columns).unwrap()).unwrap();
+        let read = plain.prompt(PromptRow::from_columns(0, &place, columns).unwrap()).unwrap();
         assert_eq!(read.columns.keys().collect::<Vec<_>>(), ["question", "n", "choices", "meta"]);
         assert_eq!(plain.settings(), "[\"{question}\",\"Think.\"]");
     }
@@ -249,7 +250,7 @@ mod tests {
         let talk = learned(&system, json!({"messages": [{"role": "user", "content": "q"}]})).unwrap();
         assert_eq!(talk.completion, TextOrChat::Chat(vec![said("system", "s"), said("user", "q")]));
         let (place, pair) = (Location::first(), columns(json!({"prompt": "q", "chosen": "a", "rejected": "b"})));
-        let pair = system.pair(PreferenceRow::of(0, &place, pair).unwrap()).unwrap();
+        let pair = system.pair(PreferenceRow::from_columns(0, &place, pair).unwrap()).unwrap();
         assert_eq!(pair.rejected, TextOrChat::Chat(vec![said("assistant", "b")]));
         assert!(matches!(pair.prompt, TextOrChat::Chat(messages) if messages.len() == 2));
     }

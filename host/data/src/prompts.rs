@@ -1,16 +1,16 @@
 //! Datasets of prompts: a column `prompt`, a string or a conversation, and any others, which the rewards get.
 
 use super::prompt::PromptRow;
-use super::rows::Row;
+use super::rows::LocatedRow;
 use super::rows::{self};
-use super::{Dataset, PromptForm, Refused, Result};
+use super::{Dataset, PromptForm, Result, UnusableRows};
 use std::path::Path;
 
 /// Reads a whole prompt dataset, skipping unusable rows.
 ///
 /// # Errors
 /// Names what is damaged or, if `refused` is strict, the first unusable row.
-pub fn read_prompts(dataset: &Dataset, refused: &mut Refused) -> Result<Vec<PromptRow>> {
+pub fn read_prompts(dataset: &Dataset, refused: &mut UnusableRows) -> Result<Vec<PromptRow>> {
     read_prompts_as(dataset, None, refused)
 }
 
@@ -18,25 +18,25 @@ pub fn read_prompts(dataset: &Dataset, refused: &mut Refused) -> Result<Vec<Prom
 ///
 /// # Errors
 /// As [`read_prompts`].
-pub fn read_prompts_as(dataset: &Dataset, form: Option<&PromptForm>, refused: &mut Refused) -> Result<Vec<PromptRow>> {
-    let read = |(row, (place, mut columns)): (usize, Row)| {
+pub fn read_prompts_as(dataset: &Dataset, form: Option<&PromptForm>, refused: &mut UnusableRows) -> Result<Vec<PromptRow>> {
+    let read = |(row, (place, mut columns)): (usize, LocatedRow)| {
         let asked = || match form {
             Some(form) => {
                 form.fill(&place, &mut columns, &[])?;
-                form.prompt(PromptRow::of(row, &place, columns)?)
+                form.prompt(PromptRow::from_columns(row, &place, columns)?)
             }
-            None => PromptRow::of(row, &place, columns),
+            None => PromptRow::from_columns(row, &place, columns),
         };
         (row, asked())
     };
-    refused.sort(rows::read(dataset)?.into_iter().enumerate().map(read))
+    refused.collect_usable(rows::read(dataset)?.into_iter().enumerate().map(read))
 }
 
 /// Reads prompts from bytes in memory, all of whose rows must be usable; errors name `path`.
 pub fn parse_prompts(path: &Path, bytes: &[u8]) -> Result<Vec<PromptRow>> {
-    let mut refused = Refused::new(true);
-    let read = |(row, (place, columns)): (usize, Row)| (row, PromptRow::of(row, &place, columns));
-    let rows = refused.sort(rows::parse(path, bytes)?.into_iter().enumerate().map(read))?;
+    let mut refused = UnusableRows::new(true);
+    let read = |(row, (place, columns)): (usize, LocatedRow)| (row, PromptRow::from_columns(row, &place, columns));
+    let rows = refused.collect_usable(rows::parse(path, bytes)?.into_iter().enumerate().map(read))?;
     refused.warning(rows.len())?;
     Ok(rows)
 }

@@ -20,12 +20,12 @@ pub struct Slice {
     /// The first row, and the one after the last; negative ones count from the end.
     from: Option<i64>,
     to: Option<i64>,
-    unit: Unit,
+    unit: SliceUnit,
 }
 
 /// What the bounds of a slice count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Unit {
+enum SliceUnit {
     Rows,
     /// Hundredths of the split, rounded to the closest row.
     Percent,
@@ -43,7 +43,8 @@ impl SplitPart {
         if parts.len() > MOST {
             return Err(format!("names {} splits; the maximum is {MOST}", parts.len()));
         }
-        let mut percents = parts.iter().filter_map(|part| part.slice).map(|slice| slice.unit).filter(|unit| *unit != Unit::Rows);
+        let mut percents =
+            parts.iter().filter_map(|part| part.slice).map(|slice| slice.unit).filter(|unit| *unit != SliceUnit::Rows);
         if let Some(first) = percents.next()
             && percents.any(|other| other != first)
         {
@@ -83,13 +84,13 @@ impl SplitPart {
         };
         let ((from, from_percent), (to, to_percent)) = (bound(from)?, bound(to)?);
         let unit = match (from_percent || to_percent, rounding) {
-            (false, None) => Unit::Rows,
+            (false, None) => SliceUnit::Rows,
             (false, Some(_)) => return Err(format!("{text:?} has a rounding but no percentages")),
-            (true, None | Some("closest")) => Unit::Percent,
-            (true, Some("pct1_dropremainder")) => Unit::EqualPercent,
+            (true, None | Some("closest")) => SliceUnit::Percent,
+            (true, Some("pct1_dropremainder")) => SliceUnit::EqualPercent,
             (true, Some(other)) => return Err(format!("the rounding {other:?} is neither closest nor pct1_dropremainder")),
         };
-        if unit != Unit::Rows && [from, to].into_iter().flatten().any(|bound| !(-100..=100).contains(&bound)) {
+        if unit != SliceUnit::Rows && [from, to].into_iter().flatten().any(|bound| !(-100..=100).contains(&bound)) {
             return Err(format!("{text:?} has a percentage that is not between -100 and 100"));
         }
         Ok(Self { split: split.to_owned(), slice: Some(Slice { from, to, unit }) })
@@ -103,14 +104,14 @@ impl Slice {
     /// If they are none.
     pub fn rows(&self, all: usize) -> Result<Range<usize>, String> {
         let count = i64::try_from(all).map_err(|_| "has too many rows".to_owned())?;
-        if self.unit == Unit::EqualPercent && count < 100 {
+        if self.unit == SliceUnit::EqualPercent && count < 100 {
             return Err(format!("has {all} rows; pct1_dropremainder needs at least 100"));
         }
         let rows = |bound: i64| match self.unit {
-            Unit::Rows => bound,
+            SliceUnit::Rows => bound,
             // As Python rounds it: halves to the even number.
-            Unit::Percent => (bound as f64 * count as f64 / 100.0).round_ties_even() as i64,
-            Unit::EqualPercent => bound * (count / 100),
+            SliceUnit::Percent => (bound as f64 * count as f64 / 100.0).round_ties_even() as i64,
+            SliceUnit::EqualPercent => bound * (count / 100),
         };
         let place = |bound: Option<i64>, otherwise: i64| {
             let bound = bound.map_or(otherwise, rows);

@@ -54,14 +54,14 @@ pub(super) fn named(config: &Value) -> Map<String, Value> {
 
 /// Tokens that settings add to a tokenizer.
 #[derive(Debug, Default)]
-pub(super) struct Added {
+pub(super) struct ConfiguredTokens {
     /// Those described with their properties, which replace the tokenizer's own.
     described: Vec<AddedToken>,
     /// Those that are added only if the tokenizer lacks them.
     named: Vec<AddedToken>,
 }
 
-impl Added {
+impl ConfiguredTokens {
     /// Reads the tokens of settings. `legacy` is `added_tokens.json`: ids by text.
     ///
     /// # Errors
@@ -180,7 +180,7 @@ mod tests {
             },
             "additional_special_tokens": ["<g>", {"content": "<h>", "lstrip": true}],
         });
-        let added = Added::from_settings(&config, None).unwrap();
+        let added = ConfiguredTokens::from_settings(&config, None).unwrap();
         let of =
             |tokens: &[AddedToken]| tokens.iter().map(|token| (token.content.clone(), properties(token))).collect::<Vec<_>>();
         let [yes, no] = [true, false];
@@ -193,7 +193,7 @@ mod tests {
                 ("<h>".into(), [no, yes, no, yes, yes])
             ]
         );
-        let legacy = Added::from_settings(&json!({"pad_token": "<p>"}), map(json!({"<q>": 8, "<p>": 7}))).unwrap();
+        let legacy = ConfiguredTokens::from_settings(&json!({"pad_token": "<p>"}), map(json!({"<q>": 8, "<p>": 7}))).unwrap();
         let pad = || ("<p>".into(), [no, no, no, no, yes]);
         assert_eq!(of(&legacy.named), [pad(), ("<q>".into(), [no, no, no, yes, no]), pad()]);
         for (wrong, part) in [
@@ -202,7 +202,7 @@ mod tests {
             (json!({"added_tokens_decoder": {"1": {}}}), "1 is not a token"),
             (json!({"extra_special_tokens": [3]}), "not a token"),
         ] {
-            assert!(Added::from_settings(&wrong, None).unwrap_err().contains(part), "{wrong}");
+            assert!(ConfiguredTokens::from_settings(&wrong, None).unwrap_err().contains(part), "{wrong}");
         }
     }
 
@@ -268,6 +268,6 @@ mod tests {
         let map = json!({"bos_token": {"content": "a", "lstrip": false}, "eos_token": "<e>"});
         let (_place, tokenizer) =
             opened(&[("special_tokens_map.json", map), ("tokenizer_config.json", json!({"eos_token": "b"}))]).unwrap();
-        assert_eq!(tokenizer.frame(), (Some(1), Some(4)));
+        assert_eq!(tokenizer.bos_and_eos_ids(), (Some(1), Some(4)));
     }
 }

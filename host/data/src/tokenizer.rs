@@ -1,16 +1,16 @@
 //! Text to tokens and back, by the tokenizer that the model folder brings.
 
-use super::calls::Calls;
-use super::calls::probe::Tools;
+use super::calls::ToolCallFormat;
+use super::calls::probe::ToolSupport;
 use super::decoder;
-use super::pace::Pace;
-use super::special_tokens::{self, Added};
-use super::turns::Spoken;
-use super::wording::{self, Templates, Wording, token_text};
-use super::{ChatTemplate, Error, Extras, Message, RenderError, Result, training};
-use crate::activity::{Activity, Task};
+use super::special_tokens::{self, ConfiguredTokens};
+use super::tokenizer_overrides::{self, FolderTemplates, TokenizerOverrides, token_text};
+use super::turns::AssistantSpans;
+use super::work_limiter::TextWorkLimiter;
+use super::{ChatMessage, ChatTemplate, Error, RenderError, Result, TemplateVariables, stock_templates};
+use crate::activity::{Activity, ProgressTask};
 use crate::config::{files, printable, printable_path};
-use crate::ops::bounded::{Bounds, quietly, within};
+use crate::ops::bounded::{WorkBounds, quietly, within};
 use sha2::{Digest, Sha256};
 use std::io::ErrorKind;
 use std::ops::Range;
@@ -41,10 +41,10 @@ pub struct Tokenizer {
     /// Hash of its file.
     hash: [u8; 32],
     inner: Arc<tokenizers::Tokenizer>,
-    pace: Arc<Pace>,
+    pace: Arc<TextWorkLimiter>,
     /// Whether its decoder may take long or make much of little.
     decodes_freely: bool,
-    chat: Option<Chat>,
+    chat: Option<LoadedChatTemplate>,
     bos: Option<u32>,
     eos: Option<u32>,
     /// Whether its settings, or the run, name the end token.
@@ -56,14 +56,14 @@ pub struct Tokenizer {
 
 /// A tokenizer's chat template.
 #[derive(Clone, Debug)]
-pub(super) struct Chat {
+pub(super) struct LoadedChatTemplate {
     /// The file that it comes from.
     pub path: PathBuf,
     pub template: ChatTemplate,
     /// The stock template whose training variant it is, if it is one.
     stock: Option<&'static str>,
     /// What it does with tools, once that is known.
-    pub tools: Arc<OnceLock<Tools>>,
+    pub tools: Arc<OnceLock<ToolSupport>>,
 }
 
 /// Switches off the random splitting of words; returns whether there was any.
@@ -79,14 +79,14 @@ fn without_dropout(inner: &mut tokenizers::Tokenizer) -> bool {
 }
 
 /// Reads `tokenizer.json`, and adds tokens to it. The library that does panics over some damage, and compiles any patterns that it finds.
-fn load(path: &Path, added: Added) -> Result<(tokenizers::Tokenizer, [u8; 32])> {
+fn load(path: &Path, added: ConfiguredTokens) -> Result<(tokenizers::Tokenizer, [u8; 32])> {
     let wrong = |detail: String| Error::Tokenizer { path: path.to_owned(), detail: printable(&detail, SHOWN) };
     let bytes = files::read(path, LARGEST).map_err(|source| match source.kind() {
         ErrorKind::NotFound | ErrorKind::NotADirectory => wrong("no such file; a model folder must contain its tokenizer".into()),
         _ => Error::Io { path: path.to_owned(), source },
     })?;
     let hash = Sha256::digest(&bytes);
-    let bounds = Bounds { memory: (256 << 20) + 32 * bytes.len(), time: Duration::from_secs(120) };
+    let bounds = WorkBounds { memory: (256 << 20) + 32 * bytes.len(), time: Duration::from_secs(120) };
     let read = move || -> tokenizers::Result<(tokenizers::Tokenizer, usize, bool, bool)> {
         let mut inner = tokenizers::Tokenizer::from_bytes(bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&bytes))?;
         // What somebody once cut and filled texts to is no part of the tokenizer, for transformers neither.
@@ -131,21 +131,21 @@ fn hash_with_tokens(file: &[u8], inner: &tokenizers::Tokenizer) -> [u8; 32] {
 impl Tokenizer {
     /// Reads `tokenizer.json` and the chat template of a model folder.
     pub fn open(folder: &Path) -> Result<Self> {
-        Self::open_as(folder, &Wording::default())
+        Self::open_with(folder, &TokenizerOverrides::default())
     }
 
     /// Reads `tokenizer.json` and the chat template of a model folder, with another wording than the folder's.
     ///
     /// # Errors
     /// If the tokenizer can't be read, or has no such tokens.
-    pub fn open_as(folder: &Path, wording: &Wording) -> Result<Self> {
+    pub fn open_with(folder: &Path, wording: &TokenizerOverrides) -> Result<Self> {
         let path = folder.join("tokenizer.json");
-        let _task = Task::new(Activity::ReadingTokenizer);
-        let config = wording::config_in(folder)?;
-        let (inner, hash) = load(&path, wording::added_in(folder, &config)?)?;
+        let _task = ProgressTask::new(Activity::ReadingTokenizer);
+        let config = tokenizer_overrides::config_in(folder)?;
+        let (inner, hash) = load(&path, tokenizer_overrides::added_in(folder, &config)?)?;
         let inner = Arc::new(inner);
         let own = wording.eos.clone();
-        let names_end = own.is_some() || inner.token_to_id(&wording::own_end(folder)?).is_some();
+        let names_end = own.is_some() || inner.token_to_id(&tokenizer_overrides::own_end(folder)?).is_some();
         for (key, text) in [("eos_token", &own), ("pad_token", &wording.pad)] {
             if let Some(missing) = text.as_ref().filter(|text| inner.token_to_id(text).is_none()) {
                 let detail = format!("{key}: there is no token {missing:?}");
@@ -156,20 +156,20 @@ impl Tokenizer {
         let eos_text = own.unwrap_or_else(|| token_text(&config, "eos_token"));
         let pad_text = wording.pad.clone().unwrap_or_else(|| token_text(&config, "pad_token"));
         let [bos, eos, pad] = [&bos_text, &eos_text, &pad_text].map(|text| inner.token_to_id(text));
-        let given = wording.template.clone().map(|default| Templates { default, tool_use: None });
-        let found = given.map_or_else(|| wording::templates_in(folder, &config), |given| Ok(Some(given)))?;
+        let given = wording.template.clone().map(|default| FolderTemplates { default, tool_use: None });
+        let found = given.map_or_else(|| tokenizer_overrides::templates_in(folder, &config), |given| Ok(Some(given)))?;
         let mut tokens = special_tokens::named(&config);
         for (key, text) in [("bos_token", &bos_text), ("eos_token", &eos_text), ("pad_token", &pad_text)] {
             tokens.insert(key.to_owned(), text.as_str().into());
         }
-        let compiled = |Templates { default: (path, source), tool_use }: Templates| {
-            let variant = if wording.training { training::variant(&source) } else { None };
+        let compiled = |FolderTemplates { default: (path, source), tool_use }: FolderTemplates| {
+            let variant = if wording.training { stock_templates::variant(&source) } else { None };
             let (stock, source) = variant.map_or((None, source), |(name, variant)| (Some(name), variant));
             let chat = ChatTemplate::new(source, bos_text, eos_text).and_then(|chat| chat.with_tool_use(tool_use));
             match chat {
                 Ok(chat) => {
-                    let template = chat.with_tokens(tokens).told(wording.kwargs.clone(), wording.now);
-                    Ok(Chat { path, template, stock, tools: Arc::default() })
+                    let template = chat.with_tokens(tokens).with_variables(wording.kwargs.clone(), wording.now);
+                    Ok(LoadedChatTemplate { path, template, stock, tools: Arc::default() })
                 }
                 Err(detail) => Err(Error::Tokenizer { path, detail: format!("chat template: {detail}") }),
             }
@@ -187,11 +187,11 @@ impl Tokenizer {
 
     /// Returns the files that a checkpoint of a model with these ending tokens has otherwise than the folder which was opened with
     /// this wording, with their text.
-    pub fn changed_files(&self, wording: &Wording, model: &[u32]) -> Result<Vec<(&'static str, String)>> {
+    pub fn changed_files(&self, wording: &TokenizerOverrides, model: &[u32]) -> Result<Vec<(&'static str, String)>> {
         let folder = self.path.parent().unwrap_or(Path::new("."));
         let mut ends = self.eos_ids(model);
         ends.sort_by_key(|&id| Some(id) != self.eos);
-        wording::changed_files(wording, folder, &ends)
+        tokenizer_overrides::changed_files(wording, folder, &ends)
     }
 
     /// Whether another tokenizer gives a text the same tokens.
@@ -227,12 +227,12 @@ impl Tokenizer {
     }
 
     /// Returns whether it has a token with this number.
-    pub fn knows(&self, id: u32) -> bool {
+    pub fn has_token_id(&self, id: u32) -> bool {
         self.inner.id_to_token(id).is_some()
     }
 
     /// Returns whether it has a token with this text.
-    pub fn has(&self, text: &str) -> bool {
+    pub fn has_token(&self, text: &str) -> bool {
         self.inner.token_to_id(text).is_some()
     }
 
@@ -242,7 +242,7 @@ impl Tokenizer {
     }
 
     /// Returns whether the tokenizer's settings, or the run, name the end token.
-    pub fn names_end(&self) -> bool {
+    pub fn has_named_end(&self) -> bool {
         self.names_end
     }
 
@@ -252,13 +252,13 @@ impl Tokenizer {
     /// # Errors
     /// If the file can't be read.
     pub fn unnamed_end(&self, model: &[u32]) -> Result<Option<String>> {
-        let own = wording::mapped_end(self.path.parent().unwrap_or(Path::new(".")))?;
+        let own = tokenizer_overrides::mapped_end(self.path.parent().unwrap_or(Path::new(".")))?;
         let own = own.filter(|text| self.inner.token_to_id(text).is_some());
         Ok(own.or_else(|| model.iter().find_map(|&id| self.inner.id_to_token(id))).filter(|_| !self.names_end))
     }
 
     /// Returns the ids of the tokens that begin and end a text, if there are such.
-    pub fn frame(&self) -> (Option<u32>, Option<u32>) {
+    pub fn bos_and_eos_ids(&self) -> (Option<u32>, Option<u32>) {
         (self.bos, self.eos)
     }
 
@@ -399,7 +399,7 @@ impl Tokenizer {
     }
 
     /// Text of a conversation; see [`ChatTemplate::render`].
-    pub fn render_chat(&self, messages: &[Message], generate: bool, extras: &Extras) -> Result<String> {
+    pub fn render_chat(&self, messages: &[ChatMessage], generate: bool, extras: &TemplateVariables) -> Result<String> {
         self.chat()?.render(messages, generate, extras).map_err(|e| self.unrendered(e))
     }
 
@@ -408,35 +408,45 @@ impl Tokenizer {
     ///
     /// # Errors
     /// If that takes too much time or memory.
-    pub fn left_out(
+    pub fn find_omission(
         &self,
-        conversation: (&[Message], bool),
+        conversation: (&[ChatMessage], bool),
         text: &str,
         thorough: bool,
-        extras: &Extras,
+        extras: &TemplateVariables,
     ) -> Result<Option<String>> {
-        self.chat()?.left_out(conversation, text, thorough, extras).map_err(|e| self.unrendered(e))
+        self.chat()?.find_omission(conversation, text, thorough, extras).map_err(|e| self.unrendered(e))
     }
 
     /// Text that follows a turn of the model; see [`ChatTemplate::following`].
-    pub(super) fn render_following(&self, before: &[Message], replies: &[Message], extras: &Extras) -> Result<String> {
+    pub(super) fn render_following(
+        &self,
+        before: &[ChatMessage],
+        replies: &[ChatMessage],
+        extras: &TemplateVariables,
+    ) -> Result<String> {
         self.chat()?.following(before, replies, extras).map_err(|e| self.unrendered(e))
     }
 
     /// How the model writes calls of these tools.
-    pub(super) fn call_format(&self, tools: &serde_json::Value) -> Calls {
+    pub(super) fn call_format(&self, tools: &serde_json::Value) -> ToolCallFormat {
         self.chat.as_ref().map(|chat| chat.template.calls(!tools.is_null())).unwrap_or_default()
     }
 
     /// Returns its chat template.
-    pub(super) fn template(&self) -> Option<&Chat> {
+    pub(super) fn template(&self) -> Option<&LoadedChatTemplate> {
         self.chat.as_ref()
     }
 
     /// Tokens of a conversation, and for each whether the assistant says it: a token of which the template marks a part or, for a
     /// template without marks, one that does not reach beyond a turn.
-    pub fn encode_spoken(&self, messages: &[Message], extras: &Extras) -> Result<(Vec<u32>, Vec<u8>)> {
-        let Spoken { text, spans, marked } = self.chat()?.spoken(messages, extras).map_err(|e| self.unrendered(e))?;
+    pub fn encode_with_assistant_mask(
+        &self,
+        messages: &[ChatMessage],
+        extras: &TemplateVariables,
+    ) -> Result<(Vec<u32>, Vec<u8>)> {
+        let AssistantSpans { text, spans, marked } =
+            self.chat()?.assistant_spans(messages, extras).map_err(|e| self.unrendered(e))?;
         let bytes = text.len();
         let encode = move |inner: &tokenizers::Tokenizer| {
             let encoding = inner.encode(text, false)?;

@@ -1,7 +1,7 @@
 //! Trains a byte-level BPE tokenizer, for models that are trained from scratch.
 
-use super::{Error, Refused, Result, TextOrChat, read_completions};
-use crate::activity::{Activity, Task, Unit};
+use super::{Error, Result, TextOrChat, UnusableRows, read_completions};
+use crate::activity::{Activity, ProgressTask, ProgressUnit};
 use crate::config::printable;
 use serde_json::json;
 use std::path::{Path, PathBuf};
@@ -22,7 +22,7 @@ const END: &str = "<|endoftext|>";
 const WORDS: &str =
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
-type Trainable = TokenizerImpl<BPE, NormalizerWrapper, PreTokenizerWrapper, PostProcessorWrapper, DecoderWrapper>;
+type TrainableTokenizer = TokenizerImpl<BPE, NormalizerWrapper, PreTokenizerWrapper, PostProcessorWrapper, DecoderWrapper>;
 
 /// Maximum number of tokens of a trained tokenizer; memory for them is allocated before training.
 const MOST_TOKENS: usize = 1 << 20;
@@ -44,12 +44,12 @@ pub fn train_tokenizer(datasets: &[PathBuf], vocab_size: usize) -> Result<Traine
     if !(257..=MOST_TOKENS).contains(&vocab_size) {
         return Err(fail(format!("vocab_size is {vocab_size}; a byte-level vocabulary must have 257 to {MOST_TOKENS} tokens")));
     }
-    let _task = Task::new(Activity::TrainingTokenizer);
+    let _task = ProgressTask::new(Activity::TrainingTokenizer);
     let mut texts = Vec::new();
     for path in datasets {
         let name = path.file_name().map(|name| printable(&name.to_string_lossy(), SHOWN)).unwrap_or_default();
-        let _reading = Task::new(Activity::ReadingDataset).on(name);
-        let mut refused = Refused::default();
+        let _reading = ProgressTask::new(Activity::ReadingDataset).with_subject(name);
+        let mut refused = UnusableRows::default();
         let rows = read_completions(&path.as_path().into(), &mut refused)?;
         if let Some(text) = refused.warning(rows.len())? {
             tracing::warn!("{text}");
@@ -68,7 +68,7 @@ pub fn train_tokenizer(datasets: &[PathBuf], vocab_size: usize) -> Result<Traine
     let words = Split::new(SplitPattern::Regex(WORDS.into()), SplitDelimiterBehavior::Isolated, false)
         .map_err(|e| fail(e.to_string()))?;
     let steps = vec![PreTokenizerWrapper::Split(words), PreTokenizerWrapper::ByteLevel(bytes)];
-    let mut tokenizer = Trainable::new(BPE::default());
+    let mut tokenizer = TrainableTokenizer::new(BPE::default());
     tokenizer.with_normalizer(Some(NormalizerWrapper::NFC(NFC))).map_err(|e| fail(e.to_string()))?;
     tokenizer.with_pre_tokenizer(Some(PreTokenizerWrapper::Sequence(Sequence::new(steps))));
     tokenizer.with_decoder(Some(DecoderWrapper::ByteLevel(bytes)));
@@ -79,9 +79,9 @@ pub fn train_tokenizer(datasets: &[PathBuf], vocab_size: usize) -> Result<Traine
 /// Returns the pieces of texts, counted while they are taken.
 fn counted(texts: &[String]) -> impl Iterator<Item = &str> + Send {
     let bytes: usize = texts.iter().map(String::len).sum();
-    let task = Task::new(Activity::CountingWords).out_of(bytes as u64, Unit::Bytes);
+    let task = ProgressTask::new(Activity::CountingWords).with_total(bytes as u64, ProgressUnit::Bytes);
     // It ends with the iterator, before words are joined.
-    texts.iter().flat_map(|text| Pieces(text)).inspect(move |piece| task.add(piece.len() as u64))
+    texts.iter().flat_map(|text| TextPieces(text)).inspect(move |piece| task.add(piece.len() as u64))
 }
 
 fn contents(prompt: TextOrChat) -> Vec<String> {
@@ -92,9 +92,9 @@ fn contents(prompt: TextOrChat) -> Vec<String> {
 }
 
 /// Splits a text into pieces at positions where words end anyway: after a line end or before a space, if there is one.
-struct Pieces<'a>(&'a str);
+struct TextPieces<'a>(&'a str);
 
-impl<'a> Iterator for Pieces<'a> {
+impl<'a> Iterator for TextPieces<'a> {
     type Item = &'a str;
 
     fn next(&mut self) -> Option<&'a str> {
@@ -186,7 +186,8 @@ mod tests {
         let texts = [String::from("some words"), "x ".repeat(PIECE)];
         let whole = (10 + 2 * PIECE) as u64;
         let shown = || {
-            let of_these = |status: &activity::Status| status.activity == Activity::CountingWords && status.total == Some(whole);
+            let of_these =
+                |status: &activity::ProgressStatus| status.activity == Activity::CountingWords && status.total == Some(whole);
             activity::current().into_iter().filter(of_these).map(|status| status.done).collect::<Vec<_>>()
         };
         let mut pieces = counted(&texts);
@@ -201,11 +202,11 @@ mod tests {
     fn a_text_of_any_length_is_learned_from_in_pieces() {
         for unit in ["word and word\n", "x", "\u{e9}", " ", "\n\n  "] {
             let text = unit.repeat(3 * PIECE / unit.len());
-            let pieces: Vec<&str> = Pieces(&text).collect();
+            let pieces: Vec<&str> = TextPieces(&text).collect();
             assert_eq!(pieces.concat(), text);
             assert!(pieces.len() >= 3 && pieces.iter().all(|piece| piece.len() <= PIECE));
             assert!(unit.len() < 9 || pieces[1..].iter().all(|piece| piece.starts_with(" ") || piece.starts_with("word")));
         }
-        assert_eq!(Pieces("").count(), 0);
+        assert_eq!(TextPieces("").count(), 0);
     }
 }

@@ -1,6 +1,6 @@
 //! How a chat template ends the assistant's turns, and whether a completion ends there.
 
-use super::{Extras, Message, Result, Tokenizer};
+use super::{ChatMessage, Result, TemplateVariables, Tokenizer};
 
 /// The end of a turn.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,9 +19,9 @@ impl Tokenizer {
     /// If the text can't be tokenized.
     pub fn turn_end(&self, ends: &[u32]) -> Result<Option<TurnEnd>> {
         const SAID: &str = "Yes.";
-        let message = |role: &str, text: &str| Message { role: role.into(), content: text.into(), ..Message::default() };
+        let message = |role: &str, text: &str| ChatMessage { role: role.into(), content: text.into(), ..ChatMessage::default() };
         let turns = [message("user", "Is it?"), message("assistant", SAID)];
-        let rendered = if self.has_chat() { self.render_chat(&turns, false, &Extras::default()).ok() } else { None };
+        let rendered = if self.has_chat() { self.render_chat(&turns, false, &TemplateVariables::default()).ok() } else { None };
         let Some((_, text)) = rendered.as_deref().and_then(|rendered| rendered.rsplit_once(SAID)) else { return Ok(None) };
         let first = self.encode(text, false)?.first().copied();
         Ok(Some(TurnEnd { text: text.to_owned(), ends: first.is_some_and(|first| ends.contains(&first)) }))
@@ -31,23 +31,23 @@ impl Tokenizer {
     ///
     /// # Errors
     /// If one can't be decoded.
-    pub fn names_of(&self, tokens: &[u32]) -> Result<Vec<String>> {
+    pub fn token_texts(&self, tokens: &[u32]) -> Result<Vec<String>> {
         tokens.iter().map(|token| self.decode_marked(&[*token])).collect()
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::Wording;
+    use super::super::TokenizerOverrides;
     use super::*;
     use std::path::Path;
 
     fn end_of(template: &str) -> Option<TurnEnd> {
-        let wording = Wording { template: Some(("t".into(), template.into())), ..Wording::default() };
+        let wording = TokenizerOverrides { template: Some(("t".into(), template.into())), ..TokenizerOverrides::default() };
         let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/builtin-model/model");
-        let tokenizer = Tokenizer::open_as(&model, &wording).unwrap();
+        let tokenizer = Tokenizer::open_with(&model, &wording).unwrap();
         let ends = tokenizer.eos_ids(&[]);
-        assert_eq!(tokenizer.names_of(&ends).unwrap(), ["<|endoftext|>"]);
+        assert_eq!(tokenizer.token_texts(&ends).unwrap(), ["<|endoftext|>"]);
         tokenizer.turn_end(&ends).unwrap()
     }
 

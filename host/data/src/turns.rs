@@ -7,13 +7,13 @@
 //! content.
 
 use super::chat::Template;
-use super::chat::{Extras, RenderError};
+use super::chat::{RenderError, TemplateVariables};
 use super::marks;
-use super::message::Message;
+use super::message::ChatMessage;
 use std::ops::Range;
 
 /// A conversation's text with the assistant's parts.
-pub(super) struct Spoken {
+pub(super) struct AssistantSpans {
     pub text: String,
     /// Byte ranges in the text.
     pub spans: Vec<Range<usize>>,
@@ -25,14 +25,18 @@ pub(super) struct Spoken {
 ///
 /// # Errors
 /// If the template refuses it, or a turn can't be found.
-pub(super) fn spoken(template: &Template, messages: &[Message], extras: &Extras) -> Result<Spoken, RenderError> {
+pub(super) fn find_assistant_spans(
+    template: &Template,
+    messages: &[ChatMessage],
+    extras: &TemplateVariables,
+) -> Result<AssistantSpans, RenderError> {
     let text = template.render(messages, false, extras, None)?;
     let free = marks::free(&text)?;
     if template.marked() {
         let marked = template.render(messages, false, extras, Some(free))?;
-        return Ok(Spoken { spans: marks::spans(&marked, free, &text)?, text, marked: true });
+        return Ok(AssistantSpans { spans: marks::spans(&marked, free, &text)?, text, marked: true });
     }
-    let search = Search { template, messages, extras, whole: &text, probe: free[0] };
+    let search = TurnSearch { template, messages, extras, whole: &text, probe: free[0] };
     let mut spans: Vec<Range<usize>> = Vec::new();
     for (i, _) in messages.iter().enumerate().filter(|(_, message)| message.role == "assistant") {
         let from = spans.last().map_or(0, |span| span.end);
@@ -42,20 +46,20 @@ pub(super) fn spoken(template: &Template, messages: &[Message], extras: &Extras)
             RenderError::Refused(format!("{detail}; use a template that marks the assistant's turns with {{% generation %}}"))
         })?);
     }
-    Ok(Spoken { text, spans, marked: false })
+    Ok(AssistantSpans { text, spans, marked: false })
 }
 
-struct Search<'a> {
+struct TurnSearch<'a> {
     template: &'a Template,
-    messages: &'a [Message],
-    extras: &'a Extras,
+    messages: &'a [ChatMessage],
+    extras: &'a TemplateVariables,
     /// The conversation's text.
     whole: &'a str,
     /// A character that the text does not contain.
     probe: char,
 }
 
-impl Search<'_> {
+impl TurnSearch<'_> {
     /// Returns the range of a turn, which begins at `from` or later, if it can be found.
     fn turn(&self, i: usize, from: usize) -> Result<Option<Range<usize>>, RenderError> {
         let asked = self.render(&self.messages[..i], true)?;
@@ -144,7 +148,8 @@ impl Search<'_> {
 
     /// Returns the text before a turn's content in the conversation in which a user replies to it; empty if there is none.
     fn replied(&self, i: usize) -> Result<String, RenderError> {
-        let said = |role: &str, content: &str| Message { role: role.into(), content: content.into(), ..Message::default() };
+        let said =
+            |role: &str, content: &str| ChatMessage { role: role.into(), content: content.into(), ..ChatMessage::default() };
         let mut messages = self.messages[..i].to_vec();
         messages.extend([said("assistant", &self.probe.to_string()), said("user", "a")]);
         let text = self.render(&messages, false)?;
@@ -157,7 +162,7 @@ impl Search<'_> {
     }
 
     /// Returns what the template writes, or none if it refuses this part of a conversation.
-    fn render(&self, messages: &[Message], generate: bool) -> Result<Option<String>, RenderError> {
+    fn render(&self, messages: &[ChatMessage], generate: bool) -> Result<Option<String>, RenderError> {
         match self.template.render(messages, generate, self.extras, None) {
             Ok(text) => Ok(Some(text)),
             Err(RenderError::Refused(_)) => Ok(None),
@@ -196,10 +201,11 @@ mod tests {
     }
 
     fn told(source: &str, messages: &Value, kwargs: &Value) -> Result<Vec<String>, String> {
-        let messages: Vec<Message> = serde_json::from_value(messages.clone()).unwrap();
-        let extras = Extras { kwargs: serde_json::from_value(kwargs.clone()).unwrap(), ..Extras::default() };
+        let messages: Vec<ChatMessage> = serde_json::from_value(messages.clone()).unwrap();
+        let extras =
+            TemplateVariables { kwargs: serde_json::from_value(kwargs.clone()).unwrap(), ..TemplateVariables::default() };
         let chat = ChatTemplate::new(source.into(), "<s>".into(), "</s>".into())?;
-        let spoken = chat.spoken(&messages, &extras).map_err(|e| e.to_string())?;
+        let spoken = chat.assistant_spans(&messages, &extras).map_err(|e| e.to_string())?;
         let plain = chat.render(&messages, false, &extras).unwrap();
         assert_eq!(spoken.text, plain);
         Ok(spoken.spans.into_iter().map(|span| spoken.text[span].to_owned()).collect())

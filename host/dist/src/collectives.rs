@@ -1,6 +1,6 @@
 //! Collectives on tensors, in the order in which they are requested, beside the work that requests them.
 
-use super::tensors::{self, Owned};
+use super::tensors::{self, OwnedTensor};
 use super::{Channel, Error, Result, World};
 use crate::config::ReduceDtype;
 use candle_core::Tensor;
@@ -9,38 +9,38 @@ use std::sync::mpsc;
 
 /// How gradients are summed.
 #[derive(Clone, Copy, Debug)]
-pub struct Reduction {
+pub struct ReductionSettings {
     /// The precision in which they are sent.
     pub dtype: ReduceDtype,
     /// Whether collectives run on a thread of their own, while the work goes on. The results are the same.
-    pub beside: bool,
+    pub overlap: bool,
 }
 
 /// A collective.
-pub(super) enum Job {
+pub(super) enum CollectiveJob {
     Sum(Vec<Tensor>),
-    SumToOwners { tensors: Vec<Owned>, frees: bool, done: mpsc::Sender<()> },
-    Broadcast { tensors: Vec<Owned>, done: mpsc::Sender<()> },
+    SumToOwners { tensors: Vec<OwnedTensor>, frees: bool, done: mpsc::Sender<()> },
+    Broadcast { tensors: Vec<OwnedTensor>, done: mpsc::Sender<()> },
 }
 
 /// Where collectives run.
-enum Run<'a> {
+enum CollectiveExecutor<'a> {
     /// Nowhere: there are no other ranks.
-    Alone,
+    NoPeers,
     /// In the calling thread. The first error is kept, and what follows runs all the same: other ranks wait for it.
-    Here(&'a dyn Fn(Job) -> Result<()>, RefCell<Result<()>>),
+    Inline(&'a dyn Fn(CollectiveJob) -> Result<()>, RefCell<Result<()>>),
     /// In a thread that takes jobs.
-    Beside(mpsc::Sender<Job>),
+    Thread(mpsc::Sender<CollectiveJob>),
 }
 
 /// Collectives on tensors, which run in the order in which they are requested: the same on all ranks.
-pub struct Collectives<'a>(Run<'a>);
+pub struct Collectives<'a>(CollectiveExecutor<'a>);
 
 /// A collective that may not have run yet.
 #[must_use]
-pub struct Pending(mpsc::Receiver<()>);
+pub struct PendingCollective(mpsc::Receiver<()>);
 
-impl Pending {
+impl PendingCollective {
     /// Waits until it has run. Whether it could, [`World::communicate`] returns.
     pub fn wait(self) {
         // An error drops the sender.
@@ -51,28 +51,28 @@ impl Pending {
 impl Collectives<'_> {
     /// Sums f32 tensors over the ranks, in place, with bit-identical results on each.
     pub fn sum(&self, tensors: Vec<Tensor>) {
-        self.run(Job::Sum(tensors));
+        self.run(CollectiveJob::Sum(tensors));
     }
 
     /// Sums f32 tensors over the ranks into those of their owners. The others' keep their values, or are freed with `frees`; of freed
     /// ones, a rank adds nothing.
-    pub fn sum_to_owners(&self, tensors: Vec<Owned>, frees: bool) -> Pending {
+    pub fn sum_to_owners(&self, tensors: Vec<OwnedTensor>, frees: bool) -> PendingCollective {
         let (done, ran) = mpsc::channel();
-        self.run(Job::SumToOwners { tensors, frees, done });
-        Pending(ran)
+        self.run(CollectiveJob::SumToOwners { tensors, frees, done });
+        PendingCollective(ran)
     }
 
     /// Copies tensors from their owners to all ranks, where they are allocated if they were freed.
-    pub fn broadcast(&self, tensors: Vec<Owned>) -> Pending {
+    pub fn broadcast(&self, tensors: Vec<OwnedTensor>) -> PendingCollective {
         let (done, arrived) = mpsc::channel();
-        self.run(Job::Broadcast { tensors, done });
-        Pending(arrived)
+        self.run(CollectiveJob::Broadcast { tensors, done });
+        PendingCollective(arrived)
     }
 
-    fn run(&self, job: Job) {
+    fn run(&self, job: CollectiveJob) {
         match &self.0 {
-            Run::Alone => {}
-            Run::Here(run, outcome) => {
+            CollectiveExecutor::NoPeers => {}
+            CollectiveExecutor::Inline(run, outcome) => {
                 let done = run(job);
                 let mut outcome = outcome.borrow_mut();
                 if outcome.is_ok() {
@@ -80,22 +80,22 @@ impl Collectives<'_> {
                 }
             }
             // The thread ends after the last of these.
-            Run::Beside(jobs) => drop(jobs.send(job)),
+            CollectiveExecutor::Thread(jobs) => drop(jobs.send(job)),
         }
     }
 }
 
 /// Runs a collective between processes.
-fn between_processes(by: Channel, dtype: ReduceDtype, job: Job) -> Result<()> {
+fn between_processes(by: Channel, dtype: ReduceDtype, job: CollectiveJob) -> Result<()> {
     match job {
-        Job::Sum(all) => tensors::sum(by, dtype, &all.iter().collect::<Vec<_>>()),
-        Job::SumToOwners { tensors, frees, done } => {
+        CollectiveJob::Sum(all) => tensors::sum(by, dtype, &all.iter().collect::<Vec<_>>()),
+        CollectiveJob::SumToOwners { tensors, frees, done } => {
             tensors::sum_to_owners(by, dtype, &tensors, frees)?;
             // Whoever asked may have failed meanwhile.
             let _ = done.send(());
             Ok(())
         }
-        Job::Broadcast { tensors, done } => {
+        CollectiveJob::Broadcast { tensors, done } => {
             tensors::broadcast(by, &tensors)?;
             let _ = done.send(());
             Ok(())
@@ -116,28 +116,33 @@ impl World {
         not(feature = "mpi"),
         expect(unreachable_code, unused_mut, unused_variables, reason = "there are no others without MPI")
     )]
-    pub fn communicate<R>(&self, what: &'static str, how: Reduction, work: impl FnOnce(&Collectives<'_>) -> R) -> Result<R> {
-        let here = |run: &dyn Fn(Job) -> Result<()>, work: &mut dyn FnMut(&Collectives<'_>)| {
-            let collectives = Collectives(Run::Here(run, RefCell::new(Ok(()))));
+    pub fn communicate<R>(
+        &self,
+        what: &'static str,
+        how: ReductionSettings,
+        work: impl FnOnce(&Collectives<'_>) -> R,
+    ) -> Result<R> {
+        let here = |run: &dyn Fn(CollectiveJob) -> Result<()>, work: &mut dyn FnMut(&Collectives<'_>)| {
+            let collectives = Collectives(CollectiveExecutor::Inline(run, RefCell::new(Ok(()))));
             work(&collectives);
             match collectives.0 {
-                Run::Here(_, outcome) => outcome.into_inner(),
-                Run::Alone | Run::Beside(_) => Ok(()),
+                CollectiveExecutor::Inline(_, outcome) => outcome.into_inner(),
+                CollectiveExecutor::NoPeers | CollectiveExecutor::Thread(_) => Ok(()),
             }
         };
-        let Some((ranks, watchdog)) = &self.others else { return Ok(work(&Collectives(Run::Alone))) };
+        let Some((ranks, watchdog)) = &self.others else { return Ok(work(&Collectives(CollectiveExecutor::NoPeers))) };
         let (mut work, mut done) = (Some(work), None);
         let mut once = |collectives: &Collectives<'_>| done = work.take().map(|work| work(collectives));
         #[cfg(feature = "nccl")]
         if let Some(devices) = self.devices.get() {
             here(&|job| watchdog.watch(what, Vec::new(), || devices.run(how.dtype, job)), &mut once)?;
-            return done.ok_or(Error::Astray { rank: self.rank, here: what });
+            return done.ok_or(Error::OutOfStep { rank: self.rank, here: what });
         }
         let by = ranks.channel();
         let run = |job| watchdog.watch(what, Vec::new(), || between_processes(by, how.dtype, job));
-        if how.beside && ranks.serialized() {
+        if how.overlap && ranks.serialized() {
             std::thread::scope(|scope| {
-                let (requests, jobs) = mpsc::channel::<Job>();
+                let (requests, jobs) = mpsc::channel::<CollectiveJob>();
                 let running = scope.spawn(move || {
                     let mut outcome = Ok(());
                     for job in jobs {
@@ -145,12 +150,12 @@ impl World {
                     }
                     outcome
                 });
-                once(&Collectives(Run::Beside(requests)));
+                once(&Collectives(CollectiveExecutor::Thread(requests)));
                 running.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
             })?;
         } else {
             here(&run, &mut once)?;
         }
-        done.ok_or(Error::Astray { rank: self.rank, here: what })
+        done.ok_or(Error::OutOfStep { rank: self.rank, here: what })
     }
 }

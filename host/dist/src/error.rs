@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 /// Why a rank failed, as reported to the others.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
-pub struct Failure {
+pub struct RankFailure {
     /// The error message.
     pub reason: String,
     /// The plugin whose call failed, if any.
@@ -25,13 +25,13 @@ pub enum Error {
         /// The rank.
         rank: usize,
         /// The failure.
-        failure: Failure,
+        failure: RankFailure,
     },
     /// This build has no support for several processes.
     #[error(
         "this process was started as rank {rank} of {size}, but this rlhost was built without MPI; build it with --features rlhost/mpi"
     )]
-    Without {
+    NoMpi {
         /// The rank of this process.
         rank: usize,
         /// The number of processes.
@@ -45,7 +45,7 @@ pub enum Error {
     Watchdog(#[from] std::io::Error),
     /// Ranks are at different collectives: a bug.
     #[error("rank {rank} is out of step with the others, which are at {here:?}; this is a bug in rlhost")]
-    Astray {
+    OutOfStep {
         /// The rank.
         rank: usize,
         /// The collective of this rank.
@@ -69,7 +69,7 @@ pub enum Error {
     },
     /// Some ranks compute on a device and others don't.
     #[error("rank {rank} computes on {there} and rank 0 on {first}; set device to \"cuda\" or \"cpu\" for all ranks")]
-    Apart {
+    MixedDevices {
         /// The rank.
         rank: usize,
         /// Where it computes.
@@ -95,10 +95,10 @@ impl Error {
     pub fn is_mistake(&self) -> bool {
         match self {
             Self::Failed { failure, .. } => failure.mistake,
-            Self::Without { .. } | Self::Apart { .. } => true,
+            Self::NoMpi { .. } | Self::MixedDevices { .. } => true,
             Self::Joined
             | Self::Watchdog(_)
-            | Self::Astray { .. }
+            | Self::OutOfStep { .. }
             | Self::NotOwned { .. }
             | Self::Encoding { .. }
             | Self::Nccl { .. }

@@ -5,7 +5,7 @@
 //! tensors sum gradients and copy weights ([`World::communicate`]).
 //!
 //! **No rank waits for one that has failed.** Everything except tensors goes through one collective ([`World::exchange`]).
-//! A failed rank reports there ([`World::tell`]), wherever the others are. Tensors are exchanged only after all ranks have reported that
+//! A failed rank reports there ([`World::report_failure`]), wherever the others are. Tensors are exchanged only after all ranks have reported that
 //! they are ready. If a rank dies, the launcher ends the others (`mpirun` and `srun` do); if one hangs, the watchdog ends the
 //! run.
 
@@ -14,24 +14,24 @@ mod error;
 mod launcher;
 #[cfg(feature = "mpi")]
 mod mpi;
+#[cfg(not(feature = "mpi"))]
+mod mpi_stub;
 #[cfg(feature = "nccl")]
 mod nccl;
 mod tensors;
 mod watchdog;
-#[cfg(not(feature = "mpi"))]
-mod without;
 
 use rlhost_config as config;
 use rlhost_ops as ops;
 
-pub use collectives::{Collectives, Pending, Reduction};
-pub use error::{Error, Failure, Result};
-pub use tensors::Owned;
+pub use collectives::{Collectives, PendingCollective, ReductionSettings};
+pub use error::{Error, RankFailure, Result};
+pub use tensors::OwnedTensor;
 
 #[cfg(feature = "mpi")]
-use self::mpi::{Channel, Ranks};
+use self::mpi::{MpiChannel as Channel, MpiRanks as Ranks};
 #[cfg(not(feature = "mpi"))]
-use self::without::{Channel, Ranks};
+use self::mpi_stub::{StubChannel as Channel, StubRanks as Ranks};
 
 use candle_core::Device;
 use serde::Serialize;
@@ -39,7 +39,7 @@ use serde::de::DeserializeOwned;
 use std::cell::Cell;
 use std::ops::Range;
 use std::time::Duration;
-use watchdog::Watchdog;
+use watchdog::RankWatchdog;
 
 /// How long a process that prints nothing leaves the first one to print.
 const TIME_TO_SPEAK: Duration = Duration::from_secs(5);
@@ -49,16 +49,16 @@ pub struct World {
     rank: usize,
     size: usize,
     /// The other ranks; `None` with a single process.
-    others: Option<(Ranks, Watchdog)>,
+    others: Option<(Ranks, RankWatchdog)>,
     /// NCCL, if each rank computes on its own device.
     #[cfg(feature = "nccl")]
-    devices: std::cell::OnceCell<nccl::Devices>,
+    devices: std::cell::OnceCell<nccl::NcclCommunicator>,
     /// Whether a rank has failed and all know it.
     failed: Cell<bool>,
 }
 
 impl World {
-    fn new(rank: usize, size: usize, others: Option<(Ranks, Watchdog)>) -> Self {
+    fn new(rank: usize, size: usize, others: Option<(Ranks, RankWatchdog)>) -> Self {
         Self {
             rank,
             size,
@@ -70,7 +70,7 @@ impl World {
     }
 
     /// Creates a world of one process.
-    pub fn alone() -> Self {
+    pub fn single_process() -> Self {
         Self::new(0, 1, None)
     }
 
@@ -79,25 +79,25 @@ impl World {
     /// # Errors
     /// If there are others and this build can't communicate with them.
     pub fn join() -> Result<Self> {
-        let Some(ranks) = Ranks::join()? else { return Ok(Self::alone()) };
+        let Some(ranks) = Ranks::join()? else { return Ok(Self::single_process()) };
         let (rank, size) = (ranks.rank(), ranks.size());
         if size == 1 {
             // Dropping the last value, which happens here, finalises MPI.
-            return Ok(Self::alone());
+            return Ok(Self::single_process());
         }
-        let watchdog = Watchdog::new(rank)?;
+        let watchdog = RankWatchdog::new(rank)?;
         Ok(Self::new(rank, size, Some((ranks, watchdog))))
     }
 
     /// Returns whether this process prints to the user: the first of several, or the only one. Works before [`World::join`].
-    pub fn speaks() -> bool {
+    pub fn prints_output() -> bool {
         launcher::launched().is_none_or(|(rank, _)| rank == 0)
     }
 
     /// Waits, unless this process prints to the user. A launcher ends all processes of a run when one of them fails: a silent one
     /// that fails first would keep the first process from saying why. Works before [`World::join`].
-    pub fn let_the_first_speak() {
-        if !Self::speaks() {
+    pub fn wait_for_first_rank() {
+        if !Self::prints_output() {
             std::thread::sleep(TIME_TO_SPEAK);
         }
     }
@@ -107,16 +107,16 @@ impl World {
     ///
     /// # Errors
     /// If some ranks compute on a device and others don't, or NCCL is missing.
-    pub fn meet_on(&self, device: &Device) -> Result<()> {
+    pub fn connect_devices(&self, device: &Device) -> Result<()> {
         let all = self.gather("devices", device.is_cuda())?;
         let name = |on_device: bool| if on_device { "an NVIDIA device" } else { "the CPU" };
         if let Some(rank) = all.iter().position(|other| *other != all[0]) {
-            return Err(Error::Apart { rank, there: name(all[rank]), first: name(all[0]) });
+            return Err(Error::MixedDevices { rank, there: name(all[rank]), first: name(all[0]) });
         }
         #[cfg(feature = "nccl")]
         if let (Device::Cuda(device), Some((_, watchdog))) = (device, &self.others) {
-            let id = self.broadcast("NCCL's id", nccl::Devices::id)?;
-            let meet = || nccl::Devices::meet(device, self.rank, self.size, &id);
+            let id = self.broadcast("NCCL's id", nccl::NcclCommunicator::id)?;
+            let meet = || nccl::NcclCommunicator::meet(device, self.rank, self.size, &id);
             let devices = watchdog.watch("the start of NCCL", Vec::new(), meet)?;
             let _ = self.devices.set(devices);
         }
@@ -162,17 +162,17 @@ impl World {
     }
 
     /// Sets the step named in a timeout's message.
-    pub fn at_step(&self, step: u64) {
+    pub fn set_step(&self, step: u64) {
         if let Some((_, watchdog)) = &self.others {
-            watchdog.at_step(step);
+            watchdog.set_step(step);
         }
     }
 
     /// Returns every rank's bytes, by rank. All ranks meet here; one that has failed reports that instead.
-    fn exchange(&self, what: &'static str, own: std::result::Result<&[u8], &Failure>) -> Result<Vec<Vec<u8>>> {
+    fn exchange(&self, what: &'static str, own: std::result::Result<&[u8], &RankFailure>) -> Result<Vec<Vec<u8>>> {
         let Some((ranks, watchdog)) = &self.others else { return Ok(own.into_iter().map(<[u8]>::to_vec).collect()) };
         if self.failed.get() {
-            let failure = Failure {
+            let failure = RankFailure {
                 reason: format!("{what:?} after a failure that all ranks know of"),
                 plugin: None,
                 mistake: false,
@@ -186,7 +186,7 @@ impl World {
         let header = [sent.len() as u64, u64::from(told.is_some()), name_hash(what)];
         let missing = if self.is_first() { (1..self.size).collect() } else { Vec::new() };
         let (headers, all) = watchdog.watch(what, missing, || {
-            let headers = ranks.headers(header, &|rank| watchdog.came(rank));
+            let headers = ranks.headers(header, &|rank| watchdog.record_arrival(rank));
             let lengths: Vec<usize> = headers.iter().map(|[length, ..]| *length as usize).collect();
             let all = ranks.bytes(sent, &lengths);
             (headers, all)
@@ -200,7 +200,7 @@ impl World {
             // All ranks detect this.
             Some(rank) => {
                 self.failed.set(true);
-                Err(Error::Astray { rank, here: what })
+                Err(Error::OutOfStep { rank, here: what })
             }
             None => Ok(all),
         }
@@ -244,7 +244,7 @@ impl World {
     {
         let own = self.is_first().then(make).transpose()?;
         let made = self.gather(what, own)?.into_iter().next().flatten();
-        made.ok_or_else(|| Error::Astray { rank: 0, here: what }.into())
+        made.ok_or_else(|| Error::OutOfStep { rank: 0, here: what }.into())
     }
 
     /// Broadcasts the first rank's bytes.
@@ -254,7 +254,7 @@ impl World {
     pub fn broadcast_bytes(&self, what: &'static str, own: &[u8]) -> Result<Vec<u8>> {
         let own = if self.is_first() { own } else { &[] };
         let first = self.exchange(what, Ok(own))?.into_iter().next();
-        first.ok_or(Error::Astray { rank: 0, here: what })
+        first.ok_or(Error::OutOfStep { rank: 0, here: what })
     }
 
     /// Waits until all ranks are here.
@@ -278,7 +278,7 @@ impl World {
 
     /// Reports this rank's failure to the others, unless a failure is already known. Returns the failure that all agree on: that
     /// of the lowest failed rank.
-    pub fn tell(&self, failure: &Failure) -> Option<Error> {
+    pub fn report_failure(&self, failure: &RankFailure) -> Option<Error> {
         if self.others.is_none() || self.failed.get() {
             return None;
         }
@@ -286,7 +286,7 @@ impl World {
     }
 
     /// Continues after a failure that all ranks have handled.
-    pub fn go_on(&self) {
+    pub fn clear_failure(&self) {
         self.failed.set(false);
     }
 }
@@ -347,7 +347,7 @@ mod tests {
 
     #[test]
     fn a_process_alone_hears_itself() {
-        let world = World::alone();
+        let world = World::single_process();
         assert!(world.is_first());
         assert_eq!(world.gather("numbers", 7).unwrap(), [7]);
         assert_eq!(world.concat("lists", vec![1, 2]).unwrap(), [1, 2]);
@@ -356,7 +356,11 @@ mod tests {
         assert_eq!(world.sum("numbers", 0.1).unwrap(), 0.1);
         world.barrier("nothing").unwrap();
         // There is nobody to tell.
-        assert!(world.tell(&Failure { reason: "it broke".into(), plugin: None, mistake: false, of_saving: false }).is_none());
+        assert!(
+            world
+                .report_failure(&RankFailure { reason: "it broke".into(), plugin: None, mistake: false, of_saving: false })
+                .is_none()
+        );
         world.barrier("nothing").unwrap();
     }
 }

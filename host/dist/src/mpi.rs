@@ -15,7 +15,7 @@ const HEADER: i32 = 1;
 /// Most bytes gathered at once over all ranks: MPI counts in 32 bits.
 const GATHERED_AT_ONCE: usize = 1 << 30;
 
-pub(super) struct Ranks {
+pub(super) struct MpiRanks {
     world: SimpleCommunicator,
     /// Whether another thread may call MPI.
     serialized: bool,
@@ -25,12 +25,12 @@ pub(super) struct Ranks {
 
 /// Collectives on numbers, for the thread that makes them.
 #[derive(Clone, Copy)]
-pub(super) struct Channel {
+pub(super) struct MpiChannel {
     rank: usize,
     size: usize,
 }
 
-impl Channel {
+impl MpiChannel {
     pub(super) fn rank(self) -> usize {
         self.rank
     }
@@ -83,7 +83,7 @@ impl Channel {
     }
 }
 
-impl Ranks {
+impl MpiRanks {
     /// Joins all processes that were started together; returns `None` if this one was started alone.
     pub(super) fn join() -> Result<Option<Self>> {
         // For a process that was started alone, MPI would start a daemon, which takes time.
@@ -151,8 +151,8 @@ impl Ranks {
         self.serialized
     }
 
-    pub(super) fn channel(&self) -> Channel {
-        Channel { rank: self.rank(), size: self.size() }
+    pub(super) fn channel(&self) -> MpiChannel {
+        MpiChannel { rank: self.rank(), size: self.size() }
     }
 
     /// Finalises MPI when all ranks are here.

@@ -1,6 +1,6 @@
 //! Sums tensors on NVIDIA devices through NCCL, in order with all other work on the device's stream.
 
-use super::collectives::Job;
+use super::collectives::CollectiveJob;
 use super::{Error, Result};
 use crate::config::ReduceDtype;
 use crate::ops;
@@ -21,7 +21,7 @@ const BUCKET: usize = 1 << 24;
 const ALIGNED: usize = 8;
 
 /// This rank's device, connected to all ranks' devices.
-pub(super) struct Devices {
+pub(super) struct NcclCommunicator {
     comm: Comm,
     device: CudaDevice,
 }
@@ -72,7 +72,7 @@ impl InplaceOp1 for AllReduce<'_> {
     }
 }
 
-impl Devices {
+impl NcclCommunicator {
     /// Returns the id by which all ranks find the first.
     ///
     /// # Errors
@@ -97,10 +97,10 @@ impl Devices {
     ///
     /// # Errors
     /// If NCCL fails, or the tensors are divided among the ranks.
-    pub(super) fn run(&self, dtype: ReduceDtype, job: Job) -> Result<()> {
+    pub(super) fn run(&self, dtype: ReduceDtype, job: CollectiveJob) -> Result<()> {
         match job {
-            Job::Sum(tensors) => self.sum(dtype, &tensors.iter().collect::<Vec<_>>()),
-            Job::SumToOwners { .. } | Job::Broadcast { .. } => {
+            CollectiveJob::Sum(tensors) => self.sum(dtype, &tensors.iter().collect::<Vec<_>>()),
+            CollectiveJob::SumToOwners { .. } | CollectiveJob::Broadcast { .. } => {
                 Err(Error::Nccl { what: "exchange what ranks own", detail: "this is for the CPU so far".to_owned() })
             }
         }

@@ -8,7 +8,7 @@ use std::ops::Range;
 
 /// A tensor that each rank has, or has room for, and the rank that owns it.
 #[derive(Clone, Debug)]
-pub struct Owned {
+pub struct OwnedTensor {
     /// The tensor of this rank.
     pub tensor: Tensor,
     /// The owner's rank.
@@ -113,7 +113,7 @@ pub(super) fn sum(by: Channel, dtype: ReduceDtype, tensors: &[&Tensor]) -> Resul
 
 /// Sums f32 tensors over the ranks into those of their owners. The others' keep their values, or are freed with `frees`; of freed ones,
 /// a rank adds nothing.
-pub(super) fn sum_to_owners(by: Channel, dtype: ReduceDtype, tensors: &[Owned], frees: bool) -> Result<()> {
+pub(super) fn sum_to_owners(by: Channel, dtype: ReduceDtype, tensors: &[OwnedTensor], frees: bool) -> Result<()> {
     tensors.iter().try_for_each(|owned| ops::allocate_values(&owned.tensor))?;
     for (owner, tensors) in by_owner(tensors) {
         let is_own = owner == by.rank();
@@ -126,9 +126,9 @@ pub(super) fn sum_to_owners(by: Channel, dtype: ReduceDtype, tensors: &[Owned], 
 }
 
 /// Copies tensors of any type from their owners to all ranks, where they are allocated if they were freed.
-pub(super) fn broadcast(by: Channel, tensors: &[Owned]) -> Result<()> {
+pub(super) fn broadcast(by: Channel, tensors: &[OwnedTensor]) -> Result<()> {
     // Others wait for what an owner lacks, too.
-    let lacks = |owned: &&Owned| owned.owner == by.rank() && !ops::has_values(&owned.tensor);
+    let lacks = |owned: &&OwnedTensor| owned.owner == by.rank() && !ops::has_values(&owned.tensor);
     let lacked = tensors.iter().find(lacks);
     tensors.iter().try_for_each(|owned| ops::allocate_values(&owned.tensor))?;
     for (owner, tensors) in by_owner(tensors) {
@@ -152,7 +152,7 @@ pub(super) fn broadcast(by: Channel, tensors: &[Owned]) -> Result<()> {
 }
 
 /// Returns the tensors of each owner, by rank.
-fn by_owner(tensors: &[Owned]) -> Vec<(usize, Vec<&Tensor>)> {
+fn by_owner(tensors: &[OwnedTensor]) -> Vec<(usize, Vec<&Tensor>)> {
     let mut owners: Vec<usize> = tensors.iter().map(|owned| owned.owner).collect();
     owners.sort_unstable();
     owners.dedup();

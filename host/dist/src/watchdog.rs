@@ -4,13 +4,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// What the watched thread is doing.
-struct Watched {
+struct RankWaitState {
     patience: Duration,
     step: u64,
-    waiting: Option<Waiting>,
+    waiting: Option<RankWait>,
 }
 
-struct Waiting {
+struct RankWait {
     what: &'static str,
     since: Instant,
     /// Ranks that have not arrived, known to the rank that collects headers.
@@ -19,11 +19,11 @@ struct Waiting {
 
 /// Ends this process when it has waited too long for others; the launcher then ends the rest.
 #[derive(Clone)]
-pub(super) struct Watchdog(Arc<Mutex<Watched>>);
+pub(super) struct RankWatchdog(Arc<Mutex<RankWaitState>>);
 
-impl Watchdog {
+impl RankWatchdog {
     pub(super) fn new(rank: usize) -> std::io::Result<Self> {
-        let this = Self(Arc::new(Mutex::new(Watched { patience: Duration::MAX, step: 0, waiting: None })));
+        let this = Self(Arc::new(Mutex::new(RankWaitState { patience: Duration::MAX, step: 0, waiting: None })));
         let watching = this.clone();
         let watch = move || {
             loop {
@@ -39,7 +39,7 @@ impl Watchdog {
         Ok(this)
     }
 
-    fn watched(&self) -> MutexGuard<'_, Watched> {
+    fn watched(&self) -> MutexGuard<'_, RankWaitState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -51,12 +51,12 @@ impl Watchdog {
     }
 
     /// Sets the step named in the message.
-    pub(super) fn at_step(&self, step: u64) {
+    pub(super) fn set_step(&self, step: u64) {
         self.watched().step = step;
     }
 
     /// Records that a rank has arrived.
-    pub(super) fn came(&self, rank: usize) {
+    pub(super) fn record_arrival(&self, rank: usize) {
         if let Some(waiting) = &mut self.watched().waiting {
             waiting.missing.retain(|missing| *missing != rank);
         }
@@ -64,16 +64,16 @@ impl Watchdog {
 
     /// Runs `wait`, which waits in `what` for the `missing` ranks, or for any if that is empty.
     pub(super) fn watch<R>(&self, what: &'static str, missing: Vec<usize>, wait: impl FnOnce() -> R) -> R {
-        self.watched().waiting = Some(Waiting { what, since: Instant::now(), missing });
+        self.watched().waiting = Some(RankWait { what, since: Instant::now(), missing });
         let done = wait();
         self.watched().waiting = None;
         done
     }
 }
 
-impl Watched {
+impl RankWaitState {
     fn complaint(&self, rank: usize) -> Option<String> {
-        let Waiting { what, since, missing } = self.waiting.as_ref()?;
+        let RankWait { what, since, missing } = self.waiting.as_ref()?;
         if since.elapsed() <= self.patience {
             return None;
         }
@@ -97,10 +97,10 @@ mod tests {
 
     #[test]
     fn a_complaint_names_who_is_missing_and_where() {
-        let mut watched = Watched { patience: Duration::from_secs(5), step: 7, waiting: None };
+        let mut watched = RankWaitState { patience: Duration::from_secs(5), step: 7, waiting: None };
         assert_eq!(watched.complaint(0), None);
         let Some(since) = Instant::now().checked_sub(Duration::from_secs(6)) else { return };
-        watched.waiting = Some(Waiting { what: "gradients", since, missing: vec![2, 3] });
+        watched.waiting = Some(RankWait { what: "gradients", since, missing: vec![2, 3] });
         let said = watched.complaint(0).unwrap();
         assert!(said.starts_with("rank 0 has waited 6 s for ranks 2, 3 (gradients, after step 7)"), "{said}");
         watched.patience = Duration::from_secs(60);

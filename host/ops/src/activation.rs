@@ -5,9 +5,9 @@
 use super::cuda;
 use super::elementwise::{cast, from_vec, to_vec};
 use super::math::{exp, normal_below, sigmoid, tanh};
-use super::rounding::Number;
+use super::rounding::FloatElement;
 use super::simd::wide;
-use super::slices::{Shared, filled, filled_each, read, read_as, tensor_of, write};
+use super::slices::{SharedPointer, filled, filled_each, read, read_as, tensor_of, write};
 use super::{Capability, Error, Result, on_device, team};
 use candle_core::{DType, Tensor};
 use half::bf16;
@@ -17,7 +17,7 @@ use std::mem::MaybeUninit;
 /// Values per task.
 const CHUNK: usize = 1 << 13;
 
-/// Same, if the threads are awake ([`team::together`]).
+/// Same, if the threads are awake ([`team::with_team`]).
 const SHARED_CHUNK: usize = 1 << 10;
 
 /// The function `f`.
@@ -148,14 +148,18 @@ fn forward_by(gate: &Tensor, up: Option<&Tensor>, f: impl Fn(f32) -> (f32, f32) 
     }
 }
 
-fn values<I: Number, O: Number>(gate: &Tensor, up: Option<&Tensor>, f: impl Fn(f32) -> (f32, f32) + Sync) -> Result<Tensor> {
+fn values<I: FloatElement, O: FloatElement>(
+    gate: &Tensor,
+    up: Option<&Tensor>,
+    f: impl Fn(f32) -> (f32, f32) + Sync,
+) -> Result<Tensor> {
     let (gs, us) = (read_as::<I>(gate)?, up.map(read_as::<I>).transpose()?);
     // SAFETY: the parts are disjoint and cover all places.
     let out = unsafe {
         filled::<O>(gs.len(), |out| {
-            let (n, out) = (out.len(), Shared::of(out));
-            let size = if team::is_led() { SHARED_CHUNK } else { CHUNK };
-            team::each(n.div_ceil(size), |part| {
+            let (n, out) = (out.len(), SharedPointer::from_uninit(out));
+            let size = if team::is_leader() { SHARED_CHUNK } else { CHUNK };
+            team::for_each_part(n.div_ceil(size), |part| {
                 let places = part * size..n.min((part + 1) * size);
                 let out = std::slice::from_raw_parts_mut(out.at(places.start).cast::<MaybeUninit<O>>(), places.len());
                 let gs = &gs[places.clone()];
@@ -190,7 +194,7 @@ fn backward_by(
     }
 }
 
-fn gradients<I: Number, O: Number>(
+fn gradients<I: FloatElement, O: FloatElement>(
     gate: &Tensor,
     up: Option<&Tensor>,
     dy: &Tensor,

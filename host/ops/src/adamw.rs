@@ -9,13 +9,13 @@ use super::{Error, Result, on_device};
 use candle_core::Tensor;
 use rayon::prelude::*;
 
-pub use super::update::{Parameter, Step};
+pub use super::update::{AdamWStep, Parameter};
 
 /// Returns whether [`update`] would produce a value or moment that is not finite. Reads all four tensors and writes none.
 ///
 /// # Errors
 /// If their sizes differ or they can't be read.
-pub fn overflows(param: &Tensor, grad: &Tensor, m: &Tensor, v: &Tensor, s: Step) -> Result<bool> {
+pub fn overflows(param: &Tensor, grad: &Tensor, m: &Tensor, v: &Tensor, s: AdamWStep) -> Result<bool> {
     let s = s.scalars();
     let (ps, gs, ms, vs) = (to_vec(param)?, to_vec(grad)?, to_vec(m)?, to_vec(v)?);
     if gs.len() != ps.len() || ms.len() != ps.len() || vs.len() != ps.len() {
@@ -32,7 +32,7 @@ pub fn overflows(param: &Tensor, grad: &Tensor, m: &Tensor, v: &Tensor, s: Step)
 
 /// Updates `param` and the moments `m`, `v` in place from `grad`, in PyTorch's order of operations. All four have the same shape.
 /// If the model computes with a bf16 copy of the parameter, `rounded`, that gets the new values too.
-pub fn update(param: &Tensor, grad: &Tensor, m: &Tensor, v: &Tensor, rounded: Option<&Tensor>, s: Step) -> Result<()> {
+pub fn update(param: &Tensor, grad: &Tensor, m: &Tensor, v: &Tensor, rounded: Option<&Tensor>, s: AdamWStep) -> Result<()> {
     let n = param.elem_count();
     if grad.elem_count() != n || m.elem_count() != n || v.elem_count() != n {
         return Err(Error::Shape { op: "adamw", detail: format!("parameter {:?}, gradient {:?}", param.shape(), grad.shape()) });

@@ -8,7 +8,7 @@
 use super::adamw;
 use super::simd::wide;
 use super::slices::{read, read_as, tensor, write, write_bytes};
-use super::update::{Scalars, Step};
+use super::update::{AdamWScalars, AdamWStep};
 use super::{Error, Result};
 use candle_core::Tensor;
 use rayon::prelude::*;
@@ -23,7 +23,7 @@ const BLOCKS: usize = 64;
 /// Decades of the map.
 const DECADES: i32 = 7;
 
-/// Low bits of an f32 that [`Map::cells`] ignores. Cells are then at most 0.4% wide, narrower than any step of a map.
+/// Low bits of an f32 that [`MomentCodebook::cells`] ignores. Cells are then at most 0.4% wide, narrower than any step of a map.
 const IGNORED: u32 = 15;
 
 /// Below this magnitude, the nearest value is zero.
@@ -31,7 +31,7 @@ const LEAST: f32 = f32::EPSILON;
 
 /// A moment in 8 bits.
 #[derive(Clone, Copy, Debug)]
-pub struct Moment<'a> {
+pub struct Moment8Bit<'a> {
     /// A code for each value of the parameter, u8, in the parameter's shape.
     pub codes: &'a Tensor,
     /// The scale of each [`BLOCK`] values, f32.
@@ -39,7 +39,7 @@ pub struct Moment<'a> {
 }
 
 /// The values that codes stand for.
-struct Map {
+struct MomentCodebook {
     /// By code.
     values: [f32; 256],
     /// The code of zero; the codes below stand for negative values.
@@ -50,7 +50,7 @@ struct Map {
     cells: Vec<u8>,
 }
 
-impl Map {
+impl MomentCodebook {
     /// Computes bitsandbytes' `create_dynamic_map`.
     fn new(signed: bool) -> Self {
         let decade = |decade: i32| {
@@ -105,12 +105,12 @@ impl Map {
 }
 
 /// The maps of the first and of the second moment.
-fn maps() -> &'static (Map, Map) {
-    static MAPS: OnceLock<(Map, Map)> = OnceLock::new();
-    MAPS.get_or_init(|| (Map::new(true), Map::new(false)))
+fn maps() -> &'static (MomentCodebook, MomentCodebook) {
+    static MAPS: OnceLock<(MomentCodebook, MomentCodebook)> = OnceLock::new();
+    MAPS.get_or_init(|| (MomentCodebook::new(true), MomentCodebook::new(false)))
 }
 
-impl Moment<'_> {
+impl Moment8Bit<'_> {
     /// Checks that it fits a parameter of `n` values.
     fn check(&self, n: usize) -> Result<()> {
         let (codes, scales) = (self.codes.elem_count(), self.scales.elem_count());
@@ -129,7 +129,7 @@ impl Moment<'_> {
     }
 
     /// Returns what the codes stand for, f32, in their shape.
-    fn values(&self, map: &Map) -> Result<Tensor> {
+    fn values(&self, map: &MomentCodebook) -> Result<Tensor> {
         self.check(self.codes.elem_count())?;
         let (codes, scales) = (read_as::<u8>(self.codes)?, read(self.scales)?);
         let value = |(i, code): (usize, &u8)| map.values[usize::from(*code)] * scales[i / BLOCK];
@@ -141,7 +141,7 @@ impl Moment<'_> {
 ///
 /// # Errors
 /// If sizes differ, or the tensors are not on the CPU.
-pub fn overflows(param: &Tensor, grad: &Tensor, m: Moment<'_>, v: Moment<'_>, s: Step) -> Result<bool> {
+pub fn overflows(param: &Tensor, grad: &Tensor, m: Moment8Bit<'_>, v: Moment8Bit<'_>, s: AdamWStep) -> Result<bool> {
     let (of_m, of_v) = maps();
     adamw::overflows(param, grad, &m.values(of_m)?, &v.values(of_v)?, s)
 }
@@ -150,7 +150,7 @@ pub fn overflows(param: &Tensor, grad: &Tensor, m: Moment<'_>, v: Moment<'_>, s:
 ///
 /// # Errors
 /// As [`overflows`].
-pub fn update(param: &Tensor, grad: &Tensor, m: Moment<'_>, v: Moment<'_>, s: Step) -> Result<()> {
+pub fn update(param: &Tensor, grad: &Tensor, m: Moment8Bit<'_>, v: Moment8Bit<'_>, s: AdamWStep) -> Result<()> {
     let n = param.elem_count();
     if grad.elem_count() != n {
         let detail = format!("parameter {:?}, gradient {:?}", param.shape(), grad.shape());
@@ -175,7 +175,7 @@ pub fn update(param: &Tensor, grad: &Tensor, m: Moment<'_>, v: Moment<'_>, s: St
 }
 
 /// Updates a block, whose moments are codes and a scale.
-fn update_block(ps: &mut [f32], gs: &[f32], m: (&mut [u8], &mut f32), v: (&mut [u8], &mut f32), s: Scalars) {
+fn update_block(ps: &mut [f32], gs: &[f32], m: (&mut [u8], &mut f32), v: (&mut [u8], &mut f32), s: AdamWScalars) {
     let (of_m, of_v) = maps();
     let (mut ms, mut vs) = ([0f32; BLOCK], [0f32; BLOCK]);
     let (ms, vs) = (&mut ms[..ps.len()], &mut vs[..ps.len()]);
@@ -199,7 +199,7 @@ mod tests {
 
     #[test]
     fn every_value_gets_the_code_of_the_nearest() {
-        for map in [Map::new(true), Map::new(false)] {
+        for map in [MomentCodebook::new(true), MomentCodebook::new(false)] {
             let (levels, last) = (map.midpoints.len(), map.midpoints.len() - 2);
             assert_eq!((levels, map.values[255]), (256 - usize::from(map.zero), 1.0));
             assert!(map.values.is_sorted() && map.midpoints[last] < 1.0);

@@ -5,20 +5,20 @@ use candle_core::Tensor;
 
 /// The two matrices and the factor of their product.
 #[derive(Clone, Copy)]
-pub struct LowRank<'a> {
+pub struct LowRankAdapter<'a> {
     /// `[r, in]`
     pub a: &'a Tensor,
     /// `[out, r]`
     pub b: &'a Tensor,
     /// `s`
     pub scale: f32,
-    /// Of the products on the CPU, except in [`LowRank::merged`].
+    /// Of the products on the CPU, except in [`LowRankAdapter::merged`].
     pub precision: Precision,
 }
 
 /// Where gradients of the two matrices are added.
 #[derive(Clone, Copy)]
-pub struct Gradient<'a> {
+pub struct LowRankGradient<'a> {
     /// `[r, in]`
     pub a: &'a Tensor,
     /// `[out, r]`

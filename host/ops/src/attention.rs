@@ -8,34 +8,34 @@
 #[cfg(feature = "cuda")]
 use super::cuda;
 use super::forest::Forest;
-use super::gemm::{Dst, matmul, matmul_raw};
+use super::gemm::{WriteMode, matmul, matmul_raw};
 use super::math::{dot, exp, max, sum_by};
 use super::simd::wide;
-use super::slices::{ROWS_PER_TASK, Shared, filled_each, read, tensor};
-use super::stored::Stored;
-use super::view::Mat;
+use super::slices::{ROWS_PER_TASK, SharedPointer, filled_each, read, tensor};
+use super::view::MatrixView;
+use super::weight_storage::WeightValues;
 use super::{Capability, Error, Result, matrix_dims, on_device};
 use candle_core::Tensor;
 use rayon::prelude::*;
 use std::ops::Range;
 
-pub use super::heads::{Attention, Heads, Kept};
+pub use super::heads::{AttentionConfig, AttentionTensors, Heads};
 
 /// Queries per block.
 const BLOCK: usize = 64;
 
 /// Runs of keys that a segment's queries see: the leading segments' keys and its own up to the query, except those before the
 /// window.
-struct Visible {
+struct VisibleRuns {
     before: Vec<Range<usize>>,
     own: Range<usize>,
     /// The place of its first query among all queries.
     first: usize,
-    attention: Attention,
+    attention: AttentionConfig,
 }
 
 /// The keys that a block of queries sees.
-struct Keys {
+struct BlockKeys {
     /// Each run with its first column; none is empty.
     runs: Vec<(Range<usize>, usize)>,
     /// Total number of columns.
@@ -44,16 +44,16 @@ struct Keys {
     skipped: usize,
 }
 
-impl Visible {
-    fn of(forest: &Forest, segment: usize, attention: Attention) -> Self {
+impl VisibleRuns {
+    fn new(forest: &Forest, segment: usize, attention: AttentionConfig) -> Self {
         let mut runs: Vec<_> = forest.path(segment).into_iter().map(|s| forest.segments()[s].range()).collect();
         let own = runs.pop().unwrap_or(0..0);
         Self { before: runs, first: own.start, own, attention }
     }
 
     /// Returns those of all segments.
-    fn all(forest: &Forest, attention: Attention) -> Vec<Self> {
-        (0..forest.segments().len()).map(|segment| Self::of(forest, segment, attention)).collect()
+    fn all(forest: &Forest, attention: AttentionConfig) -> Vec<Self> {
+        (0..forest.segments().len()).map(|segment| Self::new(forest, segment, attention)).collect()
     }
 
     /// Returns the places of a block's queries among all queries.
@@ -68,7 +68,7 @@ impl Visible {
     }
 
     /// Returns the keys for the queries `block` (packed places).
-    fn keys(&self, block: &Range<usize>) -> Keys {
+    fn keys(&self, block: &Range<usize>) -> BlockKeys {
         let skipped = self.attention.hidden(self.position(block.start));
         let (mut column, mut position) = (0, 0);
         let mut runs = Vec::with_capacity(self.before.len() + 1);
@@ -81,11 +81,11 @@ impl Visible {
                 column += width;
             }
         }
-        Keys { runs, total: column, skipped }
+        BlockKeys { runs, total: column, skipped }
     }
 
     /// Returns the columns of `keys` that query `i` of a block sees.
-    fn seen(&self, block: &Range<usize>, i: usize, keys: &Keys) -> Range<usize> {
+    fn visible_columns(&self, block: &Range<usize>, i: usize, keys: &BlockKeys) -> Range<usize> {
         let hidden = self.attention.hidden(self.position(block.start + i)) - keys.skipped;
         hidden..keys.total - (block.len() - 1 - i)
     }
@@ -112,25 +112,25 @@ fn check(q: &Tensor, (k, v): (&Tensor, &Tensor), queries: usize, forest: &Forest
 }
 
 /// Refuses what the device of a tensor has no kernels for.
-fn require(t: &Tensor, attention: Attention) -> Result<()> {
+fn require(t: &Tensor, attention: AttentionConfig) -> Result<()> {
     if attention.chunked { Capability::ChunkedAttention.require(t) } else { Ok(()) }
 }
 
 /// Returns rows `range` of head `head` in packed `[N, heads * C]` values.
-fn head<'a>(packed: Mat<'a>, range: &Range<usize>, head: usize, c: usize) -> Mat<'a> {
+fn head<'a>(packed: MatrixView<'a>, range: &Range<usize>, head: usize, c: usize) -> MatrixView<'a> {
     packed.some_rows(range).some_columns(&(head * c..(head + 1) * c))
 }
 
 /// Packed queries, keys and values, as products read them.
 #[derive(Clone, Copy)]
-struct Packed<'a> {
-    q: Mat<'a>,
-    k: Mat<'a>,
-    v: Mat<'a>,
+struct PackedQkv<'a> {
+    q: MatrixView<'a>,
+    k: MatrixView<'a>,
+    v: MatrixView<'a>,
 }
 
-impl<'a> Packed<'a> {
-    fn of([q, k, v]: &'a [Stored<'_>; 3], tensors: [&Tensor; 3], attention: Attention) -> Result<Self> {
+impl<'a> PackedQkv<'a> {
+    fn new([q, k, v]: &'a [WeightValues<'_>; 3], tensors: [&Tensor; 3], attention: AttentionConfig) -> Result<Self> {
         let [of_q, of_k, of_v] = tensors;
         let precision = attention.precision;
         Ok(Self { q: q.rows(of_q, precision)?, k: k.rows(of_k, precision)?, v: v.rows(of_v, precision)? })
@@ -139,11 +139,11 @@ impl<'a> Packed<'a> {
 
 /// Computes the heads' outputs `[N, H * C]` from `q: [N, H * C]` and `k, v: [N, K * C]`. Also returns the logarithms of the
 /// softmax normalisers, `[N, H]` in f32, for the backward pass.
-pub fn forward(q: &Tensor, k: &Tensor, v: &Tensor, forest: &Forest, attention: Attention) -> Result<(Tensor, Tensor)> {
+pub fn forward(q: &Tensor, k: &Tensor, v: &Tensor, forest: &Forest, attention: AttentionConfig) -> Result<(Tensor, Tensor)> {
     check(q, (k, v), forest.len(), forest, attention.heads)?;
     require(q, attention)?;
     on_device!(q, cuda::attention::forward(q, k, v, forest, attention));
-    of_queries(q, k, v, Visible::all(forest, attention), |_| true, attention)
+    forward_queries(q, k, v, VisibleRuns::all(forest, attention), |_| true, attention)
 }
 
 /// Computes the heads' outputs and normalisers of [`forward`] for some `rows`; on the CPU, other rows may be zeros.
@@ -153,7 +153,7 @@ pub fn forward_rows(
     v: &Tensor,
     forest: &Forest,
     rows: &[usize],
-    attention: Attention,
+    attention: AttentionConfig,
 ) -> Result<(Tensor, Tensor)> {
     let n = forest.len();
     check(q, (k, v), n, forest, attention.heads)?;
@@ -164,51 +164,51 @@ pub fn forward_rows(
     on_device!(q, cuda::attention::forward(q, k, v, forest, attention));
     let mut wanted = vec![false; n];
     rows.iter().for_each(|row| wanted[*row] = true);
-    of_queries(q, k, v, Visible::all(forest, attention), |queries| wanted[queries].contains(&true), attention)
+    forward_queries(q, k, v, VisibleRuns::all(forest, attention), |queries| wanted[queries].contains(&true), attention)
 }
 
 /// Computes the heads' outputs and normalisers of [`forward`] for the queries of some `segments` only, `q: [M, H * C]`, in this
 /// order. On the CPU.
-pub fn forward_some(
+pub fn forward_segments(
     q: &Tensor,
     k: &Tensor,
     v: &Tensor,
     forest: &Forest,
     segments: &[usize],
-    attention: Attention,
+    attention: AttentionConfig,
 ) -> Result<(Tensor, Tensor)> {
     let mut first = 0;
     let place = |segment: &usize| {
-        let visible = Visible { first, ..Visible::of(forest, *segment, attention) };
+        let visible = VisibleRuns { first, ..VisibleRuns::new(forest, *segment, attention) };
         first += visible.own.len();
         visible
     };
-    let visible: Vec<Visible> = segments.iter().map(place).collect();
+    let visible: Vec<VisibleRuns> = segments.iter().map(place).collect();
     check(q, (k, v), first, forest, attention.heads)?;
-    of_queries(q, k, v, visible, |_| true, attention)
+    forward_queries(q, k, v, visible, |_| true, attention)
 }
 
 /// Computes the outputs of the queries that see these keys, and zeros for blocks of queries that are not `wanted`.
-fn of_queries(
+fn forward_queries(
     q: &Tensor,
     k: &Tensor,
     v: &Tensor,
-    visible: Vec<Visible>,
+    visible: Vec<VisibleRuns>,
     wanted: impl Fn(Range<usize>) -> bool,
-    attention: Attention,
+    attention: AttentionConfig,
 ) -> Result<(Tensor, Tensor)> {
     let (h, n) = (attention.heads, matrix_dims(q).0);
-    let stored = [Stored::of(q.into())?, Stored::of(k.into())?, Stored::of(v.into())?];
-    let packed = Packed::of(&stored, [q, k, v], attention)?;
+    let stored = [WeightValues::open(q.into())?, WeightValues::open(k.into())?, WeightValues::open(v.into())?];
+    let packed = PackedQkv::new(&stored, [q, k, v], attention)?;
     let width = h.heads * h.head_dim;
-    let blocks: Vec<(&Visible, Range<usize>)> = visible.iter().flat_map(|v| v.blocks().map(move |b| (v, b))).collect();
+    let blocks: Vec<(&VisibleRuns, Range<usize>)> = visible.iter().flat_map(|v| v.blocks().map(move |b| (v, b))).collect();
     let (wanted, others): (Vec<_>, Vec<_>) = blocks.into_iter().partition(|(v, block)| wanted(v.queries(block)));
     let of_head = |visible, block, head_index| QueryBlock { visible, block, head_index };
     let tasks: Vec<_> = wanted.iter().flat_map(|(v, b)| (0..h.heads).map(move |head| of_head(*v, b, head))).collect();
     // SAFETY: the blocks are all queries.
     let [out, log_sum] = unsafe {
         filled_each::<2, f32>([n * width, n * h.heads], |all| {
-            let [out, log_sum] = all.map(Shared::of);
+            let [out, log_sum] = all.map(SharedPointer::from_uninit);
             for (v, block) in others {
                 let queries = v.queries(&block);
                 out.at(queries.start * width).write_bytes(0, queries.len() * width);
@@ -225,18 +225,18 @@ fn of_queries(
 /// A block of queries of one head.
 #[derive(Clone, Copy)]
 struct QueryBlock<'a> {
-    visible: &'a Visible,
+    visible: &'a VisibleRuns,
     block: &'a Range<usize>,
     head_index: usize,
 }
 
 /// Writes the outputs of a block of queries of a head and the logarithms of their normalisers. `scores` is room for its scores.
 fn block_forward(
-    packed: Packed<'_>,
+    packed: PackedQkv<'_>,
     QueryBlock { visible, block, head_index }: QueryBlock<'_>,
-    attention: Attention,
+    attention: AttentionConfig,
     scores: &mut Vec<f32>,
-    (out_at, log_sum_at): (Shared, Shared),
+    (out_at, log_sum_at): (SharedPointer, SharedPointer),
 ) {
     let h = attention.heads;
     let (keys, queries) = (visible.keys(block), visible.queries(block));
@@ -246,10 +246,10 @@ fn block_forward(
     let q = head(packed.q, &queries, head_index, c);
     for (run, column) in runs {
         let k = head(packed.k, run, kv, c);
-        matmul(&mut scores[*column..], total, Dst::Replace, q, k.t(), attention.scale, attention.precision.alone());
+        matmul(&mut scores[*column..], total, WriteMode::Replace, q, k.t(), attention.scale, attention.precision.on_one_thread());
     }
     for (i, row) in scores.chunks_mut(total).enumerate() {
-        let seen = visible.seen(block, i, &keys);
+        let seen = visible.visible_columns(block, i, &keys);
         row[..seen.start].fill(0.0);
         row[seen.end..].fill(0.0);
         let row = &mut row[seen];
@@ -261,13 +261,13 @@ fn block_forward(
         unsafe { *log_sum_at.at((queries.start + i) * h.heads + head_index) = top + sum.ln() };
     }
     for (r, (run, column)) in runs.iter().enumerate() {
-        let p = Mat::strided(&scores[*column..], block.len(), run.len(), total);
+        let p = MatrixView::with_row_stride(&scores[*column..], block.len(), run.len(), total);
         let v = head(packed.v, run, kv, c);
-        let dst = if r == 0 { Dst::Replace } else { Dst::Add };
+        let dst = if r == 0 { WriteMode::Replace } else { WriteMode::Add };
         // SAFETY: only this task writes these tokens' columns of this head.
         unsafe {
             let out = out_at.at((queries.start * h.heads + head_index) * c);
-            matmul_raw(out, h.heads * c, dst, p, v, 1.0, attention.precision.alone());
+            matmul_raw(out, h.heads * c, dst, p, v, 1.0, attention.precision.on_one_thread());
         }
     }
 }
@@ -287,7 +287,12 @@ fn softmax(row: &mut [f32]) -> (f32, f32) {
 }
 
 /// Computes the gradients of `q`, `k` and `v` from the output's.
-pub fn backward(kept: &Kept<'_>, d_out: &Tensor, forest: &Forest, attention: Attention) -> Result<(Tensor, Tensor, Tensor)> {
+pub fn backward(
+    kept: &AttentionTensors<'_>,
+    d_out: &Tensor,
+    forest: &Forest,
+    attention: AttentionConfig,
+) -> Result<(Tensor, Tensor, Tensor)> {
     let (h, n) = (attention.heads, forest.len());
     check(kept.q, (kept.k, kept.v), n, forest, h)?;
     require(d_out, attention)?;
@@ -297,10 +302,10 @@ pub fn backward(kept: &Kept<'_>, d_out: &Tensor, forest: &Forest, attention: Att
         let detail = format!("an output {:?} with gradient {:?} of {n} tokens and {h:?}", kept.out.shape(), d_out.shape());
         return Err(Error::Shape { op: "attention backward", detail });
     }
-    let stored = [Stored::of(kept.q.into())?, Stored::of(kept.k.into())?, Stored::of(kept.v.into())?];
-    let packed = Packed::of(&stored, [kept.q, kept.k, kept.v], attention)?;
-    let out = Stored::of(kept.out.into())?;
-    let given = Given { packed, out: &out, log_sum: &read(kept.log_sum)?, d_out: &read(d_out)?, attention };
+    let stored = [WeightValues::open(kept.q.into())?, WeightValues::open(kept.k.into())?, WeightValues::open(kept.v.into())?];
+    let packed = PackedQkv::new(&stored, [kept.q, kept.k, kept.v], attention)?;
+    let out = WeightValues::open(kept.out.into())?;
+    let given = AttentionBackward { packed, out: &out, log_sum: &read(kept.log_sum)?, d_out: &read(d_out)?, attention };
     let trees = forest.trees();
     // One task owns the gradients of one head in one tree. So sums over a prompt's completions need no locks, and always have the same
     // order, as have those over the heads that share keys and values.
@@ -309,7 +314,7 @@ pub fn backward(kept: &Kept<'_>, d_out: &Tensor, forest: &Forest, attention: Att
     // SAFETY: the trees have all tokens, and each task writes all places of its head.
     let [dq, dk, dv] = unsafe {
         filled_each::<3, f32>([n * width; 3], |all| {
-            let all = all.map(Shared::of);
+            let all = all.map(SharedPointer::from_uninit);
             tasks.into_par_iter().for_each_init(Default::default, |scratch, (tree, head)| {
                 given.tree_backward(forest, tree, head, scratch, all);
             });
@@ -338,21 +343,28 @@ fn over_heads(values: Vec<f32>, h: Heads) -> Vec<f32> {
 }
 
 /// What gradients are computed from.
-struct Given<'a> {
-    packed: Packed<'a>,
-    out: &'a Stored<'a>,
+struct AttentionBackward<'a> {
+    packed: PackedQkv<'a>,
+    out: &'a WeightValues<'a>,
     log_sum: &'a [f32],
     d_out: &'a [f32],
-    attention: Attention,
+    attention: AttentionConfig,
 }
 
 /// Room for a block's probabilities, and for the gradients of its scores.
-type Scratch = (Vec<f32>, Vec<f32>);
+type AttentionScratch = (Vec<f32>, Vec<f32>);
 
-impl Given<'_> {
+impl AttentionBackward<'_> {
     /// Writes the gradients of one head in the segments of a tree: of queries, and the head's part of those of keys and values, all
     /// `[N, H * C]`.
-    fn tree_backward(&self, forest: &Forest, tree: &[usize], head: usize, scratch: &mut Scratch, to: [Shared; 3]) {
+    fn tree_backward(
+        &self,
+        forest: &Forest,
+        tree: &[usize],
+        head: usize,
+        scratch: &mut AttentionScratch,
+        to: [SharedPointer; 3],
+    ) {
         let (c, width) = (self.attention.heads.head_dim, self.attention.heads.heads * self.attention.heads.head_dim);
         for token in tree.iter().flat_map(|segment| forest.segments()[*segment].range()) {
             for to in to {
@@ -361,7 +373,7 @@ impl Given<'_> {
             }
         }
         for segment in tree {
-            let visible = Visible::of(forest, *segment, self.attention);
+            let visible = VisibleRuns::new(forest, *segment, self.attention);
             for block in visible.blocks().filter(|block| self.has_gradient(block, head)) {
                 self.block_backward(QueryBlock { visible: &visible, block: &block, head_index: head }, scratch, to);
             }
@@ -378,36 +390,36 @@ impl Given<'_> {
     fn block_backward(
         &self,
         QueryBlock { visible, block, head_index }: QueryBlock<'_>,
-        (probs, d_scores): &mut Scratch,
-        [dq, dk, dv]: [Shared; 3],
+        (probs, d_scores): &mut AttentionScratch,
+        [dq, dk, dv]: [SharedPointer; 3],
     ) {
-        let (h, scale, alone) = (self.attention.heads, self.attention.scale, self.attention.precision.alone());
+        let (h, scale, alone) = (self.attention.heads, self.attention.scale, self.attention.precision.on_one_thread());
         let (c, width, kv) = (h.head_dim, h.heads * h.head_dim, head_index / h.per_kv());
         let keys = visible.keys(block);
         let (runs, total) = (&keys.runs, keys.total);
         probs.resize(block.len() * total, 0.0);
         d_scores.resize(block.len() * total, 0.0);
-        let Packed { q, k, v } = self.packed;
+        let PackedQkv { q, k, v } = self.packed;
         let q = head(q, block, head_index, c);
-        let d_o = head(Mat::new(self.d_out, self.d_out.len() / width.max(1), width), block, head_index, c);
+        let d_o = head(MatrixView::new(self.d_out, self.d_out.len() / width.max(1), width), block, head_index, c);
         for (run, column) in runs {
             let (k, v) = (head(k, run, kv, c), head(v, run, kv, c));
-            matmul(&mut probs[*column..], total, Dst::Replace, q, k.t(), scale, alone);
-            matmul(&mut d_scores[*column..], total, Dst::Replace, d_o, v.t(), 1.0, alone);
+            matmul(&mut probs[*column..], total, WriteMode::Replace, q, k.t(), scale, alone);
+            matmul(&mut d_scores[*column..], total, WriteMode::Replace, d_o, v.t(), 1.0, alone);
         }
         for (i, (p, ds)) in probs.chunks_mut(total).zip(d_scores.chunks_mut(total)).enumerate() {
-            self.scores_backward((block.start + i, head_index), visible.seen(block, i, &keys), p, ds);
+            self.scores_backward((block.start + i, head_index), visible.visible_columns(block, i, &keys), p, ds);
         }
         for (run, column) in runs {
-            let p = Mat::strided(&probs[*column..], block.len(), run.len(), total);
-            let ds = Mat::strided(&d_scores[*column..], block.len(), run.len(), total);
+            let p = MatrixView::with_row_stride(&probs[*column..], block.len(), run.len(), total);
+            let ds = MatrixView::with_row_stride(&d_scores[*column..], block.len(), run.len(), total);
             let k = head(k, run, kv, c);
             let at = |token: usize| token * width + head_index * c;
             // SAFETY: only this task writes the tree's rows of this head.
             unsafe {
-                matmul_raw(dq.at(at(block.start)), width, Dst::Add, ds, k, scale, alone);
-                matmul_raw(dk.at(at(run.start)), width, Dst::Add, ds.t(), q, scale, alone);
-                matmul_raw(dv.at(at(run.start)), width, Dst::Add, p.t(), d_o, 1.0, alone);
+                matmul_raw(dq.at(at(block.start)), width, WriteMode::Add, ds, k, scale, alone);
+                matmul_raw(dk.at(at(run.start)), width, WriteMode::Add, ds.t(), q, scale, alone);
+                matmul_raw(dv.at(at(run.start)), width, WriteMode::Add, p.t(), d_o, 1.0, alone);
             }
         }
     }
@@ -468,7 +480,7 @@ mod tests {
         let (q, k, v) = (values(n, 96, 1), values(n, 32, 2), values(n, 32, 3));
         let rows: Vec<usize> = [149].into_iter().chain(150..157).chain(160..231).collect();
         for precision in [Precision::F32, Precision::Bf16] {
-            let attention = Attention { precision, ..heads.into() };
+            let attention = AttentionConfig { precision, ..heads.into() };
             let (out, log_sum) = forward(&q, &k, &v, &forest, attention).unwrap();
             let (some, some_sum) = forward_rows(&q, &k, &v, &forest, &rows, attention).unwrap();
             let all = |t: &Tensor| to_vec(t).unwrap();
@@ -484,7 +496,7 @@ mod tests {
             })
             .unwrap();
             let gradients = |out: &Tensor, log_sum: &Tensor| {
-                let kept = Kept { q: &q, k: &k, v: &v, out, log_sum };
+                let kept = AttentionTensors { q: &q, k: &k, v: &v, out, log_sum };
                 let (dq, dk, dv) = backward(&kept, &d_out, &forest, attention).unwrap();
                 [all(&dq), all(&dk), all(&dv)]
             };
@@ -492,7 +504,7 @@ mod tests {
             assert!(gradients(&out, &log_sum)[1][..32].iter().all(|d| *d != 0.0), "keys of a prompt have a gradient");
         }
         assert!(forward_rows(&q, &k, &v, &forest, &[n], heads.into()).is_err());
-        let kept = Kept { q: &q, k: &k, v: &v, out: &k, log_sum: &values(n, 6, 0) };
+        let kept = AttentionTensors { q: &q, k: &k, v: &v, out: &k, log_sum: &values(n, 6, 0) };
         assert!(backward(&kept, &q, &forest, heads.into()).is_err(), "an output of another width");
     }
 
@@ -508,7 +520,7 @@ mod tests {
         };
         let gradients = |k: &Tensor, v: &Tensor, heads: Heads| {
             let (out, log_sum) = forward(&q, k, v, &forest, heads.into()).unwrap();
-            let kept = Kept { q: &q, k, v, out: &out, log_sum: &log_sum };
+            let kept = AttentionTensors { q: &q, k, v, out: &out, log_sum: &log_sum };
             let (dq, dk, dv) = backward(&kept, &d_out, &forest, heads.into()).unwrap();
             [dq, dk, dv].map(|t| to_vec(&t).unwrap())
         };

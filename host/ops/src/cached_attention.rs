@@ -1,12 +1,12 @@
 //! Attention of the new tokens of sequences, mostly one each, over cached keys and values. Sequences that continue the same prompt
 //! share its cache and matrix products.
 
-use super::attention::{Attention, Heads};
+use super::attention::{AttentionConfig, Heads};
 use super::caches::{PromptCache, SequenceCache};
 use super::elementwise::to_vec;
 use super::math::{exp, max, sum_by};
 use super::simd::wide;
-use super::slices::{Shared, read, tensor};
+use super::slices::{SharedPointer, read, tensor};
 use super::team::share;
 use super::{Error, Result, matrix_dims, team};
 use candle_core::Tensor;
@@ -21,21 +21,26 @@ const MOST_PARTS: usize = 8;
 const UNITS: usize = 840;
 
 /// Rows of sequences that continue the same prompt.
-pub struct Group<'a> {
+pub struct SharedPromptGroup<'a> {
     /// The prompt's cache.
     pub prompt: &'a PromptCache,
     /// For each row of the batch: its index, the cache of its sequence, which includes all new tokens, and how many positions of
     /// that it sees, itself included.
-    pub sequences: Vec<Row<'a>>,
+    pub sequences: Vec<CachedSequenceRow<'a>>,
 }
 
 /// Computes the heads' outputs `[B, H * C]` from `q: [B, H * C]`. Every row of the batch is in exactly one group.
-pub fn forward(q: &Tensor, groups: &[Group<'_>], attention: Attention) -> Result<Tensor> {
+pub fn forward(q: &Tensor, groups: &[SharedPromptGroup<'_>], attention: AttentionConfig) -> Result<Tensor> {
     forward_with_sinks(q, groups, attention, None)
 }
 
 /// Computes the outputs of [`forward`] with one more logit in the softmax of each head, `sinks: [H]`, if they are given.
-pub fn forward_with_sinks(q: &Tensor, groups: &[Group<'_>], attention: Attention, sinks: Option<&Tensor>) -> Result<Tensor> {
+pub fn forward_with_sinks(
+    q: &Tensor,
+    groups: &[SharedPromptGroup<'_>],
+    attention: AttentionConfig,
+    sinks: Option<&Tensor>,
+) -> Result<Tensor> {
     let h = attention.heads;
     let sinks = sinks.map(to_vec).transpose()?;
     if let Some(sinks) = sinks.as_ref().filter(|sinks| sinks.len() != h.heads) {
@@ -48,10 +53,10 @@ pub fn forward_with_sinks(q: &Tensor, groups: &[Group<'_>], attention: Attention
     }
     let qs = read(q)?;
     let mut out = vec![0f32; b * width];
-    let out_at = Shared::new(&mut out);
+    let out_at = SharedPointer::new(&mut out);
     let tasks = tasks(groups, h);
-    team::each(tasks.len(), |task| {
-        let ((prompt, sequences, kv), mut scratch) = (tasks[task], Scratch::default());
+    team::for_each_part(tasks.len(), |task| {
+        let ((prompt, sequences, kv), mut scratch) = (tasks[task], CachedAttentionScratch::default());
         let (c, per_kv) = (h.head_dim, h.per_kv());
         let sinks = sinks.as_ref().map(|sinks| &sinks[kv * per_kv..(kv + 1) * per_kv]);
         scratch.attend(&qs, (prompt, sequences), kv, (attention, sinks));
@@ -68,27 +73,27 @@ pub fn forward_with_sinks(q: &Tensor, groups: &[Group<'_>], attention: Attention
 const MOST_ROWS: usize = 32;
 
 /// Divides rows into those of one sequence.
-fn runs<'a>(rows: &'a [Row<'a>]) -> impl Iterator<Item = &'a [Row<'a>]> {
+fn runs<'a>(rows: &'a [CachedSequenceRow<'a>]) -> impl Iterator<Item = &'a [CachedSequenceRow<'a>]> {
     rows.chunk_by(|a, b| std::ptr::eq(a.1, b.1)).flat_map(|run| run.chunks(MOST_ROWS))
 }
 
 /// Returns the number of positions that any of these rows sees.
-fn most_seen(run: &[Row<'_>]) -> usize {
+fn most_seen(run: &[CachedSequenceRow<'_>]) -> usize {
     run.iter().map(|(_, _, seen)| *seen).max().unwrap_or(0)
 }
 
 /// A row of the batch, the cache of its sequence and the number of positions that it sees.
-pub type Row<'a> = (usize, &'a SequenceCache, usize);
+pub type CachedSequenceRow<'a> = (usize, &'a SequenceCache, usize);
 
 /// Divides the work into tasks: rows that continue a prompt, and a key/value head. If the threads would have unequal numbers of these,
 /// the rows are divided too.
-fn tasks<'a>(groups: &'a [Group<'a>], h: Heads) -> Vec<(&'a PromptCache, &'a [Row<'a>], usize)> {
+fn tasks<'a>(groups: &'a [SharedPromptGroup<'a>], h: Heads) -> Vec<(&'a PromptCache, &'a [CachedSequenceRow<'a>], usize)> {
     let (whole, threads) = (groups.len() * h.kv_heads, team::threads());
     let rows = groups.iter().map(|g| g.sequences.len()).max().unwrap_or(0);
     let most = |rows: usize| (rows * h.per_kv() / FEWEST_ROWS).min(rows).clamp(1, MOST_PARTS);
     let longest = |parts: &usize| (whole * parts).div_ceil(threads) * (UNITS / parts);
     let parts = (1..=most(rows)).min_by_key(longest).unwrap_or(1);
-    let of_group = |g: &'a Group<'a>| {
+    let of_group = |g: &'a SharedPromptGroup<'a>| {
         let parts = parts.min(most(g.sequences.len()));
         (0..parts).flat_map(move |part| {
             (0..h.kv_heads).map(move |kv| (g.prompt, &g.sequences[share(g.sequences.len(), part, parts)], kv))
@@ -98,7 +103,7 @@ fn tasks<'a>(groups: &'a [Group<'a>], h: Heads) -> Vec<(&'a PromptCache, &'a [Ro
 }
 
 #[derive(Default)]
-struct Scratch {
+struct CachedAttentionScratch {
     q: Vec<f32>,
     /// Probabilities of the prompt's positions, `[heads, P]`, padded.
     shared: Vec<f32>,
@@ -107,14 +112,14 @@ struct Scratch {
     out: Vec<f32>,
 }
 
-impl Scratch {
+impl CachedAttentionScratch {
     /// Fills `self.out` with the outputs of key/value head `kv`'s query heads, sequence by sequence.
     fn attend(
         &mut self,
         qs: &[f32],
-        (prompt, sequences): (&PromptCache, &[Row<'_>]),
+        (prompt, sequences): (&PromptCache, &[CachedSequenceRow<'_>]),
         kv: usize,
-        (attention, sinks): (Attention, Option<&[f32]>),
+        (attention, sinks): (AttentionConfig, Option<&[f32]>),
     ) {
         let h: Heads = attention.heads;
         let (c, per_kv, width, kv_width) = (h.head_dim, h.per_kv(), h.heads * h.head_dim, h.kv_heads * h.head_dim);
@@ -130,7 +135,7 @@ impl Scratch {
         prompt.scores(&self.q, c, kv, attention.scale, &mut self.shared);
 
         // Rows of one sequence read its keys together; those that a row does not see get no weight.
-        let runs: Vec<&[Row<'_>]> = runs(sequences).collect();
+        let runs: Vec<&[CachedSequenceRow<'_>]> = runs(sequences).collect();
         self.own.clear();
         let mut q = &self.q[..];
         for run in &runs {
@@ -216,15 +221,15 @@ mod tests {
     }
 
     /// A prompt of some tokens and two sequences that continue it, with their own keys and values.
-    type Cached = (Tensor, Tensor, PromptCache, Vec<(Tensor, Tensor, SequenceCache)>);
+    type CachedCase = (Tensor, Tensor, PromptCache, Vec<(Tensor, Tensor, SequenceCache)>);
 
-    fn cached(h: Heads, prompt: usize, own: [usize; 2], precision: Precision) -> Cached {
+    fn cached(h: Heads, prompt: usize, own: [usize; 2], precision: Precision) -> CachedCase {
         let width = h.kv_heads * h.head_dim;
         let (pk, pv) = (random(&[prompt, width]), random(&[prompt, width]));
         let of_prompt = PromptCache::new(&pk, &pv, 0..prompt, h.head_dim, precision).unwrap();
         let sequence = |&n: &usize| {
             let (k, v) = (random(&[n, width]), random(&[n, width]));
-            let mut cache = SequenceCache::with_room(4, width, precision);
+            let mut cache = SequenceCache::with_capacity(4, width, precision);
             (0..n).for_each(|row| cache.push(&k, &v, row).unwrap());
             (k, v, cache)
         };
@@ -245,18 +250,18 @@ mod tests {
         ] {
             for precision in [Precision::F32, Precision::Bf16] {
                 let shape = Heads { heads, kv_heads, head_dim: c };
-                let attention = Attention { scale: 0.3, ..shape.into() };
+                let attention = AttentionConfig { scale: 0.3, ..shape.into() };
                 let (width, kv_width) = (heads * c, kv_heads * c);
                 let (pk, pv, of_prompt, sequences) = cached(shape, prompt, own, precision);
                 let q = random(&[2, width]);
                 let rows = sequences.iter().enumerate().map(|(row, (.., cache))| (row, cache, cache.len())).collect();
-                let group = Group { prompt: &of_prompt, sequences: rows };
+                let group = SharedPromptGroup { prompt: &of_prompt, sequences: rows };
                 let groups = [group];
                 let outputs = || crate::to_vec(&forward(&q, &groups, attention).unwrap()).unwrap();
                 let got = outputs();
                 for threads in [2, 3, 8] {
                     let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-                    assert_eq!(pool.install(|| team::together(outputs)), got, "{heads} {c} {prompt}: {threads} threads");
+                    assert_eq!(pool.install(|| team::with_team(outputs)), got, "{heads} {c} {prompt}: {threads} threads");
                 }
                 let qs = crate::to_vec(&q).unwrap();
                 let [pk, pv] = [&pk, &pv].map(|t| held(t, precision));
@@ -301,11 +306,11 @@ mod tests {
                 rows.for_each(|row| cache.push(&k, &v, row).unwrap());
                 cache
             };
-            let empty = || SequenceCache::with_room(8, width, precision);
+            let empty = || SequenceCache::with_capacity(8, width, precision);
             let attended = |cache: &SequenceCache| {
                 let prompt = PromptCache::default();
-                let group = Group { prompt: &prompt, sequences: vec![(0, cache, cache.len())] };
-                crate::to_vec(&forward(&q, &[group], Attention { scale: 0.3, ..shape.into() }).unwrap()).unwrap()
+                let group = SharedPromptGroup { prompt: &prompt, sequences: vec![(0, cache, cache.len())] };
+                crate::to_vec(&forward(&q, &[group], AttentionConfig { scale: 0.3, ..shape.into() }).unwrap()).unwrap()
             };
             let whole = cache_of(0..80, empty());
             for length in [0, 1, 31, 32, 33, 64, 80, 99] {
@@ -329,10 +334,11 @@ mod tests {
                 let shape = Heads { heads, kv_heads, head_dim: c };
                 let (_, _, of_prompt, sequences) = cached(shape, prompt, [75, 3], precision);
                 let q = random(&[50, heads * c]);
-                let attention = Attention { scale: 0.3, ..shape.into() };
+                let attention = AttentionConfig { scale: 0.3, ..shape.into() };
                 let cache = &sequences[0].2;
-                let attended = |q: &Tensor, rows: Vec<Row<'_>>| {
-                    crate::to_vec(&forward(q, &[Group { prompt: &of_prompt, sequences: rows }], attention).unwrap()).unwrap()
+                let attended = |q: &Tensor, rows: Vec<CachedSequenceRow<'_>>| {
+                    crate::to_vec(&forward(q, &[SharedPromptGroup { prompt: &of_prompt, sequences: rows }], attention).unwrap())
+                        .unwrap()
                 };
                 let together = attended(&q, (0..50).map(|row| (row, cache, 26 + row)).collect());
                 for (row, together) in together.chunks(heads * c).enumerate() {

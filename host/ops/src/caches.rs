@@ -1,12 +1,12 @@
 //! Keys and values that a generation keeps: of prompts, and of the sequences that continue them.
 
-use super::lines::{Lines, ROWS, Tile, Value, has_pairs, sums};
+use super::lines::{LineValue, OutputTile, ROWS, WeightLines, has_pairs, sums};
 #[cfg(target_arch = "x86_64")]
-use super::lines::{Pairs, sums_of_pairs};
+use super::lines::{PairLines, sums_of_pairs};
 use super::rounding::{round_into, rounded};
 use super::simd::wide;
 use super::slices::read;
-use super::tiles::turn_padded;
+use super::tiles::transpose_padded;
 use super::unpack::WIDTH;
 use super::view::Precision;
 use super::{Error, Result, matrix_dims};
@@ -22,15 +22,15 @@ use std::ops::Range;
 #[derive(Clone, Debug, Default)]
 pub struct PromptCache {
     len: usize,
-    k: Values,
-    v: Values,
+    k: CacheValues,
+    v: CacheValues,
     #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "only x86-64 multiplies pairs"))]
     in_pairs: bool,
 }
 
 /// Keys or values of a cache.
 #[derive(Clone, Debug)]
-enum Values {
+enum CacheValues {
     F32(Vec<f32>),
     Bf16(Vec<bf16>),
 }
@@ -39,21 +39,21 @@ enum Values {
 macro_rules! with {
     ($values:expr, |$of_type:ident| $do:expr) => {
         match $values {
-            Values::F32($of_type) => $do,
-            Values::Bf16($of_type) => $do,
+            CacheValues::F32($of_type) => $do,
+            CacheValues::Bf16($of_type) => $do,
         }
     };
 }
 
-impl Default for Values {
+impl Default for CacheValues {
     fn default() -> Self {
         Self::F32(Vec::new())
     }
 }
 
-impl Values {
+impl CacheValues {
     /// Creates a list for products of this precision, with room for some values.
-    fn with_room(precision: Precision, room: usize) -> Self {
+    fn with_capacity(precision: Precision, room: usize) -> Self {
         match precision {
             Precision::F32 => Self::F32(Vec::with_capacity(room)),
             Precision::Bf16 => Self::Bf16(Vec::with_capacity(room)),
@@ -61,7 +61,7 @@ impl Values {
     }
 
     /// Creates a list of these values.
-    fn of(precision: Precision, values: Vec<f32>) -> Self {
+    fn new(precision: Precision, values: Vec<f32>) -> Self {
         match precision {
             Precision::F32 => Self::F32(values),
             Precision::Bf16 => Self::Bf16(rounded(&values)),
@@ -131,7 +131,7 @@ impl Values {
 }
 
 /// Pairs of lines that a task puts together at least.
-const LINES_A_TASK: usize = 64;
+const LINES_PER_TASK: usize = 64;
 
 /// Positions whose keys are stored together.
 const BLOCK: usize = WIDTH;
@@ -144,8 +144,8 @@ const MOST_ROOM: usize = 1 << 14;
 #[derive(Clone, Debug, Default)]
 pub struct SequenceCache {
     len: usize,
-    k: Values,
-    v: Values,
+    k: CacheValues,
+    v: CacheValues,
 }
 
 fn check_rows(k: &Tensor, v: &Tensor, rows: &Range<usize>) -> Result<usize> {
@@ -165,7 +165,7 @@ impl PromptCache {
             return Err(Error::Shape { op: "key/value cache", detail: format!("heads of {c} values in rows of {width}") });
         }
         let (len, range) = (rows.len(), rows.start * width..rows.end * width);
-        let turned = turn_padded(&read(k)?[range.clone()], width, len.next_multiple_of(BLOCK));
+        let turned = transpose_padded(&read(k)?[range.clone()], width, len.next_multiple_of(BLOCK));
         let in_pairs = precision == Precision::Bf16 && c.is_multiple_of(BLOCK) && has_pairs();
         // The last of an odd number of rows is paired with zeros.
         let lines = if in_pairs { len.next_multiple_of(2) } else { len };
@@ -177,9 +177,9 @@ impl PromptCache {
         });
         let (k, v) = if in_pairs {
             let by_block = in_blocks(&turned, len.next_multiple_of(BLOCK), c);
-            (Values::Bf16(paired(&by_block, BLOCK)), Values::Bf16(paired(&by_head, c)))
+            (CacheValues::Bf16(paired(&by_block, BLOCK)), CacheValues::Bf16(paired(&by_head, c)))
         } else {
-            (Values::of(precision, turned), Values::of(precision, by_head))
+            (CacheValues::new(precision, turned), CacheValues::new(precision, by_head))
         };
         Ok(Self { len, k, v, in_pairs })
     }
@@ -204,12 +204,12 @@ impl PromptCache {
     pub(crate) fn scores(&self, q: &[f32], c: usize, kv: usize, scale: f32, into: &mut [f32]) {
         let padded = self.padded();
         #[cfg(target_arch = "x86_64")]
-        if let (Values::Bf16(k), true) = (&self.k, self.in_pairs) {
+        if let (CacheValues::Bf16(k), true) = (&self.k, self.in_pairs) {
             let (q, tile_rows) = (rounded_rows(q, c, c), tile_rows(q.len() / c));
             for first in (0..padded).step_by(BLOCK) {
-                let keys = Pairs { values: &k[kv * c * padded + first * c..], stride: 2 * BLOCK, count: c / 2 };
+                let keys = PairLines { values: &k[kv * c * padded + first * c..], stride: 2 * BLOCK, count: c / 2 };
                 for (q, into) in q.chunks(tile_rows * c).zip(into.chunks_mut(tile_rows * padded)) {
-                    let mut tile: Tile = [[0.0; BLOCK]; ROWS];
+                    let mut tile: OutputTile = [[0.0; BLOCK]; ROWS];
                     sums_of_pairs(q, c, keys, &mut tile);
                     put(&tile, into, padded, first, scale);
                 }
@@ -219,9 +219,9 @@ impl PromptCache {
         // A block of keys stays in the L1 cache for all queries.
         for first in (0..padded).step_by(BLOCK) {
             for (q, into) in q.chunks(ROWS * c).zip(into.chunks_mut(ROWS * padded)) {
-                let mut tile: Tile = [[0.0; BLOCK]; ROWS];
+                let mut tile: OutputTile = [[0.0; BLOCK]; ROWS];
                 with!(&self.k, |k| {
-                    let keys = Lines { values: &k[kv * c * padded + first..], stride: padded, count: c };
+                    let keys = WeightLines { values: &k[kv * c * padded + first..], stride: padded, count: c };
                     sums(q, c, 0, keys, &mut tile);
                 });
                 put(&tile, into, padded, first, scale);
@@ -236,13 +236,13 @@ impl PromptCache {
             return into.fill(0.0);
         }
         #[cfg(target_arch = "x86_64")]
-        if let (Values::Bf16(v), true) = (&self.v, self.in_pairs) {
+        if let (CacheValues::Bf16(v), true) = (&self.v, self.in_pairs) {
             let tile_rows = tile_rows(p.len() / padded);
             let (p, even) = (rounded_rows(p, padded, self.len), self.len.next_multiple_of(2));
             for first in (0..c).step_by(BLOCK) {
-                let values = Pairs { values: &v[kv * even * c + 2 * first..], stride: 2 * c, count: even / 2 };
+                let values = PairLines { values: &v[kv * even * c + 2 * first..], stride: 2 * c, count: even / 2 };
                 for (p, into) in p.chunks(tile_rows * even).zip(into.chunks_mut(tile_rows * c)) {
-                    let mut tile: Tile = [[0.0; BLOCK]; ROWS];
+                    let mut tile: OutputTile = [[0.0; BLOCK]; ROWS];
                     sums_of_pairs(p, even, values, &mut tile);
                     put(&tile, into, c, first, 1.0);
                 }
@@ -252,9 +252,9 @@ impl PromptCache {
         let (whole, own) = (c / BLOCK * BLOCK, kv * self.len * c..(kv + 1) * self.len * c);
         for first in (0..whole).step_by(BLOCK) {
             for (p, into) in p.chunks(ROWS * padded).zip(into.chunks_mut(ROWS * c)) {
-                let mut tile: Tile = [[0.0; BLOCK]; ROWS];
+                let mut tile: OutputTile = [[0.0; BLOCK]; ROWS];
                 with!(&self.v, |v| {
-                    let values = Lines { values: &v[own.clone()][first..], stride: c, count: self.len };
+                    let values = WeightLines { values: &v[own.clone()][first..], stride: c, count: self.len };
                     sums(p, padded, 0, values, &mut tile);
                 });
                 put(&tile, into, c, first, 1.0);
@@ -268,7 +268,7 @@ impl PromptCache {
 }
 
 /// Writes each row's sums, times `scale`, from the place `first` of its line on.
-fn put(tile: &Tile, into: &mut [f32], line: usize, first: usize, scale: f32) {
+fn put(tile: &OutputTile, into: &mut [f32], line: usize, first: usize, scale: f32) {
     for (into, sums) in into.chunks_exact_mut(line).zip(tile) {
         into[first..first + BLOCK].iter_mut().zip(sums).for_each(|(x, sum)| *x = sum * scale);
     }
@@ -297,7 +297,7 @@ fn in_blocks(lines: &[f32], line: usize, c: usize) -> Vec<f32> {
 /// Rounds lines of `line` values, an even number, and puts two neighbouring lines together, value by value.
 fn paired(lines: &[f32], line: usize) -> Vec<bf16> {
     let (values, mut all) = (rounded(lines), vec![bf16::ZERO; lines.len()]);
-    all.par_chunks_mut(2 * line).zip(values.par_chunks(2 * line)).with_min_len(LINES_A_TASK).for_each(|(all, lines)| {
+    all.par_chunks_mut(2 * line).zip(values.par_chunks(2 * line)).with_min_len(LINES_PER_TASK).for_each(|(all, lines)| {
         let (first, second) = lines.split_at(line);
         for (pair, (a, b)) in all.as_chunks_mut::<2>().0.iter_mut().zip(first.iter().zip(second)) {
             *pair = [*a, *b];
@@ -320,9 +320,9 @@ fn rounded_rows(rows: &[f32], stride: usize, count: usize) -> Vec<bf16> {
 impl SequenceCache {
     /// Creates an empty cache for this many positions of `width` = `K * C` and products of this precision. Memory for up to
     /// [`MOST_ROOM`] positions is reserved now, the rest as they come.
-    pub fn with_room(positions: usize, width: usize, precision: Precision) -> Self {
+    pub fn with_capacity(positions: usize, width: usize, precision: Precision) -> Self {
         let room = positions.min(MOST_ROOM).next_multiple_of(BLOCK) * width;
-        Self { len: 0, k: Values::with_room(precision, room), v: Values::with_room(precision, room) }
+        Self { len: 0, k: CacheValues::with_capacity(precision, room), v: CacheValues::with_capacity(precision, room) }
     }
 
     /// Appends row `row` of packed `k, v: [N, K * C]`.
@@ -384,10 +384,10 @@ impl SequenceCache {
             let first = into.len();
             into.resize(first + q.len() / c * seen, 0.0);
             for i in 0..seen.div_ceil(BLOCK) {
-                let mut tile: Tile = [[0.0; BLOCK]; ROWS];
+                let mut tile: OutputTile = [[0.0; BLOCK]; ROWS];
                 let block = (i * kv_width + kv * c) * BLOCK;
                 with!(&self.k, |k| {
-                    let keys = Lines { values: &k[block..block + c * BLOCK], stride: BLOCK, count: c };
+                    let keys = WeightLines { values: &k[block..block + c * BLOCK], stride: BLOCK, count: c };
                     sums(q, c, 0, keys, &mut tile);
                 });
                 for (into, sums) in into[first..].chunks_exact_mut(seen).zip(&tile) {
@@ -405,11 +405,11 @@ impl SequenceCache {
         let whole = if heads > 1 && seen > 0 { c / BLOCK * BLOCK } else { 0 };
         for first in (0..whole).step_by(BLOCK) {
             for (p, out) in p.chunks(ROWS * seen).zip(out.chunks_mut(ROWS * c)) {
-                let mut tile: Tile = [[0.0; BLOCK]; ROWS];
+                let mut tile: OutputTile = [[0.0; BLOCK]; ROWS];
                 let rows = out.chunks_exact(c).zip(&mut tile);
                 rows.for_each(|(out, sums)| sums.copy_from_slice(&out[first..first + BLOCK]));
                 with!(&self.v, |v| {
-                    let values = Lines { values: &v[kv * c + first..], stride: kv_width, count: seen };
+                    let values = WeightLines { values: &v[kv * c + first..], stride: kv_width, count: seen };
                     sums(p, seen, 0, values, &mut tile);
                 });
                 put(&tile, out, c, first, 1.0);
@@ -423,7 +423,7 @@ impl SequenceCache {
 
 /// Adds row `i` times `weights[i]`, for all `i`, to `out: [C]`. Rows are `width` wide, and the added values start at `first`.
 #[inline(always)]
-fn add_weighted<T: Value>(out: &mut [f32], weights: &[f32], rows: &[T], width: usize, first: usize) {
+fn add_weighted<T: LineValue>(out: &mut [f32], weights: &[f32], rows: &[T], width: usize, first: usize) {
     const LANES: usize = 32;
     let (whole, rest) = out.as_chunks_mut::<LANES>();
     for (i, out) in whole.iter_mut().enumerate() {

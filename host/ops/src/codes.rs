@@ -10,10 +10,10 @@ use std::mem::MaybeUninit;
 pub(super) const BLOCK: usize = 64;
 
 /// Largest code in 8 bits.
-pub(super) const MOST: f32 = 127.0;
+pub(super) const LARGEST_CODE: f32 = 127.0;
 
 /// The factor by which bitsandbytes multiplies products of codes and scales.
-pub(super) const A_CODE: f32 = 1.0 / 127.0;
+pub(super) const CODE_STEP: f32 = 1.0 / 127.0;
 
 /// The 16 values of NF4, from bitsandbytes.
 pub(super) const NF4: [f32; 16] = [
@@ -37,7 +37,7 @@ pub(super) const NF4: [f32; 16] = [
 
 /// How weights are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Scheme {
+pub enum QuantizationScheme {
     /// In 8 bits.
     Int8,
     /// In 4 bits.
@@ -46,26 +46,26 @@ pub enum Scheme {
 
 /// A quantized weight `[out, in]`.
 #[derive(Clone, Copy, Debug)]
-pub struct Quantized<'a> {
+pub struct QuantizedWeight<'a> {
     /// In 8 bits `[out, in]`, in 4 bits `[out, in / 2]`, as bytes.
     pub codes: &'a Tensor,
     /// f32, one for each output or for each block.
     pub scales: &'a Tensor,
     /// The format of the codes.
-    pub scheme: Scheme,
+    pub scheme: QuantizationScheme,
 }
 
-impl Quantized<'_> {
+impl QuantizedWeight<'_> {
     /// Returns outputs and inputs.
     pub(super) fn dims(&self) -> (usize, usize) {
         let (d_out, bytes) = matrix_dims(self.codes);
-        (d_out, bytes * self.scheme.a_byte())
+        (d_out, bytes * self.scheme.codes_per_byte())
     }
 }
 
-impl Scheme {
+impl QuantizationScheme {
     /// Returns the number of weights in a byte.
-    pub fn a_byte(self) -> usize {
+    pub fn codes_per_byte(self) -> usize {
         match self {
             Self::Int8 => 1,
             Self::Nf4 => 2,
@@ -108,9 +108,9 @@ pub(super) fn largest(values: &[f32]) -> f32 {
 }
 
 pub(super) fn codes_of_8_bits(values: &[f32], scale: f32, codes: &mut [u8]) {
-    let factor = if scale > 0.0 { MOST / scale } else { 0.0 };
+    let factor = if scale > 0.0 { LARGEST_CODE / scale } else { 0.0 };
     super::simd::wide!(for (code, x) in codes.iter_mut().zip(values) {
-        *code = ((x * factor).round_ties_even().clamp(-MOST, MOST) as i32 as i8).cast_unsigned();
+        *code = ((x * factor).round_ties_even().clamp(-LARGEST_CODE, LARGEST_CODE) as i32 as i8).cast_unsigned();
     });
 }
 
@@ -125,7 +125,7 @@ pub(super) fn codes_of_4_bits(values: &[f32], scale: f32, codes: &mut [u8]) {
 
 fn widen_8_bits(codes: &[u8], scale: f32, out: &mut [MaybeUninit<f32>]) {
     super::simd::wide!(for (o, code) in out.iter_mut().zip(codes) {
-        o.write(f32::from(code.cast_signed()) * scale * A_CODE);
+        o.write(f32::from(code.cast_signed()) * scale * CODE_STEP);
     });
 }
 

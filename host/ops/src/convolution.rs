@@ -10,7 +10,7 @@ use super::capability::Capability;
 use super::elementwise::cast;
 use super::forest::Forest;
 use super::simd::wide;
-use super::slices::{ROWS_PER_TASK, Shared, filled, read, tensor, write};
+use super::slices::{ROWS_PER_TASK, SharedPointer, filled, read, tensor, write};
 use super::{Error, Result, matrix_dims};
 use candle_core::{DType, Tensor};
 use rayon::prelude::*;
@@ -30,7 +30,7 @@ pub struct Convolution<'a> {
 
 /// Where the gradients of a convolution's parameters go, if they are trained.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Gradient<'a> {
+pub struct ConvolutionGradient<'a> {
     /// `[D, 1, K]`
     pub weight: Option<&'a Tensor>,
     /// `[D]`
@@ -93,14 +93,20 @@ impl Taps {
     }
 
     /// Returns the gradient of the inputs `us: [N, D]`, given that of all sums, and adds those of the parameters.
-    pub(super) fn backward(&self, us: &[f32], d_sums: &[f32], forest: &Forest, gradient: Gradient<'_>) -> Result<Vec<f32>> {
+    pub(super) fn backward(
+        &self,
+        us: &[f32],
+        d_sums: &[f32],
+        forest: &Forest,
+        gradient: ConvolutionGradient<'_>,
+    ) -> Result<Vec<f32>> {
         let rows = rows(forest, None);
         let mut of_parameters = Vec::new();
         // A task owns some columns of everything. So sums over what continues a prompt need no locks, and always have the same order.
         // SAFETY: the tasks write all columns of all rows, each its own.
         let d_us = unsafe {
             filled(us.len(), |to| {
-                let (to, starts) = (Shared::of(to), (0..self.d).step_by(COLUMNS).collect::<Vec<usize>>());
+                let (to, starts) = (SharedPointer::from_uninit(to), (0..self.d).step_by(COLUMNS).collect::<Vec<usize>>());
                 let columns = |start: usize| start..self.d.min(start + COLUMNS);
                 let task = |start: usize| self.columns_backward(columns(start), (us, d_sums), (forest, &rows), to);
                 starts.into_par_iter().map(task).collect_into_vec(&mut of_parameters);
@@ -131,8 +137,8 @@ impl Taps {
         &self,
         columns: Range<usize>,
         (us, d_sums): (&[f32], &[f32]),
-        (forest, rows): (&Forest, &[Row]),
-        to: Shared,
+        (forest, rows): (&Forest, &[ForestRow]),
+        to: SharedPointer,
     ) -> (Vec<f32>, Vec<f32>) {
         let (d, width) = (self.d, columns.len());
         let own = |place: usize| place * d + columns.start..place * d + columns.end;
@@ -158,16 +164,16 @@ impl Taps {
 
 /// A row of a forest: its place, its segment, and how many tokens of the segment are before it.
 #[derive(Clone, Copy)]
-struct Row {
+struct ForestRow {
     place: usize,
     segment: usize,
     offset: usize,
 }
 
 /// Returns the rows of a forest, or those of some segments in this order.
-fn rows(forest: &Forest, segments: Option<&[usize]>) -> Vec<Row> {
+fn rows(forest: &Forest, segments: Option<&[usize]>) -> Vec<ForestRow> {
     let of_segment = |segment: usize| {
-        forest.segments()[segment].range().enumerate().map(move |(offset, place)| Row { place, segment, offset })
+        forest.segments()[segment].range().enumerate().map(move |(offset, place)| ForestRow { place, segment, offset })
     };
     match segments {
         None => (0..forest.segments().len()).flat_map(of_segment).collect(),
@@ -227,7 +233,7 @@ pub fn backward(
     convolution: Convolution<'_>,
     dy: &Tensor,
     forest: &Forest,
-    gradient: Gradient<'_>,
+    gradient: ConvolutionGradient<'_>,
 ) -> Result<Tensor> {
     let taps = gated(joined, convolution, Some(forest))?;
     let (n, d) = (forest.len(), taps.d);
@@ -267,17 +273,17 @@ pub struct ConvolutionState(Vec<f32>);
 
 impl ConvolutionState {
     /// Returns the state after a text, which is rows `rows` of `joined: [N, 3 D]`.
-    pub fn after(joined: &Tensor, rows: Range<usize>, convolution: Convolution<'_>) -> Result<Self> {
+    pub fn from_text(joined: &Tensor, rows: Range<usize>, convolution: Convolution<'_>) -> Result<Self> {
         let taps = gated(joined, convolution, None)?;
         if rows.end > matrix_dims(joined).0 {
             return Err(Error::shape("convolution", format!("rows {rows:?} of {:?}", joined.shape())));
         }
         let (d, joined) = (taps.d, read(joined)?);
-        Ok(Self::of(&taps, rows, |place, u| input(&joined[place * 3 * d..][..3 * d], d, u)))
+        Ok(Self::from_inputs(&taps, rows, |place, u| input(&joined[place * 3 * d..][..3 * d], d, u)))
     }
 
     /// Returns the state after some rows, whose inputs `input` writes.
-    pub(super) fn of(taps: &Taps, rows: Range<usize>, input: impl Fn(usize, &mut [f32])) -> Self {
+    pub(super) fn from_inputs(taps: &Taps, rows: Range<usize>, input: impl Fn(usize, &mut [f32])) -> Self {
         let past = taps.count() - 1;
         let mut state = vec![0f32; past * taps.d];
         for (u, place) in state.chunks_exact_mut(taps.d).rev().zip(rows.rev().take(past)) {
@@ -404,7 +410,7 @@ mod tests {
             let autograd = (&want * &dy).unwrap().sum_all().unwrap().backward().unwrap();
             let (dw, db) = (random(&[D, 1, k]), random(&[D]));
             let before = [&dw, &db].map(|t| t.copy().unwrap());
-            let gradient = Gradient { weight: Some(&dw), bias: biased.then_some(&db) };
+            let gradient = ConvolutionGradient { weight: Some(&dw), bias: biased.then_some(&db) };
             let d_joined = backward(&joined, convolution, &dy, &forest, gradient).unwrap();
             near(&d_joined, autograd.get(&joined).unwrap());
             let added = |t: &Tensor, before: &Tensor| (t - before).unwrap();
@@ -412,12 +418,13 @@ mod tests {
             if biased {
                 near(&added(&db, &before[1]), autograd.get(&b).unwrap());
             }
-            let none = backward(&joined, convolution, &dy, &forest, Gradient::default()).unwrap();
+            let none = backward(&joined, convolution, &dy, &forest, ConvolutionGradient::default()).unwrap();
             assert_eq!(to_vec(&none).unwrap(), to_vec(&d_joined).unwrap());
             let rounded = joined.to_dtype(DType::BF16).unwrap();
             let wide = rounded.to_dtype(DType::F32).unwrap();
-            let of =
-                |joined: &Tensor| to_vec(&backward(joined, convolution, &dy, &forest, Gradient::default()).unwrap()).unwrap();
+            let of = |joined: &Tensor| {
+                to_vec(&backward(joined, convolution, &dy, &forest, ConvolutionGradient::default()).unwrap()).unwrap()
+            };
             assert_eq!(of(&rounded), of(&wide));
         }
     }
@@ -432,7 +439,7 @@ mod tests {
                 to_vec(&defined(&joined.index_select(&index, 0).unwrap(), &w, Some(&b)).unwrap()).unwrap()
             };
             for prompt in [1, 2, 6] {
-                let state = ConvolutionState::after(&joined, 0..prompt, convolution).unwrap();
+                let state = ConvolutionState::from_text(&joined, 0..prompt, convolution).unwrap();
                 let (mut first, mut second) = (state.clone(), state);
                 // One reads two tokens and then one, the other one at a time.
                 for (new, counts, texts) in
@@ -456,7 +463,7 @@ mod tests {
         let (joined, w) = (random(&[54, 3 * D]), random(&[D, 1, 3]));
         let dy = zeros_like(&joined).unwrap();
         let convolution = Convolution { weight: &w, bias: None };
-        assert!(backward(&joined, convolution, &dy, &forest(), Gradient::default()).is_err());
+        assert!(backward(&joined, convolution, &dy, &forest(), ConvolutionGradient::default()).is_err());
         assert!(forward(&dy.narrow(1, 0, D).unwrap().contiguous().unwrap(), convolution, &forest(), None).is_err());
     }
 }

@@ -1,27 +1,27 @@
 //! The gradient of the gated delta rule (`delta_rule.rs`).
 
-use super::delta_rule::{Chunk, DeltaHeads, EPSILON, Read, kept, product, subtract};
+use super::delta_rule::{DeltaChunk, DeltaHeads, DeltaRuleInputs, EPSILON, decay_factor, product, subtract};
 use super::forest::Forest;
-use super::gemm::Dst;
+use super::gemm::WriteMode;
 use super::math::dot;
 use super::simd::wide;
-use super::slices::Shared;
-use super::view::Mat;
+use super::slices::SharedPointer;
+use super::view::MatrixView;
 use rayon::prelude::*;
 use std::ops::Range;
 
 /// The gradients of what the rule reads, in the same places.
-pub(super) struct Gradients {
+pub(super) struct DeltaRuleGradients {
     pub rows: Vec<f32>,
     pub decays: Vec<f32>,
     pub betas: Vec<f32>,
 }
 
 /// A chunk of a segment, and the state from which it starts.
-struct Started {
+struct SegmentChunk {
     rows: Range<usize>,
     state: Vec<f32>,
-    chunk: Chunk,
+    chunk: DeltaChunk,
 }
 
 /// The gradients of a chunk of one head.
@@ -46,22 +46,22 @@ fn add(to: &mut [f32], from: &[f32]) {
     to.iter_mut().zip(from).for_each(|(to, x)| *to += x);
 }
 
-impl Read<'_> {
+impl DeltaRuleInputs<'_> {
     /// Computes the gradients, given that of all outputs, `[N, value_width]`.
-    pub(super) fn backward(&self, forest: &Forest, d_out: &[f32]) -> Gradients {
+    pub(super) fn backward(&self, forest: &Forest, d_out: &[f32]) -> DeltaRuleGradients {
         let h = self.heads;
-        let mut gradients = Gradients {
+        let mut gradients = DeltaRuleGradients {
             rows: vec![0f32; self.rows.len()],
             decays: vec![0f32; self.decays.len()],
             betas: vec![0f32; self.betas.len()],
         };
-        let to = [&mut gradients.rows, &mut gradients.decays, &mut gradients.betas].map(|all| Shared::new(all));
+        let to = [&mut gradients.rows, &mut gradients.decays, &mut gradients.betas].map(|all| SharedPointer::new(all));
         let trees = forest.trees();
         // One task owns a key head and the value heads that it serves in one tree, so sums need no locks and always have the same order.
         let tasks: Vec<(&[usize], usize)> =
             trees.iter().flat_map(|tree| (0..h.keys).map(move |head| (tree.as_slice(), head))).collect();
         tasks.into_par_iter().for_each(|(tree, key_head)| {
-            for head in h.served(key_head) {
+            for head in h.value_heads(key_head) {
                 self.tree_backward(forest, tree, (key_head, head), d_out, to);
             }
             for row in tree.iter().flat_map(|index| forest.segments()[*index].range()) {
@@ -85,11 +85,11 @@ impl Read<'_> {
         tree: &[usize],
         (key_head, head): (usize, usize),
         d_out: &[f32],
-        [to_rows, to_decays, to_betas]: [Shared; 3],
+        [to_rows, to_decays, to_betas]: [SharedPointer; 3],
     ) {
         let h = self.heads;
         let mut ends: Vec<Vec<f32>> = vec![Vec::new(); forest.segments().len()];
-        let mut started: Vec<Vec<Started>> = Vec::with_capacity(tree.len());
+        let mut started: Vec<Vec<SegmentChunk>> = Vec::with_capacity(tree.len());
         for &index in tree {
             let segment = forest.segments()[index];
             let mut state = segment.prefix.map_or_else(|| vec![0f32; h.state()], |prefix| ends[prefix].clone());
@@ -98,7 +98,7 @@ impl Read<'_> {
                 let chunk = self.chunk(rows.clone(), head, &state);
                 let before = state.clone();
                 chunk.advance(&mut state, h.value_dim);
-                chunks.push(Started { rows, state: before, chunk });
+                chunks.push(SegmentChunk { rows, state: before, chunk });
             }
             ends[index] = state;
             started.push(chunks);
@@ -106,7 +106,7 @@ impl Read<'_> {
         let mut d_ends: Vec<Option<Vec<f32>>> = vec![None; forest.segments().len()];
         for (&index, chunks) in tree.iter().zip(started).rev() {
             let mut d_state = d_ends[index].take().unwrap_or_else(|| vec![0f32; h.state()]);
-            for Started { rows, state, chunk } in chunks.into_iter().rev() {
+            for SegmentChunk { rows, state, chunk } in chunks.into_iter().rev() {
                 let gradients = self.chunk_backward(&chunk, rows.clone(), head, (&state, &mut d_state), d_out);
                 for (i, row) in rows.enumerate() {
                     let at = row * h.row_width() + key_head * h.key_dim;
@@ -134,7 +134,7 @@ impl Read<'_> {
     /// Returns the gradients of a chunk and replaces that of the state after it by that of the state before it.
     fn chunk_backward(
         &self,
-        chunk: &Chunk,
+        chunk: &DeltaChunk,
         rows: Range<usize>,
         head: usize,
         (state, d_state): (&[f32], &mut Vec<f32>),
@@ -142,7 +142,7 @@ impl Read<'_> {
     ) -> ChunkGradients {
         let DeltaHeads { key_dim, value_dim, .. } = self.heads;
         let (len, width) = (chunk.len, self.heads.value_width());
-        let left: Vec<f32> = chunk.sums.iter().map(|sum| kept(*sum)).collect();
+        let left: Vec<f32> = chunk.sums.iter().map(|sum| decay_factor(*sum)).collect();
         let of_row = |row: usize| &d_out[row * width + head * value_dim..][..value_dim];
         let d_out: Vec<f32> = rows.clone().flat_map(|row| of_row(row).iter().copied()).collect();
         // Their parts cancel nearly.
@@ -150,7 +150,7 @@ impl Read<'_> {
         let read = state.iter().zip(&*d_state).map(|(x, d)| f64::from(*x) * f64::from(*d)).sum::<f64>();
         d_sums[len - 1] = f64::from(left[len - 1]) * read;
         let d_right = chunk.written_backward(&d_out, d_state, &mut d_sums);
-        let Pairs { scores, system, mut betas } = chunk.pairs_backward(&d_out, &d_right, &mut d_sums);
+        let PairGradients { scores, system, mut betas } = chunk.pairs_backward(&d_out, &d_right, &mut d_sums);
 
         // Readings of the state before the chunk: by queries, and by keys of what they correct.
         let (mut d_of_q, mut d_of_k, mut d_v) = (d_out.clone(), d_right.clone(), d_right.clone());
@@ -166,19 +166,24 @@ impl Read<'_> {
             d_v[own].iter_mut().for_each(|x| *x *= beta);
         }
         let (mut d_q, mut d_k) = (vec![0f32; len * key_dim], vec![0f32; len * key_dim]);
-        let (keys, queries, state) = (chunk.matrix(&chunk.k), chunk.matrix(&chunk.q), Mat::new(state, key_dim, value_dim));
+        let (keys, queries, state) = (chunk.matrix(&chunk.k), chunk.matrix(&chunk.q), MatrixView::new(state, key_dim, value_dim));
         let (scores, system) = (chunk.matrix(&scores), chunk.matrix(&system));
         let (d_of_q, d_of_k) = (chunk.matrix(&d_of_q), chunk.matrix(&d_of_k));
-        product(&mut d_q, Dst::Replace, d_of_q, state.t());
-        product(&mut d_q, Dst::Add, scores, keys);
-        product(&mut d_k, Dst::Replace, d_of_k, state.t());
-        product(&mut d_k, Dst::Add, scores.t(), queries);
-        product(&mut d_k, Dst::Add, system, keys);
-        product(&mut d_k, Dst::Add, system.t(), keys);
-        product(&mut d_k, Dst::Add, chunk.matrix(&chunk.left(&chunk.written)), Mat::new(d_state, key_dim, value_dim).t());
+        product(&mut d_q, WriteMode::Replace, d_of_q, state.t());
+        product(&mut d_q, WriteMode::Add, scores, keys);
+        product(&mut d_k, WriteMode::Replace, d_of_k, state.t());
+        product(&mut d_k, WriteMode::Add, scores.t(), queries);
+        product(&mut d_k, WriteMode::Add, system, keys);
+        product(&mut d_k, WriteMode::Add, system.t(), keys);
+        product(
+            &mut d_k,
+            WriteMode::Add,
+            chunk.matrix(&chunk.decayed_to_end(&chunk.written)),
+            MatrixView::new(d_state, key_dim, value_dim).t(),
+        );
         d_state.iter_mut().for_each(|x| *x *= left[len - 1]);
-        product(d_state, Dst::Add, queries.t(), d_of_q);
-        product(d_state, Dst::Add, keys.t(), d_of_k);
+        product(d_state, WriteMode::Add, queries.t(), d_of_q);
+        product(d_state, WriteMode::Add, keys.t(), d_of_k);
         // A sum holds the decays of all tokens up to its own.
         for i in (1..len).rev() {
             d_sums[i - 1] += d_sums[i];
@@ -188,7 +193,7 @@ impl Read<'_> {
 }
 
 /// Gradients of the products of pairs of tokens, `[L, L]`, and of the corrections through them.
-struct Pairs {
+struct PairGradients {
     /// Of queries and keys.
     scores: Vec<f32>,
     /// Of keys and keys.
@@ -196,21 +201,26 @@ struct Pairs {
     betas: Vec<f32>,
 }
 
-impl Chunk {
+impl DeltaChunk {
     /// Returns the gradient of the right side of the triangular system, which what tokens write solves, and adds those of the sums of
     /// decays. It is read by later tokens of the chunk, and by the state after it.
     fn written_backward(&self, d_out: &[f32], d_state: &[f32], d_sums: &mut [f64]) -> Vec<f32> {
         let (len, value_dim) = (self.len, self.written.len() / self.len);
         let mut d_written = vec![0f32; self.written.len()];
-        product(&mut d_written, Dst::Replace, self.matrix(&self.k), Mat::new(d_state, d_state.len() / value_dim, value_dim));
+        product(
+            &mut d_written,
+            WriteMode::Replace,
+            self.matrix(&self.k),
+            MatrixView::new(d_state, d_state.len() / value_dim, value_dim),
+        );
         for (i, d_written) in d_written.chunks_exact_mut(value_dim).enumerate() {
-            let left = kept(self.last() - self.sums[i]);
+            let left = decay_factor(self.last() - self.sums[i]);
             d_written.iter_mut().for_each(|x| *x *= left);
             let along = f64::from(dot(d_written, &self.written[i * value_dim..][..value_dim]));
             d_sums[i] -= along;
             d_sums[len - 1] += along;
         }
-        product(&mut d_written, Dst::Add, self.matrix(&self.scores).t(), self.matrix(d_out));
+        product(&mut d_written, WriteMode::Add, self.matrix(&self.scores).t(), self.matrix(d_out));
         // The system, transposed.
         for i in (1..len).rev() {
             let (before, own) = d_written.split_at_mut(i * value_dim);
@@ -224,11 +234,11 @@ impl Chunk {
 
     /// Returns the gradients of products of pairs, given those of the outputs and of the right side, and adds those of the sums of
     /// decays.
-    fn pairs_backward(&self, d_out: &[f32], d_right: &[f32], d_sums: &mut [f64]) -> Pairs {
+    fn pairs_backward(&self, d_out: &[f32], d_right: &[f32], d_sums: &mut [f64]) -> PairGradients {
         let len = self.len;
         let (mut scores, mut system, mut betas) = (vec![0f32; len * len], vec![0f32; len * len], vec![0f32; len]);
-        product(&mut scores, Dst::Replace, self.matrix(d_out), self.matrix(&self.written).t());
-        product(&mut system, Dst::Replace, self.matrix(d_right), self.matrix(&self.written).t());
+        product(&mut scores, WriteMode::Replace, self.matrix(d_out), self.matrix(&self.written).t());
+        product(&mut system, WriteMode::Replace, self.matrix(d_right), self.matrix(&self.written).t());
         for i in 0..len {
             for j in 0..len {
                 let at = i * len + j;
@@ -236,7 +246,7 @@ impl Chunk {
                     (scores[at], system[at]) = (0.0, 0.0);
                     continue;
                 }
-                let decay = kept(self.sums[i] - self.sums[j]);
+                let decay = decay_factor(self.sums[i] - self.sums[j]);
                 let mut along = f64::from(scores[at] * self.scores[at]);
                 scores[at] *= decay;
                 if j < i {
@@ -251,6 +261,6 @@ impl Chunk {
                 d_sums[j] -= along;
             }
         }
-        Pairs { scores, system, betas }
+        PairGradients { scores, system, betas }
     }
 }

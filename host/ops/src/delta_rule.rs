@@ -12,11 +12,11 @@
 //! computes again, and nothing else. Sums are f32.
 
 use super::forest::Forest;
-use super::gemm::{Dst, matmul};
+use super::gemm::{WriteMode, matmul};
 use super::math::{dot, exp};
 use super::simd::wide;
-use super::slices::Shared;
-use super::view::{Mat, Precision};
+use super::slices::SharedPointer;
+use super::view::{MatrixView, Precision};
 use rayon::prelude::*;
 use std::ops::Range;
 
@@ -61,7 +61,7 @@ impl DeltaHeads {
     }
 
     /// Returns the value heads of a key head.
-    pub(super) fn served(self, key_head: usize) -> Range<usize> {
+    pub(super) fn value_heads(self, key_head: usize) -> Range<usize> {
         let each = self.values / self.keys;
         key_head * each..(key_head + 1) * each
     }
@@ -69,7 +69,7 @@ impl DeltaHeads {
 
 /// What the rule reads of each token.
 #[derive(Clone, Copy)]
-pub(super) struct Read<'a> {
+pub(super) struct DeltaRuleInputs<'a> {
     pub heads: DeltaHeads,
     /// Queries, keys and values, `[N, row_width]`, before queries and keys are normalised.
     pub rows: &'a [f32],
@@ -80,7 +80,7 @@ pub(super) struct Read<'a> {
 }
 
 /// A chunk of one head, with what its state reads. Rows are tokens.
-pub(super) struct Chunk {
+pub(super) struct DeltaChunk {
     pub len: usize,
     /// Normalised queries, times the scale, and keys: `[L, K]`.
     pub q: Vec<f32>,
@@ -101,7 +101,7 @@ pub(super) struct Chunk {
 /// Returns what is left after decays with this sum of logarithms. Sums have more digits: those of a chunk are many times what is left of
 /// a difference.
 #[inline(always)]
-pub(super) fn kept(sum: f64) -> f32 {
+pub(super) fn decay_factor(sum: f64) -> f32 {
     exp(sum as f32)
 }
 
@@ -118,12 +118,12 @@ pub(super) fn subtract(from: &mut [f32], factor: f32, other: &[f32]) {
     from.iter_mut().zip(other).for_each(|(x, y)| *x = (-factor).mul_add(*y, *x));
 }
 
-pub(super) fn product(out: &mut [f32], dst: Dst, a: Mat<'_>, b: Mat<'_>) {
+pub(super) fn product(out: &mut [f32], dst: WriteMode, a: MatrixView<'_>, b: MatrixView<'_>) {
     let columns = b.cols;
-    matmul(out, columns, dst, a, b, 1.0, Precision::F32.alone());
+    matmul(out, columns, dst, a, b, 1.0, Precision::F32.on_one_thread());
 }
 
-impl Read<'_> {
+impl DeltaRuleInputs<'_> {
     pub(super) fn query_scale(&self) -> f32 {
         (self.heads.key_dim as f32).sqrt().recip()
     }
@@ -143,7 +143,7 @@ impl Read<'_> {
     }
 
     /// Computes a chunk of a head that starts from `state`.
-    pub(super) fn chunk(&self, rows: Range<usize>, head: usize, state: &[f32]) -> Chunk {
+    pub(super) fn chunk(&self, rows: Range<usize>, head: usize, state: &[f32]) -> DeltaChunk {
         let DeltaHeads { values, key_dim, value_dim, .. } = self.heads;
         let (len, key_head) = (rows.len(), head / (values / self.heads.keys));
         let (mut q, mut k) = (vec![0f32; len * key_dim], vec![0f32; len * key_dim]);
@@ -160,21 +160,21 @@ impl Read<'_> {
         }
         let (mut system, mut scores) = (vec![0f32; len * len], vec![0f32; len * len]);
         let (mut of_q, mut of_k) = (vec![0f32; len * value_dim], vec![0f32; len * value_dim]);
-        let (queries, keys) = (Mat::new(&q, len, key_dim), Mat::new(&k, len, key_dim));
-        product(&mut system, Dst::Replace, keys, keys.t());
-        product(&mut scores, Dst::Replace, queries, keys.t());
-        let state = Mat::new(state, key_dim, value_dim);
-        product(&mut of_q, Dst::Replace, queries, state);
-        product(&mut of_k, Dst::Replace, keys, state);
+        let (queries, keys) = (MatrixView::new(&q, len, key_dim), MatrixView::new(&k, len, key_dim));
+        product(&mut system, WriteMode::Replace, keys, keys.t());
+        product(&mut scores, WriteMode::Replace, queries, keys.t());
+        let state = MatrixView::new(state, key_dim, value_dim);
+        product(&mut of_q, WriteMode::Replace, queries, state);
+        product(&mut of_k, WriteMode::Replace, keys, state);
         let mut written = vec![0f32; len * value_dim];
         for i in 0..len {
             for j in 0..len {
-                let decay = if j <= i { kept(sums[i] - sums[j]) } else { 0.0 };
+                let decay = if j <= i { decay_factor(sums[i] - sums[j]) } else { 0.0 };
                 scores[i * len + j] *= decay;
                 system[i * len + j] *= if j < i { decay } else { 0.0 };
             }
             let (before, own) = written.split_at_mut(i * value_dim);
-            let (own, value, left) = (&mut own[..value_dim], self.value(rows.start + i, head), kept(sums[i]));
+            let (own, value, left) = (&mut own[..value_dim], self.value(rows.start + i, head), decay_factor(sums[i]));
             wide!({
                 for ((own, v), read) in own.iter_mut().zip(value).zip(&of_k[i * value_dim..]) {
                     *own = betas[i] * (v - left * read);
@@ -184,7 +184,7 @@ impl Read<'_> {
                 }
             });
         }
-        Chunk { len, q, k, betas, sums, system, scores, of_q, of_k, written }
+        DeltaChunk { len, q, k, betas, sums, system, scores, of_q, of_k, written }
     }
 
     /// Computes the output `[V]` of a head for one token, and advances its state.
@@ -220,11 +220,11 @@ impl Read<'_> {
     }
 
     /// Computes the outputs `[N, value_width]` of the segments that `wanted` has, and the states `[values, K, V]` at the end of all.
-    pub(super) fn forward(&self, forest: &Forest, wanted: &[bool], out: Shared) -> Vec<Vec<f32>> {
+    pub(super) fn forward(&self, forest: &Forest, wanted: &[bool], out: SharedPointer) -> Vec<Vec<f32>> {
         let DeltaHeads { values, value_dim, .. } = self.heads;
         let (size, width) = (self.heads.state(), self.heads.value_width());
         let mut ends: Vec<Vec<f32>> = forest.segments().iter().map(|_| vec![0f32; values * size]).collect();
-        let places: Vec<Shared> = ends.iter_mut().map(|end| Shared::new(end)).collect();
+        let places: Vec<SharedPointer> = ends.iter_mut().map(|end| SharedPointer::new(end)).collect();
         let trees = forest.trees();
         let tasks: Vec<(&[usize], usize)> =
             trees.iter().flat_map(|tree| (0..values).map(move |head| (tree.as_slice(), head))).collect();
@@ -259,19 +259,19 @@ impl Read<'_> {
     }
 }
 
-impl Chunk {
-    pub(super) fn matrix<'a>(&self, rows: &'a [f32]) -> Mat<'a> {
-        Mat::new(rows, self.len, rows.len() / self.len)
+impl DeltaChunk {
+    pub(super) fn matrix<'a>(&self, rows: &'a [f32]) -> MatrixView<'a> {
+        MatrixView::new(rows, self.len, rows.len() / self.len)
     }
 
     /// Returns the outputs, `[L, V]`.
     fn outputs(&self, value_dim: usize) -> Vec<f32> {
         let mut out = self.of_q.clone();
         for (out, sum) in out.chunks_exact_mut(value_dim).zip(&self.sums) {
-            let left = kept(*sum);
+            let left = decay_factor(*sum);
             out.iter_mut().for_each(|x| *x *= left);
         }
-        product(&mut out, Dst::Add, self.matrix(&self.scores), self.matrix(&self.written));
+        product(&mut out, WriteMode::Add, self.matrix(&self.scores), self.matrix(&self.written));
         out
     }
 
@@ -281,10 +281,10 @@ impl Chunk {
     }
 
     /// Returns rows, each times what is left of it at the end of the chunk.
-    pub(super) fn left(&self, rows: &[f32]) -> Vec<f32> {
+    pub(super) fn decayed_to_end(&self, rows: &[f32]) -> Vec<f32> {
         let mut left = rows.to_vec();
         for (row, sum) in left.chunks_exact_mut(rows.len() / self.len).zip(&self.sums) {
-            let factor = kept(self.last() - sum);
+            let factor = decay_factor(self.last() - sum);
             row.iter_mut().for_each(|x| *x *= factor);
         }
         left
@@ -292,10 +292,10 @@ impl Chunk {
 
     /// Replaces the state before the chunk by that after it.
     pub(super) fn advance(&self, state: &mut [f32], value_dim: usize) {
-        let left = kept(self.last());
+        let left = decay_factor(self.last());
         state.iter_mut().for_each(|x| *x *= left);
-        let left = self.left(&self.written);
-        product(state, Dst::Add, self.matrix(&self.k).t(), Mat::new(&left, self.len, value_dim));
+        let left = self.decayed_to_end(&self.written);
+        product(state, WriteMode::Add, self.matrix(&self.k).t(), MatrixView::new(&left, self.len, value_dim));
     }
 }
 
@@ -383,12 +383,12 @@ pub(super) mod tests {
         let autograd = (&want * d_out.to_dtype(DType::F64).unwrap()).unwrap().sum_all().unwrap().backward().unwrap();
 
         let given = [&rows, &decays, &betas].map(|t| values(t));
-        let read = Read { heads: h, rows: &given[0], decays: &given[1], betas: &given[2] };
+        let read = DeltaRuleInputs { heads: h, rows: &given[0], decays: &given[1], betas: &given[2] };
         let mut out = vec![f32::NAN; n * h.value_width()];
-        let ends = read.forward(&forest, &[true; 5], Shared::new(&mut out));
+        let ends = read.forward(&forest, &[true; 5], SharedPointer::new(&mut out));
         near("outputs", &out, &values(&want));
         let mut some = vec![f32::NAN; n * h.value_width()];
-        let again = read.forward(&forest, &[false, true, false, false, true], Shared::new(&mut some));
+        let again = read.forward(&forest, &[false, true, false, false, true], SharedPointer::new(&mut some));
         assert_eq!(again, ends);
         let own = |all: &[f32]| all[150 * h.value_width()..220 * h.value_width()].to_vec();
         assert_eq!(own(&some), own(&out));

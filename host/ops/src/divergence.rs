@@ -11,8 +11,8 @@
 use super::math::{exp, ln_1p};
 use super::simd::wide;
 use super::slices::{read, tensor, write};
-use super::tiles::{LANES, LogitGradients, Logits, Scale, TOKENS_PER_TASK, Tile};
-use super::view::Mat;
+use super::tiles::{LANES, LogitGradients, LogitScale, LogitTile, LogitTiles, TOKENS_PER_TASK};
+use super::view::MatrixView;
 use super::{Capability, Error, Result, logprob, matrix_dims};
 use candle_core::Tensor;
 use rayon::prelude::*;
@@ -25,19 +25,19 @@ pub struct Predictions<'a> {
     /// Output matrix, `[V, D]`.
     pub output: &'a Tensor,
     /// How products of both become logits.
-    pub scale: Scale,
+    pub scale: LogitScale,
 }
 
 impl<'a> Predictions<'a> {
-    fn logits(&self) -> Result<Logits<'a>> {
-        Logits::new(self.hidden, self.output, self.scale)
+    fn logits(&self) -> Result<LogitTiles<'a>> {
+        LogitTiles::new(self.hidden, self.output, self.scale)
     }
 }
 
 /// The divergence of two models' distributions at each of `M` rows, with what its backward pass needs.
 #[derive(Clone, Debug)]
 pub struct Divergence {
-    kind: Kind,
+    kind: DivergenceKind,
     /// Divergences in nats, `[M]`.
     values: Vec<f32>,
     /// Logarithms of the student's and the teacher's normalisers, `[M]` each.
@@ -49,7 +49,7 @@ pub struct Divergence {
 
 /// A divergence by its `beta`.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Kind {
+enum DivergenceKind {
     Forward,
     Reverse,
     /// With `beta`, and the logarithms of `1 - beta` and of `beta`.
@@ -60,7 +60,7 @@ enum Kind {
     },
 }
 
-impl Kind {
+impl DivergenceKind {
     fn new(beta: f64) -> Self {
         match beta {
             0.0 => Self::Forward,
@@ -113,7 +113,7 @@ pub fn forward(student: Predictions<'_>, stats: &logprob::TokenStats, teacher: P
     }
     // The normaliser is the same whatever the target.
     let teacher_log_sums = logprob::forward(teacher.hidden, teacher.output, &vec![0; m], teacher.scale, None)?.log_sum;
-    let kind = Kind::new(beta);
+    let kind = DivergenceKind::new(beta);
     let mut divergence = Divergence {
         kind,
         values: vec![0.0; m],
@@ -123,9 +123,9 @@ pub fn forward(student: Predictions<'_>, stats: &logprob::TokenStats, teacher: P
     };
     let (mut values, mut of_student) = (vec![0f64; m], vec![0f64; m]);
     let (mut of_s, mut of_t) = (student.logits()?, teacher.logits()?);
-    for tile in Tile::all(m, vocab) {
-        let rows = Rows::new(&tile, &divergence, None);
-        let ((s, _), (t, _)) = (of_s.of(&tile), of_t.of(&tile));
+    for tile in LogitTile::all(m, vocab) {
+        let rows = DivergenceRows::new(&tile, &divergence, None);
+        let ((s, _), (t, _)) = (of_s.tile_logits(&tile), of_t.tile_logits(&tile));
         let size = TOKENS_PER_TASK * tile.line();
         let parts = s.par_chunks(size).zip(t.par_chunks(size)).map(|(s, t)| rows.sums(s, t));
         for (value, own) in parts.collect::<Vec<_>>() {
@@ -168,11 +168,11 @@ impl Divergence {
         let mut d_hidden = vec![0f32; m * d];
         let (mut of_s, mut of_t) = (student.logits()?, teacher.logits()?);
         let mut tiles_backward = |d_output: Option<&mut [f32]>| {
-            let hidden = Mat::new(&hidden, m, d);
+            let hidden = MatrixView::new(&hidden, m, d);
             let mut gradients = LogitGradients { hidden, d_hidden: &mut d_hidden, d_output, scale: student.scale };
-            for tile in Tile::all(m, vocab) {
-                let rows = Rows::new(&tile, self, Some(d_values));
-                let ((s, output), (t, _)) = (of_s.of(&tile), of_t.of(&tile));
+            for tile in LogitTile::all(m, vocab) {
+                let rows = DivergenceRows::new(&tile, self, Some(d_values));
+                let ((s, output), (t, _)) = (of_s.tile_logits(&tile), of_t.tile_logits(&tile));
                 let slopes = student.scale.slopes(s);
                 let size = TOKENS_PER_TASK * tile.line();
                 s.par_chunks_mut(size).zip(t.par_chunks(size)).for_each(|(s, t)| rows.gradients(s, t));
@@ -188,16 +188,16 @@ impl Divergence {
 }
 
 /// What is known of a tile's rows, padded like its lines.
-struct Rows {
-    kind: Kind,
+struct DivergenceRows {
+    kind: DivergenceKind,
     student_log_sums: Vec<f32>,
     teacher_log_sums: Vec<f32>,
     of_student: Vec<f32>,
     d_values: Vec<f32>,
 }
 
-impl Rows {
-    fn new(tile: &Tile, divergence: &Divergence, d_values: Option<&[f32]>) -> Self {
+impl DivergenceRows {
+    fn new(tile: &LogitTile, divergence: &Divergence, d_values: Option<&[f32]>) -> Self {
         let padded = |values: &[f32]| {
             let mut values = values[tile.rows.clone()].to_vec();
             values.resize(tile.line(), 0.0);
@@ -218,12 +218,12 @@ impl Rows {
         let (mut values, mut own) = (vec![0f32; line], vec![0f32; line]);
         let sums = (values.as_chunks_mut::<LANES>().0, own.as_chunks_mut::<LANES>().0);
         match self.kind {
-            Kind::Forward => self.each(student, teacher, sums, |ln_p, ln_q| (weighted(exp(ln_q), ln_q - ln_p), 0.0)),
-            Kind::Reverse => self.each(student, teacher, sums, |ln_p, ln_q| {
+            DivergenceKind::Forward => self.each(student, teacher, sums, |ln_p, ln_q| (weighted(exp(ln_q), ln_q - ln_p), 0.0)),
+            DivergenceKind::Reverse => self.each(student, teacher, sums, |ln_p, ln_q| {
                 let term = weighted(exp(ln_p), ln_p - ln_q);
                 (term, term)
             }),
-            Kind::Mixed { beta, ln_student, ln_teacher } => self.each(student, teacher, sums, |ln_p, ln_q| {
+            DivergenceKind::Mixed { beta, ln_student, ln_teacher } => self.each(student, teacher, sums, |ln_p, ln_q| {
                 let ln_m = ln_mixture(ln_p + ln_student, ln_q + ln_teacher);
                 let own = weighted(exp(ln_p), ln_p - ln_m);
                 (beta * weighted(exp(ln_q), ln_q - ln_m) + (1.0 - beta) * own, own)
@@ -259,9 +259,9 @@ impl Rows {
     /// Replaces some lines of the student's logits by the loss's derivatives with respect to them.
     fn gradients(&self, student: &mut [f32], teacher: &[f32]) {
         match self.kind {
-            Kind::Forward => self.replace(student, teacher, |ln_p, ln_q, _| exp(ln_p) - exp(ln_q)),
-            Kind::Reverse => self.replace(student, teacher, |ln_p, ln_q, own| weighted(exp(ln_p), ln_p - ln_q - own)),
-            Kind::Mixed { beta, ln_student, ln_teacher } => self.replace(student, teacher, |ln_p, ln_q, own| {
+            DivergenceKind::Forward => self.replace(student, teacher, |ln_p, ln_q, _| exp(ln_p) - exp(ln_q)),
+            DivergenceKind::Reverse => self.replace(student, teacher, |ln_p, ln_q, own| weighted(exp(ln_p), ln_p - ln_q - own)),
+            DivergenceKind::Mixed { beta, ln_student, ln_teacher } => self.replace(student, teacher, |ln_p, ln_q, own| {
                 let ln_m = ln_mixture(ln_p + ln_student, ln_q + ln_teacher);
                 (1.0 - beta) * weighted(exp(ln_p), ln_p - ln_m - own)
             }),
@@ -294,9 +294,9 @@ mod tests {
     use candle_core::{DType, Device};
 
     const BETAS: [f64; 4] = [0.0, 0.3, 0.5, 1.0];
-    const SCALES: [Scale; 2] = [
-        Scale { temperature: 0.7, divisor: 1.0, cap: None, precision: Precision::F32 },
-        Scale { temperature: 1.3, divisor: 1.5, cap: Some(2.5), precision: Precision::F32 },
+    const SCALES: [LogitScale; 2] = [
+        LogitScale { temperature: 0.7, divisor: 1.0, cap: None, precision: Precision::F32 },
+        LogitScale { temperature: 1.3, divisor: 1.5, cap: Some(2.5), precision: Precision::F32 },
     ];
 
     fn values(n: usize, seed: u32, scale: f32) -> Vec<f32> {
@@ -321,7 +321,7 @@ mod tests {
     }
 
     /// Logits of a row in double precision.
-    fn logits(h: &[f32], w: &[f32], scale: Scale) -> Vec<f64> {
+    fn logits(h: &[f32], w: &[f32], scale: LogitScale) -> Vec<f64> {
         let bound = |z: f64| scale.cap.map_or(z, |cap| f64::from(cap) * (z / f64::from(cap)).tanh());
         let product = |w: &[f32]| h.iter().zip(w).map(|(x, y)| f64::from(*x) * f64::from(*y)).sum::<f64>();
         w.chunks(h.len()).map(|w| bound(product(w) / f64::from(scale.divisor)) / f64::from(scale.temperature)).collect()
@@ -346,15 +346,15 @@ mod tests {
         beta * kl(q, &m) + (1.0 - beta) * kl(p, &m)
     }
 
-    struct Case {
+    struct DivergenceCase {
         h: [Vec<f32>; 2],
         w: [Vec<f32>; 2],
         d: [usize; 2],
-        scales: [Scale; 2],
+        scales: [LogitScale; 2],
     }
 
-    impl Case {
-        fn new(m: usize, vocab: usize, scales: [Scale; 2]) -> Self {
+    impl DivergenceCase {
+        fn new(m: usize, vocab: usize, scales: [LogitScale; 2]) -> Self {
             let d = [5, 8];
             let of = |which: usize, rows: usize, seed: u32| values(rows * d[which], seed, 1.5);
             Self { h: [of(0, m, 1), of(1, m, 2)], w: [of(0, vocab, 3), of(1, vocab, 4)], d, scales }
@@ -372,7 +372,7 @@ mod tests {
         }
     }
 
-    fn run(case: &Case, beta: f64, d_values: &[f32], dtype: DType) -> (Vec<f32>, Vec<f32>, Vec<f32>) {
+    fn run(case: &DivergenceCase, beta: f64, d_values: &[f32], dtype: DType) -> (Vec<f32>, Vec<f32>, Vec<f32>) {
         let tensors: Vec<(Tensor, Tensor)> =
             (0..2).map(|i| (matrix(&case.h[i], case.d[i]), matrix(&case.w[i], case.d[i]).to_dtype(dtype).unwrap())).collect();
         let of = |i: usize| Predictions { hidden: &tensors[i].0, output: &tensors[i].1, scale: case.scales[i] };
@@ -391,7 +391,7 @@ mod tests {
     fn divergences_are_those_of_whole_rows_in_double_precision() {
         for (m, vocab) in [(1, 3), (7, 300), (3, TOKENS + 9), (ROWS + 3, 40)] {
             for (beta, scales) in BETAS.into_iter().flat_map(|b| [(b, SCALES), (b, [SCALES[1], SCALES[0]])]) {
-                let case = Case::new(m, vocab, scales);
+                let case = DivergenceCase::new(m, vocab, scales);
                 let (got, ..) = run(&case, beta, &vec![0.0; m], DType::F32);
                 close(&format!("{m} rows, {vocab} tokens, beta {beta}"), &got, &case.wanted(&case.h[0], &case.w[0], beta));
             }
@@ -402,7 +402,7 @@ mod tests {
     fn gradients_are_the_slopes_of_the_definition() {
         let (m, vocab, step) = (3, 11, 1e-3f32);
         for (beta, scales) in BETAS.into_iter().flat_map(|b| [(b, SCALES), (b, [SCALES[1], SCALES[0]])]) {
-            let case = Case::new(m, vocab, scales);
+            let case = DivergenceCase::new(m, vocab, scales);
             let d_values = values(m, 9, 1.0);
             let loss = |h: &[f32], w: &[f32]| -> f64 {
                 case.wanted(h, w, beta).iter().zip(&d_values).map(|(value, d)| value * f64::from(*d)).sum()
@@ -435,7 +435,7 @@ mod tests {
 
     #[test]
     fn weights_in_bf16_give_the_bits_of_their_values_in_f32() {
-        let mut case = Case::new(5, TOKENS + 3, SCALES);
+        let mut case = DivergenceCase::new(5, TOKENS + 3, SCALES);
         for w in &mut case.w {
             w.iter_mut().for_each(|x| *x = half::bf16::from_f32(*x).to_f32());
         }
@@ -447,7 +447,7 @@ mod tests {
 
     #[test]
     fn equal_models_have_no_divergence_and_no_gradient() {
-        let mut case = Case::new(4, 500, [SCALES[0], SCALES[0]]);
+        let mut case = DivergenceCase::new(4, 500, [SCALES[0], SCALES[0]]);
         case.d = [5, 5];
         (case.h[1], case.w[1]) = (case.h[0].clone(), case.w[0].clone());
         for beta in BETAS {
@@ -458,7 +458,7 @@ mod tests {
 
     #[test]
     fn impossible_tokens_have_no_weight_and_what_does_not_fit_is_refused() {
-        let (scale, ones) = (Scale::from(1.0), matrix(&[1.0], 1));
+        let (scale, ones) = (LogitScale::from(1.0), matrix(&[1.0], 1));
         let student = matrix(&[0.0, 0.0, -1e30], 1);
         let teacher = matrix(&[1.0, 0.0, -1e30], 1);
         let of = |output| Predictions { hidden: &ones, output, scale };

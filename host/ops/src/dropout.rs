@@ -9,7 +9,7 @@ use rayon::prelude::*;
 
 /// Which values of a packed input are dropped.
 #[derive(Clone, Copy, Debug)]
-pub struct Mask<'a> {
+pub struct DropoutMask<'a> {
     /// A number for each row, from [`Forest::texts`].
     pub rows: &'a [u64],
     /// Distinguishes masks of the same rows.
@@ -45,7 +45,7 @@ impl Forest {
     }
 }
 
-impl Mask<'_> {
+impl DropoutMask<'_> {
     /// Combines each value of a row with its counterpart: `keep` if that is kept, otherwise `drop`.
     fn combine(&self, row: usize, from: &[f32], into: &mut [f32], keep: impl Fn(f32, f32) -> f32, drop: impl Fn(f32) -> f32) {
         let begin = mixed_bits(self.rows[row] ^ self.key);
@@ -78,10 +78,10 @@ impl Mask<'_> {
         tensor(out, x.shape())
     }
 
-    /// Adds what [`Mask::apply`] returns for `d` to `dx`.
+    /// Adds what [`DropoutMask::apply`] returns for `d` to `dx`.
     ///
     /// # Errors
-    /// As [`Mask::apply`].
+    /// As [`DropoutMask::apply`].
     pub fn add_applied(&self, d: &Tensor, dx: &Tensor) -> Result<()> {
         let (_, width) = self.sizes(d)?;
         if dx.elem_count() != d.elem_count() {
@@ -117,7 +117,7 @@ mod tests {
     fn each_value_is_kept_or_dropped_by_its_own_half_of_a_number() {
         for (width, p) in [(1, 0.5), (7, 0.1), (16, 0.9), (33, 0.3), (1000, 0.05)] {
             let rows = [5, u64::MAX, 0];
-            let mask = Mask { rows: &rows, key: 77, p };
+            let mask = DropoutMask { rows: &rows, key: 77, p };
             let value = |row: usize, at: usize| (row * width + at) as f32 + 1.0;
             let kept = |row: usize, at: usize| {
                 let bits = mixed_bits(mixed_bits(rows[row] ^ 77).wrapping_add(at as u64 / 2));

@@ -6,7 +6,7 @@ use super::math::tanh;
 use super::rounding::rounded;
 use super::simd::wide;
 use super::slices::{PART, filled, read, tensor, write};
-use super::stored::Stored;
+use super::weight_storage::WeightValues;
 use super::{Error, Result, on_device};
 use candle_core::{DType, Device, Shape, Tensor};
 use rayon::prelude::*;
@@ -57,21 +57,21 @@ pub fn cast(t: &Tensor, dtype: DType) -> Result<Tensor> {
     match (t.dtype(), dtype) {
         (own, wanted) if own == wanted => Ok(t.clone()),
         (DType::F32, DType::BF16) => Ok(Tensor::from_vec(rounded(&read(t)?), t.shape(), &Device::Cpu)?),
-        (DType::BF16 | DType::F16, DType::F32) => tensor(Stored::of(t.into())?.all(t.elem_count()), t.shape()),
+        (DType::BF16 | DType::F16, DType::F32) => tensor(WeightValues::open(t.into())?.all(t.elem_count()), t.shape()),
         _ => Ok(t.to_dtype(dtype)?),
     }
 }
 
 /// Returns `(1 - alpha) own + alpha other` as a new tensor of the type of `own`.
-pub fn mixed(own: &Tensor, other: &Tensor, alpha: f64) -> Result<Tensor> {
-    on_device!(own, cuda::mixed(own, other, alpha));
+pub fn interpolate(own: &Tensor, other: &Tensor, alpha: f64) -> Result<Tensor> {
+    on_device!(own, cuda::interpolate(own, other, alpha));
     Ok(((own * (1.0 - alpha))? + (other * alpha)?)?)
 }
 
 /// Copies a tensor's values out in f32, in row-major order.
 pub fn to_vec(t: &Tensor) -> Result<Vec<f32>> {
     on_device!(t, cuda::to_vec(t));
-    Ok(Stored::of(t.into())?.all(t.elem_count()))
+    Ok(WeightValues::open(t.into())?.all(t.elem_count()))
 }
 
 /// Adds elementwise: `into += t`.

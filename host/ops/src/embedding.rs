@@ -3,7 +3,7 @@
 #[cfg(feature = "cuda")]
 use super::cuda;
 use super::slices::{filled, read, tensor, write};
-use super::stored::Stored;
+use super::weight_storage::WeightValues;
 use super::{Error, Result, matrix_dims, on_device};
 use candle_core::Tensor;
 
@@ -14,7 +14,7 @@ pub fn forward(table: &Tensor, tokens: &[u32]) -> Result<Tensor> {
         return Err(Error::Shape { op: "embedding", detail: format!("token id {bad} in a vocabulary of {vocab}") });
     }
     on_device!(table, cuda::rows::gather(table, tokens));
-    let rows = Stored::of(table.into())?;
+    let rows = WeightValues::open(table.into())?;
     // SAFETY: each token's row is set.
     let out = unsafe {
         filled(tokens.len() * d, |out| {

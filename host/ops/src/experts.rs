@@ -6,17 +6,17 @@
 
 #[cfg(feature = "cuda")]
 use super::cuda;
-use super::gemm::{self, Dst, Run, matmul};
+use super::gemm::{self, GemmMode, WriteMode, matmul};
 use super::simd::wide;
-use super::slices::{Shared, read, tensor, write};
-use super::stored::Stored;
-use super::view::{Mat, Precision};
+use super::slices::{SharedPointer, read, tensor, write};
+use super::view::{MatrixView, Precision};
+use super::weight_storage::WeightValues;
 use super::{Error, Result, matrix_dims, on_device};
 use candle_core::Tensor;
 use rayon::prelude::*;
 use std::ops::Range;
 
-pub use super::routes::{Routes, Routing, Scores, Slope};
+pub use super::routes::{RouterGradient, RouterScoring, Routes, Routing};
 
 impl Routes {
     /// Adds to each token's row of `into: [N, D]` its sorted rows of `from: [R, D]`, each times its weight if `weighted`.
@@ -77,11 +77,11 @@ fn dims(op: &'static str, w: &Tensor, routes: &Routes) -> Result<(usize, usize, 
 }
 
 /// Runs `product` for each part: with all threads, or in parallel if there are many.
-fn each_part<T: Send>(parts: Vec<T>, precision: Precision, product: impl Fn(T, Run) + Sync) {
+fn each_part<T: Send>(parts: Vec<T>, precision: Precision, product: impl Fn(T, GemmMode) + Sync) {
     if parts.len() < 2 * rayon::current_num_threads() {
         parts.into_iter().for_each(|part| product(part, precision.on_all_threads()));
     } else {
-        parts.into_par_iter().for_each(|part| product(part, precision.alone()));
+        parts.into_par_iter().for_each(|part| product(part, precision.on_one_thread()));
     }
 }
 
@@ -90,7 +90,7 @@ fn each_group(
     out: &mut [f32],
     width: usize,
     (routes, precision): (&Routes, Precision),
-    product: impl Fn(usize, Range<usize>, &mut [f32], Run) + Sync,
+    product: impl Fn(usize, Range<usize>, &mut [f32], GemmMode) + Sync,
 ) {
     let (mut parts, mut rest, mut at) = (Vec::new(), out, 0);
     for (expert, rows) in routes.groups() {
@@ -111,11 +111,11 @@ pub fn forward(x: &Tensor, w: &Tensor, routes: &Routes, precision: Precision) ->
     on_device!(x, cuda::experts::forward(x, w, routes));
     let xs = read(x)?;
     let matrices = (0..routes.experts).map(|expert| w.get(expert)).collect::<candle_core::Result<Vec<_>>>()?;
-    let stored = matrices.iter().map(|w| Stored::of(w.into())).collect::<Result<Vec<_>>>()?;
+    let stored = matrices.iter().map(|w| WeightValues::open(w.into())).collect::<Result<Vec<_>>>()?;
     let mut out = vec![0f32; n * d_out];
     each_group(&mut out, d_out, (routes, precision), |expert, rows, out, run| {
-        let x = Mat::new(&xs[rows.start * d_in..rows.end * d_in], rows.len(), d_in);
-        out.copy_from_slice(&gemm::of_rows(x, &stored[expert], d_out, None, run));
+        let x = MatrixView::new(&xs[rows.start * d_in..rows.end * d_in], rows.len(), d_in);
+        out.copy_from_slice(&gemm::linear(x, &stored[expert], d_out, None, run));
     });
     tensor(out, (n, d_out))
 }
@@ -130,9 +130,9 @@ pub fn backward_input(dy: &Tensor, w: &Tensor, routes: &Routes, precision: Preci
     let (dys, ws) = (read(dy)?, read(w)?);
     let mut out = vec![0f32; n * d_in];
     each_group(&mut out, d_in, (routes, precision), |expert, rows, out, run| {
-        let dy = Mat::new(&dys[rows.start * d_out..rows.end * d_out], rows.len(), d_out);
-        let w = Mat::new(&ws[expert * d_out * d_in..][..d_out * d_in], d_out, d_in);
-        matmul(out, d_in, Dst::Replace, dy, w, 1.0, run);
+        let dy = MatrixView::new(&dys[rows.start * d_out..rows.end * d_out], rows.len(), d_out);
+        let w = MatrixView::new(&ws[expert * d_out * d_in..][..d_out * d_in], d_out, d_in);
+        matmul(out, d_in, WriteMode::Replace, dy, w, 1.0, run);
     });
     tensor(out, (n, d_in))
 }
@@ -148,13 +148,13 @@ pub fn backward_weight(x: &Tensor, dy: &Tensor, dw: &Tensor, routes: &Routes, pr
     let (xs, dys) = (read(x)?, read(dy)?);
     let size = d_out * d_in;
     write(dw, |out| {
-        let all = Shared::new(out);
+        let all = SharedPointer::new(out);
         each_part(routes.groups().collect(), precision, |(expert, rows): (usize, Range<usize>), run| {
-            let x = Mat::new(&xs[rows.start * d_in..rows.end * d_in], rows.len(), d_in);
-            let dy = Mat::new(&dys[rows.start * d_out..rows.end * d_out], rows.len(), d_out);
+            let x = MatrixView::new(&xs[rows.start * d_in..rows.end * d_in], rows.len(), d_in);
+            let dy = MatrixView::new(&dys[rows.start * d_out..rows.end * d_out], rows.len(), d_out);
             assert!(expert < experts, "an expert out of bounds");
             // SAFETY: each expert's matrix is one part of the gradient, and only its own task writes there.
-            unsafe { gemm::matmul_raw(all.at(expert * size), d_in, Dst::Add, dy.t(), x, 1.0, run) }
+            unsafe { gemm::matmul_raw(all.at(expert * size), d_in, WriteMode::Add, dy.t(), x, 1.0, run) }
         });
     })
 }

@@ -8,7 +8,7 @@ use gemm_common::Parallelism;
 /// A kernel: `out = alpha * out + beta * left right`, column by column. Its arguments are the sizes `m`, `n` and `k`; the pointer and the
 /// column and row strides of `out`, whether it is read, and those of `left` and `right`; `alpha` and `beta`; three flags about complex
 /// numbers; and the threads.
-pub(super) type Kernel = unsafe fn(
+pub(super) type F32Kernel = unsafe fn(
     usize,
     usize,
     usize,
@@ -32,18 +32,18 @@ pub(super) type Kernel = unsafe fn(
 
 /// Returns the fastest kernel that the processor's features allow.
 #[cfg(target_arch = "x86_64")]
-pub(super) fn kernel() -> Kernel {
-    use super::processor::{Features, features};
+pub(super) fn kernel() -> F32Kernel {
+    use super::processor::{CpuFeatures, features};
     match features() {
-        Features::Baseline if Features::detect() > Features::Baseline => capped::scalar,
-        Features::Avx2 if Features::detect() > Features::Avx2 => capped::fma,
+        CpuFeatures::Baseline if CpuFeatures::detect() > CpuFeatures::Baseline => capped::scalar,
+        CpuFeatures::Avx2 if CpuFeatures::detect() > CpuFeatures::Avx2 => capped::fma,
         _ => gemm_f32::gemm::f32::get_gemm_fn(),
     }
 }
 
 /// Returns the fastest kernel.
 #[cfg(not(target_arch = "x86_64"))]
-pub(super) fn kernel() -> Kernel {
+pub(super) fn kernel() -> F32Kernel {
     gemm_f32::gemm::f32::get_gemm_fn()
 }
 
@@ -56,7 +56,7 @@ mod capped {
     use gemm_common::simd::{MixedSimd, Scalar, V3};
     use gemm_f32::microkernel;
 
-    /// Defines a [`super::Kernel`] of vectors of `$width` values from the crate's microkernels.
+    /// Defines a [`super::F32Kernel`] of vectors of `$width` values from the crate's microkernels.
     macro_rules! kernel {
         ($name:ident, $width:literal, $simd:ty) => {
             pub(in super::super) unsafe fn $name(

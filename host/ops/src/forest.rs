@@ -1,7 +1,7 @@
 //! The one batch type: packed tokens in segments that can continue one another.
 
 #[cfg(feature = "cuda")]
-use super::cuda::Plan;
+use super::cuda::ForestPlan;
 #[cfg(feature = "cuda")]
 use std::sync::{Arc, OnceLock};
 
@@ -32,7 +32,7 @@ pub struct Forest {
     segments: Vec<Segment>,
     /// Its copy on the device that computed with it.
     #[cfg(feature = "cuda")]
-    plan: OnceLock<Arc<Plan>>,
+    plan: OnceLock<Arc<ForestPlan>>,
 }
 
 impl Forest {
@@ -127,11 +127,11 @@ impl Forest {
 
     /// Returns the forest as a device's kernels see it.
     #[cfg(feature = "cuda")]
-    pub(super) fn plan(&self, device: &candle_core::CudaDevice) -> super::Result<&Plan> {
+    pub(super) fn plan(&self, device: &candle_core::CudaDevice) -> super::Result<&ForestPlan> {
         if self.plan.get().is_none() {
             let segments: Vec<_> = self.segments.iter().map(Segment::range).collect();
             let paths: Vec<_> = (0..segments.len()).map(|index| self.path(index)).collect();
-            let _ = self.plan.set(Arc::new(Plan::new(device, &self.positions, &segments, &paths)?));
+            let _ = self.plan.set(Arc::new(ForestPlan::new(device, &self.positions, &segments, &paths)?));
         }
         let missing = || super::Error::Shape { op: "forest", detail: "no plan".into() };
         self.plan.get().map(|plan| &**plan).ok_or_else(missing)

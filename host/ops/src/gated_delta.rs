@@ -4,13 +4,13 @@
 //! A token's correction is `beta = sigmoid(b)`, and its decay `exp(-exp(A) softplus(a + dt))`. The backward pass keeps what the
 //! projections gave, and computes the rest again.
 
-use super::convolution::{Convolution, ConvolutionState, Gradient as KernelGradient, Taps};
-use super::delta_rule::{DeltaHeads, Read};
+use super::convolution::{Convolution, ConvolutionGradient as KernelGradient, ConvolutionState, Taps};
+use super::delta_rule::{DeltaHeads, DeltaRuleInputs};
 use super::elementwise::cast;
 use super::forest::Forest;
 use super::math::{dot, exp, sigmoid};
 use super::simd::wide;
-use super::slices::{ROWS_PER_TASK, Shared, read, tensor, write};
+use super::slices::{ROWS_PER_TASK, SharedPointer, read, tensor, write};
 use super::{Error, Result, matrix_dims, team};
 use candle_core::{DType, Tensor};
 use rayon::prelude::*;
@@ -34,7 +34,7 @@ pub struct GatedDelta<'a> {
 
 /// Where the gradients of a network's parameters go, if they are trained.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Gradient<'a> {
+pub struct GatedDeltaGradient<'a> {
     /// Of the kernel.
     pub kernel: Option<&'a Tensor>,
     /// Of `dt`.
@@ -47,7 +47,7 @@ pub struct Gradient<'a> {
 
 /// What the projections gave for each token: queries, keys and values, `[N, row_width]`; gates, `[N, value_width]`; `b` and `a`,
 /// `[N, values]`.
-pub type Inputs<'a> = [&'a Tensor; 4];
+pub type GatedDeltaInputs<'a> = [&'a Tensor; 4];
 
 /// What a network needs of the tokens of a text so far.
 #[derive(Clone, Debug, PartialEq)]
@@ -58,7 +58,7 @@ pub struct DeltaState {
 }
 
 /// A network's parameters as operations read them.
-struct Parameters {
+struct GatedDeltaParameters {
     heads: DeltaHeads,
     taps: Taps,
     dt: Vec<f32>,
@@ -81,8 +81,8 @@ fn softplus(x: f32) -> f32 {
     if x > 20.0 { x } else { exp(x).ln_1p() }
 }
 
-impl Parameters {
-    fn new(network: GatedDelta<'_>, inputs: Inputs<'_>) -> Result<Self> {
+impl GatedDeltaParameters {
+    fn new(network: GatedDelta<'_>, inputs: GatedDeltaInputs<'_>) -> Result<Self> {
         let GatedDelta { heads, kernel, dt, a_log, norm, eps } = network;
         let taps = Taps::new(Convolution { weight: kernel, bias: None })?;
         let n = matrix_dims(inputs[0]).0;
@@ -129,15 +129,20 @@ fn activated(sums: &[f32]) -> Vec<f32> {
     all
 }
 
-fn check_rows(inputs: Inputs<'_>, forest: &Forest) -> Result<()> {
+fn check_rows(inputs: GatedDeltaInputs<'_>, forest: &Forest) -> Result<()> {
     let (n, tokens) = (matrix_dims(inputs[0]).0, forest.len());
     if n == tokens { Ok(()) } else { Err(Error::shape("gated delta", format!("{n} rows of {tokens} tokens"))) }
 }
 
 /// Computes the results `[N, value_width]` for all rows of a forest, or those of some `segments` in this order, from the inputs of all
 /// rows.
-pub fn forward(inputs: Inputs<'_>, network: GatedDelta<'_>, forest: &Forest, segments: Option<&[usize]>) -> Result<Tensor> {
-    let p = Parameters::new(network, inputs)?;
+pub fn forward(
+    inputs: GatedDeltaInputs<'_>,
+    network: GatedDelta<'_>,
+    forest: &Forest,
+    segments: Option<&[usize]>,
+) -> Result<Tensor> {
+    let p = GatedDeltaParameters::new(network, inputs)?;
     check_rows(inputs, forest)?;
     let all = inputs.map(|t| cast(t, DType::F32));
     let [rows, gates, b, a] = all;
@@ -149,7 +154,11 @@ pub fn forward(inputs: Inputs<'_>, network: GatedDelta<'_>, forest: &Forest, seg
     let mut wanted = vec![segments.is_none(); forest.segments().len()];
     segments.into_iter().flatten().for_each(|segment| wanted[*segment] = true);
     let mut out = vec![0f32; forest.len() * width];
-    Read { heads: p.heads, rows: &mixed, decays: &decays, betas: &betas }.forward(forest, &wanted, Shared::new(&mut out));
+    DeltaRuleInputs { heads: p.heads, rows: &mixed, decays: &decays, betas: &betas }.forward(
+        forest,
+        &wanted,
+        SharedPointer::new(&mut out),
+    );
     if let Some(segments) = segments {
         let of = |segment: &usize| forest.segments()[*segment].range();
         let places: Vec<usize> = segments.iter().flat_map(of).collect();
@@ -164,13 +173,13 @@ pub fn forward(inputs: Inputs<'_>, network: GatedDelta<'_>, forest: &Forest, seg
 
 /// Returns the gradients of the inputs, given that of the results of all rows, and adds those of the parameters.
 pub fn backward(
-    inputs: Inputs<'_>,
+    inputs: GatedDeltaInputs<'_>,
     network: GatedDelta<'_>,
     dy: &Tensor,
     forest: &Forest,
-    gradient: Gradient<'_>,
+    gradient: GatedDeltaGradient<'_>,
 ) -> Result<[Tensor; 4]> {
-    let p = Parameters::new(network, inputs)?;
+    let p = GatedDeltaParameters::new(network, inputs)?;
     check_rows(inputs, forest)?;
     let (h, n, width) = (p.heads, forest.len(), p.heads.value_width());
     if matrix_dims(dy) != (n, width) {
@@ -182,9 +191,9 @@ pub fn backward(
     let (decays, betas) = p.decays_and_betas(&b, &a);
     let sums = p.taps.sums(&rows, forest, None);
     let mixed = activated(&sums);
-    let rule = Read { heads: h, rows: &mixed, decays: &decays, betas: &betas };
+    let rule = DeltaRuleInputs { heads: h, rows: &mixed, decays: &decays, betas: &betas };
     let mut heads = vec![0f32; n * width];
-    rule.forward(forest, &vec![true; forest.segments().len()], Shared::new(&mut heads));
+    rule.forward(forest, &vec![true; forest.segments().len()], SharedPointer::new(&mut heads));
     // From here `heads` has the gradients of what the rule gave.
     let (d_gates, d_norm) = p.finish_backward(&mut heads, &gates, &dy);
     let of_rule = rule.backward(forest, &heads);
@@ -220,7 +229,7 @@ fn add_columns(to: Option<&Tensor>, values: impl Iterator<Item = f32>) -> Result
     })
 }
 
-impl Parameters {
+impl GatedDeltaParameters {
     /// Replaces what the rule gave by its gradient. Returns the gradients of the gates, and those of the norm for each task.
     fn finish_backward(&self, heads: &mut [f32], gates: &[f32], dy: &[f32]) -> (Vec<f32>, Vec<f32>) {
         let (v, task) = (self.heads.value_dim, ROWS_PER_TASK * self.heads.value_width());
@@ -256,8 +265,8 @@ impl Parameters {
 }
 
 /// Returns the states at the ends of all segments of a forest.
-pub fn states(inputs: Inputs<'_>, network: GatedDelta<'_>, forest: &Forest) -> Result<Vec<DeltaState>> {
-    let p = Parameters::new(network, inputs)?;
+pub fn states(inputs: GatedDeltaInputs<'_>, network: GatedDelta<'_>, forest: &Forest) -> Result<Vec<DeltaState>> {
+    let p = GatedDeltaParameters::new(network, inputs)?;
     check_rows(inputs, forest)?;
     if forest.segments().iter().any(|segment| segment.prefix.is_some()) {
         return Err(Error::shape("gated delta", "states of segments that continue others".to_owned()));
@@ -266,11 +275,13 @@ pub fn states(inputs: Inputs<'_>, network: GatedDelta<'_>, forest: &Forest) -> R
     let (rows, b, a) = (read(rows)?, read(b)?, read(a)?);
     let (decays, betas) = p.decays_and_betas(&b, &a);
     let mixed = activated(&p.taps.sums(&rows, forest, None));
-    let rule = Read { heads: p.heads, rows: &mixed, decays: &decays, betas: &betas };
-    let ends = rule.forward(forest, &vec![false; forest.segments().len()], Shared::new(&mut []));
+    let rule = DeltaRuleInputs { heads: p.heads, rows: &mixed, decays: &decays, betas: &betas };
+    let ends = rule.forward(forest, &vec![false; forest.segments().len()], SharedPointer::new(&mut []));
     let d = p.taps.d;
     let state = |(segment, states): (&super::Segment, Vec<f32>)| DeltaState {
-        convolution: ConvolutionState::of(&p.taps, segment.range(), |place, u| u.copy_from_slice(&rows[place * d..][..d])),
+        convolution: ConvolutionState::from_inputs(&p.taps, segment.range(), |place, u| {
+            u.copy_from_slice(&rows[place * d..][..d]);
+        }),
         states,
     };
     Ok(forest.segments().iter().zip(ends).map(state).collect())
@@ -278,8 +289,8 @@ pub fn states(inputs: Inputs<'_>, network: GatedDelta<'_>, forest: &Forest) -> R
 
 /// Computes the results `[N, value_width]` for new tokens of sequences, sequence by sequence, and advances the states. Each state comes
 /// with the number of its sequence's new tokens.
-pub fn step(inputs: Inputs<'_>, network: GatedDelta<'_>, sequences: &mut [(&mut DeltaState, usize)]) -> Result<Tensor> {
-    let p = Parameters::new(network, inputs)?;
+pub fn step(inputs: GatedDeltaInputs<'_>, network: GatedDelta<'_>, sequences: &mut [(&mut DeltaState, usize)]) -> Result<Tensor> {
+    let p = GatedDeltaParameters::new(network, inputs)?;
     let (h, n, d, width) = (p.heads, matrix_dims(inputs[0]).0, p.taps.d, p.heads.value_width());
     let fits =
         |(state, _): &(&mut DeltaState, usize)| state.convolution.fits(&p.taps) && state.states.len() == h.values * h.state();
@@ -296,14 +307,14 @@ pub fn step(inputs: Inputs<'_>, network: GatedDelta<'_>, sequences: &mut [(&mut 
             state.convolution.step(&p.taps, &rows[row * d..][..d], own);
             wide!(own.iter_mut().for_each(|x| *x = silu(*x).0));
         }
-        let states = Shared::new(&mut state.states);
+        let states = SharedPointer::new(&mut state.states);
         tasks.extend((0..h.values).map(|head| (states, row..row + *count, head)));
         row += *count;
     }
-    let rule = Read { heads: h, rows: &mixed, decays: &decays, betas: &betas };
+    let rule = DeltaRuleInputs { heads: h, rows: &mixed, decays: &decays, betas: &betas };
     let mut out = vec![0f32; n * width];
-    let to = Shared::new(&mut out);
-    team::each(tasks.len(), |task| {
+    let to = SharedPointer::new(&mut out);
+    team::for_each_part(tasks.len(), |task| {
         let (states, rows, head) = &tasks[task];
         // SAFETY: only this task accesses this head's state of this sequence, and its outputs of these rows.
         let state = unsafe { std::slice::from_raw_parts_mut(states.at(head * h.state()), h.state()) };
@@ -344,7 +355,7 @@ mod tests {
             .map(|width| Var::from_tensor(&random(&[n, width])).unwrap())
     }
 
-    fn borrowed(vars: &[Var; 4]) -> Inputs<'_> {
+    fn borrowed(vars: &[Var; 4]) -> GatedDeltaInputs<'_> {
         vars.each_ref().map(|var| var.as_tensor())
     }
 
@@ -375,7 +386,7 @@ mod tests {
         normed * silu(&gates)?
     }
 
-    fn rows_of(all: Inputs<'_>, rows: &[u32]) -> [Tensor; 4] {
+    fn rows_of(all: GatedDeltaInputs<'_>, rows: &[u32]) -> [Tensor; 4] {
         let index = Tensor::from_vec(rows.to_vec(), rows.len(), &Device::Cpu).unwrap();
         all.map(|t| t.index_select(&index, 0).unwrap())
     }
@@ -403,7 +414,7 @@ mod tests {
         let sums = parameters.each_ref().map(|var| random(var.dims()));
         let before = sums.each_ref().map(values);
         let [kernel, dt, a_log, norm] = sums.each_ref().map(Some);
-        let gradient = Gradient { kernel, dt, a_log, norm };
+        let gradient = GatedDeltaGradient { kernel, dt, a_log, norm };
         let got = backward(borrowed(&given), network, &dy, &forest, gradient).unwrap();
         for (i, (got, var)) in got.iter().zip(&given).enumerate() {
             near(&format!("input {i}"), &values(got), &values(autograd.get(var).unwrap()));
@@ -414,7 +425,9 @@ mod tests {
         }
         let rounded = given.each_ref().map(|t| t.to_dtype(DType::BF16).unwrap());
         let same = rounded.each_ref().map(|t| t.to_dtype(DType::F32).unwrap());
-        let of = |inputs: Inputs<'_>| backward(inputs, network, &dy, &forest, Gradient::default()).unwrap().map(|t| values(&t));
+        let of = |inputs: GatedDeltaInputs<'_>| {
+            backward(inputs, network, &dy, &forest, GatedDeltaGradient::default()).unwrap().map(|t| values(&t))
+        };
         assert_eq!(of(rounded.each_ref()), of(same.each_ref()));
         assert!(forward(borrowed(&inputs(n - 1)), network, &forest, None).is_err());
     }

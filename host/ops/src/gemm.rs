@@ -3,35 +3,35 @@
 #[cfg(target_arch = "x86_64")]
 use super::bf16;
 use super::f32_kernel;
-use super::slices::{Read, Shared, filled};
-use super::stored::Stored;
-use super::view::{Mat, Precision, Values};
+use super::slices::{SharedPointer, TensorSlice, filled};
+use super::view::{MatrixView, OperandValues, Precision};
+use super::weight_storage::WeightValues;
 use gemm_common::Parallelism;
 use rayon::prelude::*;
 use std::mem::MaybeUninit;
 
 /// Where a product is computed.
 #[derive(Clone, Copy)]
-pub(super) struct Run {
+pub(super) struct GemmMode {
     precision: Precision,
     par: Parallelism,
 }
 
 impl Precision {
     /// Computes products in this precision on the calling thread.
-    pub(super) fn alone(self) -> Run {
-        Run { precision: self, par: Parallelism::None }
+    pub(super) fn on_one_thread(self) -> GemmMode {
+        GemmMode { precision: self, par: Parallelism::None }
     }
 
     /// Computes products in this precision on all threads of the pool, if they are large enough.
-    pub(super) fn on_all_threads(self) -> Run {
-        Run { precision: self, par: Parallelism::Rayon(rayon::current_num_threads()) }
+    pub(super) fn on_all_threads(self) -> GemmMode {
+        GemmMode { precision: self, par: Parallelism::Rayon(rayon::current_num_threads()) }
     }
 }
 
 /// Whether a product replaces its destination or is added to it.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Dst {
+pub(super) enum WriteMode {
     Replace,
     Add,
 }
@@ -40,21 +40,29 @@ pub(super) enum Dst {
 const WORTH_SHARING: usize = 1 << 22;
 
 /// Computes `out (+)= scale * a b` for a row-major `out` with rows `out_stride` apart.
-pub(super) fn matmul(out: &mut [f32], out_stride: usize, dst: Dst, a: Mat<'_>, b: Mat<'_>, scale: f32, run: Run) {
+pub(super) fn matmul(
+    out: &mut [f32],
+    out_stride: usize,
+    dst: WriteMode,
+    a: MatrixView<'_>,
+    b: MatrixView<'_>,
+    scale: f32,
+    run: GemmMode,
+) {
     assert!(a.rows == 0 || b.cols == 0 || (a.rows - 1) * out_stride + b.cols <= out.len(), "destination too small");
     // SAFETY: the destination holds a.rows rows of b.cols values, as just checked, and is borrowed mutably.
     unsafe { matmul_raw(out.as_mut_ptr(), out_stride, dst, a, b, scale, run) }
 }
 
 /// Returns `scale * a b` as new row-major values.
-pub(super) fn product(a: Mat<'_>, b: Mat<'_>, scale: f32, run: Run) -> Vec<f32> {
+pub(super) fn product(a: MatrixView<'_>, b: MatrixView<'_>, scale: f32, run: GemmMode) -> Vec<f32> {
     // SAFETY: the product sets every value of its destination.
     unsafe {
         filled(a.rows * b.cols, |out| {
             if a.cols == 0 {
                 out.fill(MaybeUninit::new(0.0));
             }
-            matmul_raw(out.as_mut_ptr().cast(), b.cols, Dst::Replace, a, b, scale, run);
+            matmul_raw(out.as_mut_ptr().cast(), b.cols, WriteMode::Replace, a, b, scale, run);
         })
     }
 }
@@ -63,7 +71,7 @@ pub(super) fn product(a: Mat<'_>, b: Mat<'_>, scale: f32, run: Run) -> Vec<f32> 
 ///
 /// For this, the gemm crate rearranges `w` one value at a time, however few rows `x` has. For `w x^T`, which sums in the same
 /// order, it reads `w` in place; that result must then be transposed, which pays off if rows are few compared with their length.
-pub(super) fn of_rows(x: Mat<'_>, w: &Stored<'_>, m: usize, bias: Option<&[f32]>, run: Run) -> Vec<f32> {
+pub(super) fn linear(x: MatrixView<'_>, w: &WeightValues<'_>, m: usize, bias: Option<&[f32]>, run: GemmMode) -> Vec<f32> {
     let n = x.rows;
     if run.precision == Precision::F32 && n > 1 && 4 * n <= 3 * x.cols {
         let begun = bias.map(|bias| bias.iter().flat_map(|&b| std::iter::repeat_n(b, n)).collect());
@@ -87,20 +95,21 @@ pub(super) fn of_rows(x: Mat<'_>, w: &Stored<'_>, m: usize, bias: Option<&[f32]>
 }
 
 /// One of several weights `[outputs, in]` that are multiplied with the same rows.
-pub(super) struct Weight<'a> {
-    pub weight: Stored<'a>,
+pub(super) struct GemmWeight<'a> {
+    pub weight: WeightValues<'a>,
     pub outputs: usize,
     /// `[outputs]`
-    pub bias: Option<Read<'a>>,
+    pub bias: Option<TensorSlice<'a>>,
 }
 
-/// Multiplies rows with several weights, each as [`of_rows`] does. In bf16, rows are rearranged once for all, unless one of the
+/// Multiplies rows with several weights, each as [`linear`] does. In bf16, rows are rearranged once for all, unless one of the
 /// weights has to be widened.
-pub(super) fn of_rows_all(x: Mat<'_>, all: &[Weight<'_>], run: Run) -> Vec<Vec<f32>> {
+pub(super) fn linear_all(x: MatrixView<'_>, all: &[GemmWeight<'_>], run: GemmMode) -> Vec<Vec<f32>> {
     assert!(all.iter().all(|w| w.bias.as_ref().is_none_or(|bias| bias.len() == w.outputs)), "a bias of another length");
     #[cfg(target_arch = "x86_64")]
     if let (Precision::Bf16, Some(kernel), 1.., 1..) = (run.precision, bf16::kernel(), x.cols, x.rows) {
-        let weights: Option<Vec<Mat<'_>>> = all.iter().map(|w| w.weight.as_read((w.outputs, x.cols), run.precision)).collect();
+        let weights: Option<Vec<MatrixView<'_>>> =
+            all.iter().map(|w| w.weight.as_operand((w.outputs, x.cols), run.precision)).collect();
         if let Some(weights) = weights {
             let outputs: usize = all.iter().map(|w| w.outputs).sum();
             let threads = !matches!(run.par, Parallelism::None) && x.rows * x.cols * outputs >= WORTH_SHARING;
@@ -108,13 +117,13 @@ pub(super) fn of_rows_all(x: Mat<'_>, all: &[Weight<'_>], run: Run) -> Vec<Vec<f
             // products have a destination in common.
             return unsafe {
                 super::slices::filled_all(all.iter().map(|w| x.rows * w.outputs), |outs| {
-                    let to = |(w, out): (&Weight<'_>, &Shared)| {
+                    let to = |(w, out): (&GemmWeight<'_>, &SharedPointer)| {
                         if let Some(bias) = &w.bias {
                             (0..x.rows).for_each(|row| {
                                 std::ptr::copy_nonoverlapping(bias.as_ptr(), out.at(row * w.outputs), w.outputs);
                             });
                         }
-                        bf16::Destination { out: *out, stride: w.outputs, add: w.bias.is_some(), scale: 1.0 }
+                        bf16::ProductDestination { out: *out, stride: w.outputs, add: w.bias.is_some(), scale: 1.0 }
                     };
                     let operands = weights.iter().map(|w| bf16::Operand::from(*w));
                     let products: Vec<_> = operands.zip(all.iter().zip(outs).map(to)).filter(|(b, _)| b.outer > 0).collect();
@@ -123,11 +132,11 @@ pub(super) fn of_rows_all(x: Mat<'_>, all: &[Weight<'_>], run: Run) -> Vec<Vec<f
             };
         }
     }
-    all.iter().map(|w| of_rows(x, &w.weight, w.outputs, w.bias.as_deref(), run)).collect()
+    all.iter().map(|w| linear(x, &w.weight, w.outputs, w.bias.as_deref(), run)).collect()
 }
 
 /// Returns `x w` as new row-major values, `[x.rows, width]`, for a weight with `x.cols` rows of `width` values.
-pub(super) fn of_columns(x: Mat<'_>, w: &Stored<'_>, width: usize, run: Run) -> Vec<f32> {
+pub(super) fn matmul_weight(x: MatrixView<'_>, w: &WeightValues<'_>, width: usize, run: GemmMode) -> Vec<f32> {
     if x.cols == 0 {
         return vec![0.0; x.rows * width];
     }
@@ -140,14 +149,14 @@ pub(super) fn of_columns(x: Mat<'_>, w: &Stored<'_>, width: usize, run: Run) -> 
 }
 
 /// Returns `n` values: either `begun`, to be added to, or new ones to be set by products.
-fn summed(begun: Option<Vec<f32>>, n: usize, products: impl FnOnce(Shared, Dst)) -> Vec<f32> {
+fn summed(begun: Option<Vec<f32>>, n: usize, products: impl FnOnce(SharedPointer, WriteMode)) -> Vec<f32> {
     match begun {
         Some(mut values) => {
-            products(Shared::new(&mut values), Dst::Add);
+            products(SharedPointer::new(&mut values), WriteMode::Add);
             values
         }
         // SAFETY: the products cover all values.
-        None => unsafe { filled(n, |out| products(Shared::of(out), Dst::Replace)) },
+        None => unsafe { filled(n, |out| products(SharedPointer::from_uninit(out), WriteMode::Replace)) },
     }
 }
 
@@ -182,13 +191,21 @@ fn transposed(values: &[f32], rows: usize, cols: usize) -> Vec<f32> {
 ///
 /// # Safety
 /// `out` points to `a.rows` rows of `b.cols` values, `out_stride` apart, that nothing else reads or writes during the call.
-pub(super) unsafe fn matmul_raw(out: *mut f32, out_stride: usize, dst: Dst, a: Mat<'_>, b: Mat<'_>, scale: f32, run: Run) {
+pub(super) unsafe fn matmul_raw(
+    out: *mut f32,
+    out_stride: usize,
+    dst: WriteMode,
+    a: MatrixView<'_>,
+    b: MatrixView<'_>,
+    scale: f32,
+    run: GemmMode,
+) {
     assert_eq!(a.cols, b.rows, "inner dimensions differ");
     if a.rows == 0 || b.cols == 0 {
         return;
     }
     let worth = a.rows * a.cols * b.cols >= WORTH_SHARING;
-    let run = if worth { run } else { run.precision.alone() };
+    let run = if worth { run } else { run.precision.on_one_thread() };
     if run.precision == Precision::F32 {
         // SAFETY: the caller guarantees the destination.
         return unsafe { in_f32(out, out_stride, dst, a, b, scale, run.par) };
@@ -196,24 +213,39 @@ pub(super) unsafe fn matmul_raw(out: *mut f32, out_stride: usize, dst: Dst, a: M
     #[cfg(target_arch = "x86_64")]
     if let (Some(kernel), 1..) = (bf16::kernel(), a.cols) {
         let (a, b) = (bf16::Operand::from(a), bf16::Operand::from(b.t()));
-        let to = bf16::Destination { out: Shared::at_pointer(out), stride: out_stride, add: dst == Dst::Add, scale };
+        let to = bf16::ProductDestination {
+            out: SharedPointer::from_pointer(out),
+            stride: out_stride,
+            add: dst == WriteMode::Add,
+            scale,
+        };
         let threads = !matches!(run.par, Parallelism::None);
         // SAFETY: both operands were bounds-checked when their views were made; the caller guarantees the destination.
         return unsafe { bf16::products(kernel, a, &[(b, to)], threads) };
     }
     let (left, right) = (a.rounded(), b.rounded());
-    let (a, b) = (Mat::new(&left, a.rows, a.cols), Mat::new(&right, b.rows, b.cols));
+    let (a, b) = (MatrixView::new(&left, a.rows, a.cols), MatrixView::new(&right, b.rows, b.cols));
     // SAFETY: the caller guarantees the destination.
     unsafe { in_f32(out, out_stride, dst, a, b, scale, run.par) };
 }
 
 /// [`matmul_raw`] of operands in f32.
-unsafe fn in_f32(out: *mut f32, out_stride: usize, dst: Dst, a: Mat<'_>, b: Mat<'_>, scale: f32, par: Parallelism) {
+unsafe fn in_f32(
+    out: *mut f32,
+    out_stride: usize,
+    dst: WriteMode,
+    a: MatrixView<'_>,
+    b: MatrixView<'_>,
+    scale: f32,
+    par: Parallelism,
+) {
     let signed = |stride: usize| stride as isize;
     // The kernel prefers columns, and the destination has rows: unless its rows are single values, it computes the transpose.
     let (a, b, (column_stride, row_stride)) =
         if out_stride > 1 { (b.t(), a.t(), (signed(out_stride), 1)) } else { (a, b, (1, signed(out_stride))) };
-    let (Values::F32(left), Values::F32(right)) = (a.data, b.data) else { unreachable!("bf16 operands of a product in f32") };
+    let (OperandValues::F32(left), OperandValues::F32(right)) = (a.data, b.data) else {
+        unreachable!("bf16 operands of a product in f32")
+    };
     // SAFETY: both operands were bounds-checked when their views were made; the caller guarantees the destination.
     unsafe {
         f32_kernel::kernel()(
@@ -223,7 +255,7 @@ unsafe fn in_f32(out: *mut f32, out_stride: usize, dst: Dst, a: Mat<'_>, b: Mat<
             out,
             column_stride,
             row_stride,
-            dst == Dst::Add,
+            dst == WriteMode::Add,
             left.as_ptr(),
             signed(a.col_stride),
             signed(a.row_stride),
@@ -259,8 +291,13 @@ mod tests {
             let (x, w, bias) = (values(n * k, 7), values(m * k, 13), values(m, 29));
             let weight = Tensor::from_vec(w.clone(), (m, k), &Device::Cpu).unwrap();
             for bias in [None, Some(&bias[..])] {
-                let got =
-                    of_rows(Mat::new(&x, n, k), &Stored::of((&weight).into()).unwrap(), m, bias, Precision::F32.on_all_threads());
+                let got = linear(
+                    MatrixView::new(&x, n, k),
+                    &WeightValues::open((&weight).into()).unwrap(),
+                    m,
+                    bias,
+                    Precision::F32.on_all_threads(),
+                );
                 let dot = |i: usize, j: usize| (0..k).map(|l| f64::from(x[i * k + l]) * f64::from(w[j * k + l])).sum::<f64>();
                 let wanted = |i: usize, j: usize| dot(i, j) + bias.map_or(0.0, |bias| f64::from(bias[j]));
                 assert_eq!(got.len(), n * m);
@@ -277,7 +314,7 @@ mod tests {
         let tensor = |n: usize, step, k: usize| Tensor::from_vec(values(n * k, step), (n, k), &Device::Cpu).unwrap();
         for (n, k) in [(0, 40), (1, 40), (40, 32), (1560, 96), (70, 1100)] {
             let x = values(n * k, 7);
-            let x = Mat::new(&x, n, k);
+            let x = MatrixView::new(&x, n, k);
             let plain: Vec<Tensor> =
                 [(64, 13), (16, 29), (0, 3), (33, 31)].map(|(outputs, step)| tensor(outputs, step, k)).to_vec();
             let half = plain[0].to_dtype(candle_core::DType::BF16).unwrap();
@@ -286,16 +323,16 @@ mod tests {
             // The last must be widened, and some have biases.
             for all in [&[][..], &[&plain[0]], &[&plain[0], &plain[1], &plain[2], &half, &plain[3]], &[&half, &wide, &plain[1]]] {
                 for precision in [Precision::F32, Precision::Bf16] {
-                    let weights = all.iter().enumerate().map(|(i, w)| Weight {
-                        weight: Stored::of((*w).into()).unwrap(),
+                    let weights = all.iter().enumerate().map(|(i, w)| GemmWeight {
+                        weight: WeightValues::open((*w).into()).unwrap(),
                         outputs: w.dims()[0],
                         bias: biases.iter().find(|b| i % 2 == 0 && b.dims()[0] == w.dims()[0]).map(|b| read(b).unwrap()),
                     });
-                    let weights: Vec<Weight<'_>> = weights.collect();
+                    let weights: Vec<GemmWeight<'_>> = weights.collect();
                     let run = precision.on_all_threads();
-                    let alone = |w: &Weight<'_>| of_rows(x, &w.weight, w.outputs, w.bias.as_deref(), run);
+                    let alone = |w: &GemmWeight<'_>| linear(x, &w.weight, w.outputs, w.bias.as_deref(), run);
                     let want: Vec<Vec<f32>> = weights.iter().map(alone).collect();
-                    assert_eq!(of_rows_all(x, &weights, run), want, "{n} rows of {k}, {} weights, {precision:?}", all.len());
+                    assert_eq!(linear_all(x, &weights, run), want, "{n} rows of {k}, {} weights, {precision:?}", all.len());
                 }
             }
         }
@@ -316,14 +353,18 @@ mod tests {
         for (m, k, n) in sizes {
             // Operands that lie row by row and column by column.
             let (a, b) = (values(m * k, 7), values(k * n, 13));
-            let (left, right) = ([Mat::new(&a, m, k), Mat::new(&a, k, m).t()], [Mat::new(&b, k, n), Mat::new(&b, n, k).t()]);
+            let (left, right) = (
+                [MatrixView::new(&a, m, k), MatrixView::new(&a, k, m).t()],
+                [MatrixView::new(&b, k, n), MatrixView::new(&b, n, k).t()],
+            );
             for (a, b) in left.into_iter().flat_map(|a| right.map(|b| (a, b))) {
                 let (of_a, of_b) = (a.rounded(), b.rounded());
-                let wanted = product(Mat::new(&of_a, m, k), Mat::new(&of_b, k, n), 1.0, Precision::F32.on_all_threads());
+                let wanted =
+                    product(MatrixView::new(&of_a, m, k), MatrixView::new(&of_b, k, n), 1.0, Precision::F32.on_all_threads());
                 for (run, scale, dst) in [
-                    (Precision::Bf16.alone(), 1.0, Dst::Replace),
-                    (Precision::Bf16.on_all_threads(), 0.5, Dst::Add),
-                    (Precision::Bf16.on_all_threads(), 1.0, Dst::Add),
+                    (Precision::Bf16.on_one_thread(), 1.0, WriteMode::Replace),
+                    (Precision::Bf16.on_all_threads(), 0.5, WriteMode::Add),
+                    (Precision::Bf16.on_all_threads(), 1.0, WriteMode::Add),
                 ] {
                     let stride = n + 3;
                     let mut out = vec![2.0; m * stride];
@@ -331,7 +372,7 @@ mod tests {
                     for (got, wanted) in out.chunks(stride).zip(wanted.chunks(n)) {
                         assert!(got[n..].iter().all(|x| *x == 2.0), "something beside the destination was written");
                         for (got, wanted) in got.iter().zip(wanted) {
-                            let wanted = scale * wanted + if dst == Dst::Add { 2.0 } else { 0.0 };
+                            let wanted = scale * wanted + if dst == WriteMode::Add { 2.0 } else { 0.0 };
                             assert!((got - wanted).abs() < 1e-6 * k as f32 + 1e-6, "{m} {k} {n}: {got}, not {wanted}");
                         }
                     }
@@ -345,7 +386,7 @@ mod tests {
         for bad in [f32::NAN, f32::from_bits(0x7fff_ffff), f32::INFINITY] {
             let (mut a, b) = (values(20 * 40, 3), values(40 * 20, 5));
             a[7 * 40 + 11] = bad;
-            let out = product(Mat::new(&a, 20, 40), Mat::new(&b, 40, 20), 1.0, Precision::Bf16.alone());
+            let out = product(MatrixView::new(&a, 20, 40), MatrixView::new(&b, 40, 20), 1.0, Precision::Bf16.on_one_thread());
             for (i, row) in out.chunks(20).enumerate() {
                 assert!(row.iter().all(|x| x.is_finite() == (i != 7)), "row {i} for {bad}: {row:?}");
             }

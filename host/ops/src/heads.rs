@@ -28,7 +28,7 @@ impl Heads {
 /// How a layer attends. Functions take this type itself, not something convertible to it: a generic function would be compiled in
 /// its caller's crate, without optimisation.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Attention {
+pub struct AttentionConfig {
     /// Sizes of its heads.
     pub heads: Heads,
     /// Number of newest positions that a token sees, including itself; all if `None` (sliding windows, Beltagy et al. 2020, arXiv
@@ -44,13 +44,13 @@ pub struct Attention {
     pub precision: Precision,
 }
 
-impl From<Heads> for Attention {
+impl From<Heads> for AttentionConfig {
     fn from(heads: Heads) -> Self {
         Self { heads, window: None, chunked: false, scale: heads.scale(), cap: None, precision: Precision::F32 }
     }
 }
 
-impl Attention {
+impl AttentionConfig {
     /// Returns how many of the first positions a token at this position does not see.
     pub(super) fn hidden(self, position: usize) -> usize {
         match self.window {
@@ -72,7 +72,7 @@ impl Attention {
 }
 
 /// Inputs and outputs of attention over a forest.
-pub struct Kept<'a> {
+pub struct AttentionTensors<'a> {
     /// Queries, `[N, H * C]`.
     pub q: &'a Tensor,
     /// Keys, `[N, K * C]`.
@@ -93,7 +93,7 @@ mod tests {
     fn windows_slide_and_chunks_do_not() {
         let heads = Heads { heads: 1, kv_heads: 1, head_dim: 2 };
         let hidden = |window, chunked| {
-            let attention = Attention { window, chunked, ..heads.into() };
+            let attention = AttentionConfig { window, chunked, ..heads.into() };
             [0, 3, 4, 5, 9].map(|position| attention.hidden(position))
         };
         assert_eq!(hidden(None, false), [0; 5]);

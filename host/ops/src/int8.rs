@@ -4,9 +4,9 @@
 //! In a row, 128 inputs share a scale, their largest magnitude (llama.cpp has 32 in `Q8_0` and 256 in `Q8_K`): a large value costs only
 //! those beside it their precision. The products of a block are summed exactly, and the blocks' sums in f32.
 
-use super::codes::{A_CODE, codes_of_8_bits, largest};
+use super::codes::{CODE_STEP, codes_of_8_bits, largest};
 #[cfg(target_arch = "x86_64")]
-use super::processor::{Features, features};
+use super::processor::{CpuFeatures, features};
 use std::ops::Range;
 
 /// Inputs of a row that share a scale.
@@ -25,11 +25,11 @@ const WIDTH: usize = 32;
 /// 64 codes.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
-struct Line([u8; STEP]);
+struct Int8Line([u8; STEP]);
 
 /// What a block of some rows has beside its codes.
 #[derive(Clone, Copy)]
-struct Block {
+struct Int8BlockScales {
     /// By which its sums are multiplied.
     scales: [f32; ROWS],
     /// What the sums have too much if weights count from -128.
@@ -40,7 +40,7 @@ struct Block {
 /// A weight `[out, in]` in codes of 8 bits, with a bias.
 #[cfg(target_arch = "x86_64")]
 #[derive(Clone, Copy)]
-pub(super) struct CodedWeight<'a> {
+pub(super) struct Int8Weight<'a> {
     pub codes: &'a [u8],
     /// Of each output.
     pub scales: &'a [f32],
@@ -49,11 +49,11 @@ pub(super) struct CodedWeight<'a> {
 }
 
 /// Rows `[N, in]` in 8 bits, in groups of eight. The last one is filled up with zeros.
-pub(super) struct Rows {
+pub(super) struct Int8Rows {
     /// Codes: of each group and block, the lines of each row.
-    lines: Vec<Line>,
+    lines: Vec<Int8Line>,
     /// Scales and sums of each group.
-    blocks: Vec<Block>,
+    blocks: Vec<Int8BlockScales>,
     n: usize,
     d_in: usize,
 }
@@ -61,24 +61,24 @@ pub(super) struct Rows {
 /// Returns whether the processor has the products.
 pub(super) fn supported() -> bool {
     #[cfg(target_arch = "x86_64")]
-    return features() >= Features::Avx512Vnni;
+    return features() >= CpuFeatures::Avx512Vnni;
     #[cfg(not(target_arch = "x86_64"))]
     false
 }
 
-impl Rows {
+impl Int8Rows {
     /// Rounds rows `[N, in]`.
     pub(super) fn new(xs: &[f32], n: usize, d_in: usize) -> Self {
         assert!(xs.len() == n * d_in && d_in > 0, "incomplete rows");
         let (groups, in_group) = (n.div_ceil(ROWS), d_in.div_ceil(BLOCK));
-        let mut lines = vec![Line([0; STEP]); groups * ROWS * d_in.div_ceil(STEP)];
-        let mut blocks = vec![Block { scales: [0.0; ROWS], offsets: [0; ROWS] }; groups * in_group];
+        let mut lines = vec![Int8Line([0; STEP]); groups * ROWS * d_in.div_ceil(STEP)];
+        let mut blocks = vec![Int8BlockScales { scales: [0.0; ROWS], offsets: [0; ROWS] }; groups * in_group];
         for (row, xs) in xs.chunks_exact(d_in).enumerate() {
             let (group, r) = (row / ROWS, row % ROWS);
             for (b, values) in xs.chunks(BLOCK).enumerate() {
                 let (most, sum) = round(values, &mut lines[places(d_in, group, b, r)]);
                 let block = &mut blocks[group * in_group + b];
-                (block.scales[r], block.offsets[r]) = (most * A_CODE, -128 * sum);
+                (block.scales[r], block.offsets[r]) = (most * CODE_STEP, -128 * sum);
             }
         }
         Self { lines, blocks, n, d_in }
@@ -104,7 +104,7 @@ impl Rows {
     #[cfg(target_arch = "x86_64")]
     pub(super) fn products(
         &self,
-        CodedWeight { codes, scales, bias }: CodedWeight<'_>,
+        Int8Weight { codes, scales, bias }: Int8Weight<'_>,
         outputs: Range<usize>,
         mut each: impl FnMut(usize, usize, &[f32; WIDTH], usize),
     ) {
@@ -114,7 +114,7 @@ impl Rows {
         for first in outputs.clone().step_by(WIDTH) {
             let count = WIDTH.min(outputs.end - first);
             let mut factors = [0.0; WIDTH];
-            factors.iter_mut().zip(&scales[first..first + count]).for_each(|(factor, most)| *factor = most * A_CODE);
+            factors.iter_mut().zip(&scales[first..first + count]).for_each(|(factor, most)| *factor = most * CODE_STEP);
             let mut own = &codes[first * self.d_in..(first + count) * self.d_in];
             if count < WIDTH {
                 room.clear();
@@ -144,7 +144,7 @@ fn places(d_in: usize, group: usize, block: usize, row: usize) -> Range<usize> {
 }
 
 /// Rounds the values of a block. Returns their largest magnitude and the sum of their codes; those of incomplete lines are zero.
-fn round(values: &[f32], codes: &mut [Line]) -> (f32, i32) {
+fn round(values: &[f32], codes: &mut [Int8Line]) -> (f32, i32) {
     let mut room = [0.0; BLOCK];
     let values = if values.len() < codes.len() * STEP {
         room[..values.len()].copy_from_slice(values);
@@ -170,9 +170,9 @@ mod avx512 {
     //! Loops count places: closures over registers can't be inlined into functions with target features.
     #![allow(clippy::needless_range_loop)]
 
-    use super::{BLOCK, Block, Line, ROWS, STEP, WIDTH};
+    use super::{BLOCK, Int8BlockScales, Int8Line, ROWS, STEP, WIDTH};
     use crate::bf16::{PAIRS, lanes_summed, place, write_pairs};
-    use crate::codes::MOST;
+    use crate::codes::LARGEST_CODE;
     use std::arch::x86_64::*;
 
     /// Registers of a whole block.
@@ -189,7 +189,7 @@ mod avx512 {
     /// # Safety
     /// The processor has AVX-512 with VNNI.
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
-    pub(super) unsafe fn round(values: &[f32], codes: &mut [Line]) -> (f32, i32) {
+    pub(super) unsafe fn round(values: &[f32], codes: &mut [Int8Line]) -> (f32, i32) {
         assert!(values.len() == codes.len() * STEP);
         let lanes = values.as_chunks::<16>().0;
         // Magnitudes have the order of their bits, also those that are not finite.
@@ -200,7 +200,7 @@ mod avx512 {
             most = _mm512_max_epu32(most, _mm512_and_si512(x, _mm512_set1_epi32(0x7fff_ffff)));
         }
         let most = f32::from_bits(_mm512_reduce_max_epu32(most));
-        let factor = _mm512_set1_ps(if most > 0.0 { (MOST / most).min(f32::MAX) } else { 0.0 });
+        let factor = _mm512_set1_ps(if most > 0.0 { (LARGEST_CODE / most).min(f32::MAX) } else { 0.0 });
         let mut sum = _mm512_setzero_si512();
         for i in 0..codes.len() {
             for q in 0..4 {
@@ -225,8 +225,8 @@ mod avx512 {
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
     pub(super) unsafe fn products(
         w: &[u8],
-        lines: &[Line],
-        blocks: &[Block],
+        lines: &[Int8Line],
+        blocks: &[Int8BlockScales],
         of_outputs: (&[f32; WIDTH], &[f32; WIDTH]),
         out: &mut [[f32; WIDTH]; ROWS],
     ) {
@@ -259,7 +259,7 @@ mod avx512 {
     /// The processor has AVX-512 with VNNI.
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
     #[inline]
-    unsafe fn pair_of_rows(w: [&[u8]; 2], lines: &[Line], blocks: &[Block], next: [*const u8; 2]) -> __m512 {
+    unsafe fn pair_of_rows(w: [&[u8]; 2], lines: &[Int8Line], blocks: &[Int8BlockScales], next: [*const u8; 2]) -> __m512 {
         let inputs = w[0].len();
         assert!(w[1].len() == inputs && lines.len() == ROWS * inputs.div_ceil(STEP) && blocks.len() == inputs.div_ceil(BLOCK));
         let mut sums = [_mm512_setzero_ps(); 2 * ROWS];
@@ -285,8 +285,8 @@ mod avx512 {
     unsafe fn block<const S: usize>(
         w: [&[u8]; 2],
         first: usize,
-        lines: &[Line],
-        block: &Block,
+        lines: &[Int8Line],
+        block: &Int8BlockScales,
         next: [*const u8; 2],
         sums: &mut [__m512; 2 * ROWS],
     ) {
@@ -331,7 +331,7 @@ mod tests {
     fn values_are_off_by_half_a_step_of_their_block_at_most() {
         for (n, d_in) in [(1, 64), (3, 256), (9, 576), (8, 1024), (2, 1), (9, 1376), (3, 333)] {
             let xs = rows(n, d_in);
-            let got = Rows::new(&xs, n, d_in).values();
+            let got = Int8Rows::new(&xs, n, d_in).values();
             assert_eq!(got.len(), xs.len());
             let blocks = |values: &[f32]| -> Vec<Vec<f32>> {
                 values.chunks(d_in).flat_map(|row| row.chunks(BLOCK).map(<[f32]>::to_vec)).collect()
@@ -350,7 +350,7 @@ mod tests {
         for tiny in [1e-37f32, 1e-38, 1e-45] {
             let mut xs = vec![0.0; 128];
             (xs[3], xs[70]) = (tiny, -tiny);
-            let got = Rows::new(&xs, 1, 128).values();
+            let got = Int8Rows::new(&xs, 1, 128).values();
             assert!(got.iter().zip(&xs).all(|(got, x)| if *x == 0.0 { *got == 0.0 } else { got.abs() <= 2.0 * tiny }), "{tiny}");
         }
     }
@@ -379,9 +379,9 @@ mod tests {
             let codes: Vec<u8> = (0..d_out * d_in).map(|i| (((i * 89 + i / 7) % 255) as u8).wrapping_add(129)).collect();
             let scales: Vec<f32> = (0..d_out).map(|o| 0.5 + o as f32 / 8.0).collect();
             let bias: Vec<f32> = (0..d_out.next_multiple_of(WIDTH)).map(|o| (o as f32).sin()).collect();
-            let rounded = Rows::new(&xs, n, d_in);
+            let rounded = Int8Rows::new(&xs, n, d_in);
             let (values, mut got) = (rounded.values(), vec![f32::NAN; n * d_out]);
-            rounded.products(CodedWeight { codes: &codes, scales: &scales, bias: &bias }, 0..d_out, |first, row, sums, count| {
+            rounded.products(Int8Weight { codes: &codes, scales: &scales, bias: &bias }, 0..d_out, |first, row, sums, count| {
                 got[row * d_out + first..][..count].copy_from_slice(&sums[..count]);
             });
             for (i, got) in got.iter().enumerate() {
@@ -401,8 +401,8 @@ mod tests {
             }
             // Some outputs and rows alone have the same bits.
             let (row, from) = (n - 1, d_out / 64 * WIDTH);
-            Rows::new(&xs[row * d_in..], 1, d_in).products(
-                CodedWeight { codes: &codes, scales: &scales, bias: &bias },
+            Int8Rows::new(&xs[row * d_in..], 1, d_in).products(
+                Int8Weight { codes: &codes, scales: &scales, bias: &bias },
                 from..d_out,
                 |first, _, sums, count| {
                     assert_eq!(sums[..count], got[row * d_out + first..][..count], "{n} {d_in} {d_out}");
@@ -421,8 +421,8 @@ mod tests {
         for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
             let mut xs = rows(3, 320);
             xs[320 + 11] = bad;
-            let weight = CodedWeight { codes: &[1; 320 * 2], scales: &[1.0; 2], bias: &[0.0; WIDTH] };
-            Rows::new(&xs, 3, 320).products(weight, 0..2, |_, row, sums, count| {
+            let weight = Int8Weight { codes: &[1; 320 * 2], scales: &[1.0; 2], bias: &[0.0; WIDTH] };
+            Int8Rows::new(&xs, 3, 320).products(weight, 0..2, |_, row, sums, count| {
                 assert!(sums[..count].iter().all(|x| x.is_finite() == (row != 1)), "row {row} for {bad}: {sums:?}");
             });
         }

@@ -4,7 +4,7 @@
 #[cfg(feature = "cuda")]
 use super::cuda;
 use super::math::sum_by;
-use super::rounding::Number;
+use super::rounding::FloatElement;
 use super::simd::wide;
 use super::slices::{ROWS_PER_TASK, filled, read, tensor_of, write};
 use super::{Error, Result, matrix_dims, on_device};
@@ -28,7 +28,7 @@ pub fn forward(x: &Tensor, w: &Tensor, b: &Tensor, eps: f64, rounds: bool) -> Re
     if rounds { normalised::<bf16>(x, w, b, eps) } else { normalised::<f32>(x, w, b, eps) }
 }
 
-fn normalised<O: Number>(x: &Tensor, w: &Tensor, b: &Tensor, eps: f64) -> Result<Tensor> {
+fn normalised<O: FloatElement>(x: &Tensor, w: &Tensor, b: &Tensor, eps: f64) -> Result<Tensor> {
     let (_, d) = matrix_dims(x);
     let (xs, ws, bs) = (read(x)?, read(w)?, read(b)?);
     // Slices: each place of what was read would be looked up through the tensor.

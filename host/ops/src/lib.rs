@@ -87,7 +87,6 @@ pub mod sinks;
 mod slices;
 pub mod splice;
 pub mod squares;
-mod stored;
 pub mod support;
 mod system;
 pub mod team;
@@ -98,6 +97,7 @@ mod token_stats;
 mod unpack;
 mod update;
 mod view;
+mod weight_storage;
 mod writing;
 
 pub use bf16::supported as multiplies_bf16;
@@ -106,7 +106,7 @@ pub use capability::{Capability, LARGEST_HEAD};
 pub use cuda::decode;
 pub use delta_rule::DeltaHeads;
 pub use elementwise::{
-    add_into, bounded_by, cast, copied, fill_zero, from_vec, mixed, on_host, plus_one, scaled, to_vec, zeros_like,
+    add_into, bounded_by, cast, copied, fill_zero, from_vec, interpolate, on_host, plus_one, scaled, to_vec, zeros_like,
 };
 pub use error::{Error, Result};
 pub use forest::{Forest, Segment};
@@ -117,7 +117,6 @@ pub use rounding::{round_bf16, round_in_place, sum_bf16, widen_bf16};
 pub use rows::{gather_rows, scale_rows, scatter_add_rows, sigmoids};
 pub use simd::wide_registers;
 pub use slices::write;
-pub use stored::Matrix;
 pub use system::{
     available_memory, bounded, in_own_group, keep_freed_memory, kill_group, limit_memory, limit_process, peak_memory,
     return_freed_memory,
@@ -126,6 +125,7 @@ pub use system::{
 pub use system::{has_ended, readable_within};
 pub use team::on_pool;
 pub use view::Precision;
+pub use weight_storage::WeightMatrix;
 pub use writing::write_tensor;
 
 use dispatch::on_device;

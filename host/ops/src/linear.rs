@@ -4,11 +4,11 @@
 
 #[cfg(feature = "cuda")]
 use super::cuda;
-use super::gemm::{self, Dst, Weight, matmul};
+use super::gemm::{self, GemmWeight, WriteMode, matmul};
 use super::simd::wide;
-use super::slices::{ROWS_PER_TASK, Read, read, tensor, write};
-use super::stored::{Matrix, Stored};
+use super::slices::{ROWS_PER_TASK, TensorSlice, read, tensor, write};
 use super::view::Precision;
+use super::weight_storage::{WeightMatrix, WeightValues};
 use super::{Error, Result, matrix_dims, on_device};
 use candle_core::Tensor;
 
@@ -20,7 +20,7 @@ fn check(op: &'static str, ok: bool, a: &Tensor, b: (usize, usize)) -> Result<()
 }
 
 /// Opens the bias of so many outputs.
-fn bias(b: Option<&Tensor>, outputs: usize) -> Result<Option<Read<'_>>> {
+fn bias(b: Option<&Tensor>, outputs: usize) -> Result<Option<TensorSlice<'_>>> {
     let bias = b.map(read).transpose()?;
     match bias.as_deref().filter(|bias| bias.len() != outputs) {
         Some(bias) => {
@@ -31,62 +31,62 @@ fn bias(b: Option<&Tensor>, outputs: usize) -> Result<Option<Read<'_>>> {
 }
 
 /// Computes `[N, out]` from `x: [N, in]`, `w: [out, in]`, `b: [out]`.
-pub fn forward<'a>(x: &Tensor, w: impl Into<Matrix<'a>>, b: Option<&Tensor>, precision: Precision) -> Result<Tensor> {
+pub fn forward<'a>(x: &Tensor, w: impl Into<WeightMatrix<'a>>, b: Option<&Tensor>, precision: Precision) -> Result<Tensor> {
     let w = w.into();
     let ((n, d_in), (d_out, w_in)) = (matrix_dims(x), w.dims());
     check("linear", d_in == w_in, x, w.dims())?;
-    on_device!(x, cuda::linear::forward(x, w.plain()?, b, cuda::Kind::of(x)?));
-    let (xs, ws) = (Stored::of(x.into())?, Stored::of(w)?);
+    on_device!(x, cuda::linear::forward(x, w.plain()?, b, cuda::ElementKind::from_tensor(x)?));
+    let (xs, ws) = (WeightValues::open(x.into())?, WeightValues::open(w)?);
     let bias = bias(b, d_out)?;
-    tensor(gemm::of_rows(xs.rows(x, precision)?, &ws, d_out, bias.as_deref(), precision.on_all_threads()), (n, d_out))
+    tensor(gemm::linear(xs.rows(x, precision)?, &ws, d_out, bias.as_deref(), precision.on_all_threads()), (n, d_out))
 }
 
 /// Computes `x w^T + b`, `[N, out]`, for several weights `[out, in]`, each with its bias `[out]`; the rows of `x` are prepared
 /// once for all.
-pub fn forward_all(x: &Tensor, all: &[(Matrix<'_>, Option<&Tensor>)], precision: Precision) -> Result<Vec<Tensor>> {
+pub fn forward_all(x: &Tensor, all: &[(WeightMatrix<'_>, Option<&Tensor>)], precision: Precision) -> Result<Vec<Tensor>> {
     if !x.device().is_cpu() {
         return all.iter().map(|(w, b)| forward(x, *w, *b, precision)).collect();
     }
     let (n, d_in) = matrix_dims(x);
-    let xs = Stored::of(x.into())?;
+    let xs = WeightValues::open(x.into())?;
     let weights = all.iter().map(|(w, b)| {
         let (outputs, w_in) = w.dims();
         check("linear", d_in == w_in, x, (outputs, w_in))?;
-        Ok(Weight { weight: Stored::of(*w)?, outputs, bias: bias(*b, outputs)? })
+        Ok(GemmWeight { weight: WeightValues::open(*w)?, outputs, bias: bias(*b, outputs)? })
     });
-    let weights: Vec<Weight<'_>> = weights.collect::<Result<_>>()?;
-    let results = gemm::of_rows_all(xs.rows(x, precision)?, &weights, precision.on_all_threads());
+    let weights: Vec<GemmWeight<'_>> = weights.collect::<Result<_>>()?;
+    let results = gemm::linear_all(xs.rows(x, precision)?, &weights, precision.on_all_threads());
     results.into_iter().zip(&weights).map(|(out, w)| tensor(out, (n, w.outputs))).collect()
 }
 
 /// [`forward`] with the result in f32, whatever the type of the inputs.
 pub fn forward_f32(x: &Tensor, w: &Tensor, b: Option<&Tensor>) -> Result<Tensor> {
     check("linear", matrix_dims(x).1 == matrix_dims(w).1, x, matrix_dims(w))?;
-    on_device!(x, cuda::linear::forward(x, w, b, cuda::Kind::F32));
+    on_device!(x, cuda::linear::forward(x, w, b, cuda::ElementKind::F32));
     forward(x, w, b, Precision::F32)
 }
 
 /// Returns `dx = dy W`, a new `[N, in]`.
-pub fn backward_input<'a>(dy: &Tensor, w: impl Into<Matrix<'a>>, precision: Precision) -> Result<Tensor> {
+pub fn backward_input<'a>(dy: &Tensor, w: impl Into<WeightMatrix<'a>>, precision: Precision) -> Result<Tensor> {
     let w = w.into();
     let ((n, d_out), (w_out, d_in)) = (matrix_dims(dy), w.dims());
     check("linear backward", d_out == w_out, dy, w.dims())?;
     on_device!(dy, cuda::linear::backward_input(dy, w.plain()?));
-    let (dys, ws) = (Stored::of(dy.into())?, Stored::of(w)?);
-    tensor(gemm::of_columns(dys.rows(dy, precision)?, &ws, d_in, precision.on_all_threads()), (n, d_in))
+    let (dys, ws) = (WeightValues::open(dy.into())?, WeightValues::open(w)?);
+    tensor(gemm::matmul_weight(dys.rows(dy, precision)?, &ws, d_in, precision.on_all_threads()), (n, d_in))
 }
 
 /// Adds `dx += dy W`, for inputs that several layers read.
-pub fn backward_input_into<'a>(dx: &Tensor, dy: &Tensor, w: impl Into<Matrix<'a>>, precision: Precision) -> Result<()> {
+pub fn backward_input_into<'a>(dx: &Tensor, dy: &Tensor, w: impl Into<WeightMatrix<'a>>, precision: Precision) -> Result<()> {
     let w = w.into();
     let ((n, d_out), (w_out, d_in)) = (matrix_dims(dy), w.dims());
     check("linear backward", d_out == w_out && matrix_dims(dx) == (n, d_in), dy, w.dims())?;
     on_device!(dy, cuda::linear::backward_input_into(dx, dy, w.plain()?));
-    let (dys, ws) = (Stored::of(dy.into())?, Stored::of(w)?);
+    let (dys, ws) = (WeightValues::open(dy.into())?, WeightValues::open(w)?);
     let dys = dys.rows(dy, precision)?;
     write(dx, |out| {
         ws.by_columns((d_out, d_in), precision, |columns, w| {
-            matmul(&mut out[columns.start..], d_in, Dst::Add, dys, w, 1.0, precision.on_all_threads());
+            matmul(&mut out[columns.start..], d_in, WriteMode::Add, dys, w, 1.0, precision.on_all_threads());
         });
     })
 }
@@ -96,9 +96,9 @@ pub fn backward_weight(x: &Tensor, dy: &Tensor, dw: &Tensor, db: Option<&Tensor>
     let ((n, d_in), (dy_n, d_out)) = (matrix_dims(x), matrix_dims(dy));
     check("linear backward", n == dy_n && matrix_dims(dw) == (d_out, d_in), x, (dy_n, d_out))?;
     on_device!(x, cuda::linear::backward_weight(x, dy, dw, db));
-    let (xs, dys) = (Stored::of(x.into())?, Stored::of(dy.into())?);
+    let (xs, dys) = (WeightValues::open(x.into())?, WeightValues::open(dy.into())?);
     let (rows, d_rows) = (xs.rows(x, precision)?, dys.rows(dy, precision)?);
-    write(dw, |out| matmul(out, d_in, Dst::Add, d_rows.t(), rows, 1.0, precision.on_all_threads()))?;
+    write(dw, |out| matmul(out, d_in, WriteMode::Add, d_rows.t(), rows, 1.0, precision.on_all_threads()))?;
     let Some(db) = db else { return Ok(()) };
     write(db, |out| {
         for first in (0..n * d_out).step_by(d_out.max(1) * ROWS_PER_TASK) {
@@ -115,13 +115,13 @@ pub fn backward_weight(x: &Tensor, dy: &Tensor, dw: &Tensor, db: Option<&Tensor>
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::codes::{Quantized, Scheme};
+    use crate::codes::{QuantizationScheme, QuantizedWeight};
     use crate::testing::random;
     use crate::to_vec;
     use candle_core::DType;
 
     /// Results of all products with a weight.
-    fn products<'a>(w: impl Into<Matrix<'a>>, x: &Tensor, dy: &Tensor, bias: &Tensor) -> [Vec<f32>; 4] {
+    fn products<'a>(w: impl Into<WeightMatrix<'a>>, x: &Tensor, dy: &Tensor, bias: &Tensor) -> [Vec<f32>; 4] {
         let precision = Precision::F32;
         let w = w.into();
         let dx = x.copy().unwrap();
@@ -169,9 +169,9 @@ mod tests {
                 let (got, want) = (products(&half, &x, &dy, &bias), products(&wide, &x, &dy, &bias));
                 assert!(got == want, "{dtype:?}: {n} rows, {d_in} to {d_out}");
             }
-            for scheme in [Scheme::Int8, Scheme::Nf4].into_iter().filter(|_| d_in % 2 == 0) {
+            for scheme in [QuantizationScheme::Int8, QuantizationScheme::Nf4].into_iter().filter(|_| d_in % 2 == 0) {
                 let (codes, scales) = scheme.quantize(&w).unwrap();
-                let few = Matrix::Quantized(Quantized { codes: &codes, scales: &scales, scheme });
+                let few = WeightMatrix::Quantized(QuantizedWeight { codes: &codes, scales: &scales, scheme });
                 let wide = few.in_f32().unwrap();
                 let (got, want) = (products(few, &x, &dy, &bias), products(&wide, &x, &dy, &bias));
                 assert!(got == want, "{scheme:?}: {n} rows, {d_in} to {d_out}");

@@ -1,8 +1,8 @@
 //! Sums of few rows with lines of weights, keys or values, in vector registers: the products of a generation in f32, and its attention.
 
 #[cfg(target_arch = "x86_64")]
-use super::processor::{Features, features};
-use super::rounding::Number;
+use super::processor::{CpuFeatures, features};
+use super::rounding::FloatElement;
 use super::unpack::WIDTH;
 use half::bf16;
 
@@ -10,25 +10,25 @@ use half::bf16;
 pub(super) const ROWS: usize = 8;
 
 /// Sums of rows and outputs.
-pub(super) type Tile = [[f32; WIDTH]; ROWS];
+pub(super) type OutputTile = [[f32; WIDTH]; ROWS];
 
 /// The inputs of some outputs' weights, a line of [`WIDTH`] outputs each.
 #[derive(Clone, Copy)]
-pub(super) struct Lines<'a, T = f32> {
+pub(super) struct WeightLines<'a, T = f32> {
     pub values: &'a [T],
     /// Distance from one line to the next, in values.
     pub stride: usize,
     pub count: usize,
 }
 
-impl<'a> Lines<'a> {
+impl<'a> WeightLines<'a> {
     /// Takes lines that follow one another.
-    pub(super) fn of(values: &'a [f32]) -> Self {
+    pub(super) fn from_contiguous(values: &'a [f32]) -> Self {
         Self { values, stride: WIDTH, count: values.len() / WIDTH }
     }
 }
 
-impl<T> Lines<'_, T> {
+impl<T> WeightLines<'_, T> {
     fn check(&self) {
         assert!(self.count == 0 || self.values.len() >= (self.count - 1) * self.stride + WIDTH, "lines out of bounds");
     }
@@ -37,7 +37,7 @@ impl<T> Lines<'_, T> {
 /// Lines of pairs of neighbouring inputs in bf16, of [`WIDTH`] outputs each: both of the first output, and so on.
 #[cfg(target_arch = "x86_64")]
 #[derive(Clone, Copy)]
-pub(super) struct Pairs<'a> {
+pub(super) struct PairLines<'a> {
     pub values: &'a [bf16],
     /// Distance from one line to the next, in values.
     pub stride: usize,
@@ -50,7 +50,7 @@ pub(super) struct Pairs<'a> {
 /// # Panics
 /// If the processor does not have the instruction ([`has_pairs`]).
 #[cfg(target_arch = "x86_64")]
-pub(super) fn sums_of_pairs(xs: &[bf16], d_in: usize, lines: Pairs<'_>, tile: &mut Tile) {
+pub(super) fn sums_of_pairs(xs: &[bf16], d_in: usize, lines: PairLines<'_>, tile: &mut OutputTile) {
     assert!(has_pairs(), "a processor without products of pairs");
     // SAFETY: the processor has the instruction.
     unsafe {
@@ -78,7 +78,7 @@ mod pairs {
     //! Loops count places: closures over registers can't be inlined into functions with target features.
     #![allow(clippy::needless_range_loop)]
 
-    use super::{Pairs, ROWS, Tile, WIDTH};
+    use super::{OutputTile, PairLines, ROWS, WIDTH};
     use half::bf16;
     use std::arch::x86_64::*;
 
@@ -88,7 +88,7 @@ mod pairs {
     /// # Safety
     /// The processor has AVX-512 with BF16.
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")]
-    pub(super) unsafe fn sums<const R: usize>(xs: &[bf16], d_in: usize, lines: Pairs<'_>, tile: &mut Tile) {
+    pub(super) unsafe fn sums<const R: usize>(xs: &[bf16], d_in: usize, lines: PairLines<'_>, tile: &mut OutputTile) {
         const { assert!(R <= ROWS && WIDTH == 2 * LANES) };
         assert!(xs.len() >= R * d_in && 2 * lines.count <= d_in, "incomplete rows");
         assert!(lines.count == 0 || lines.values.len() >= (lines.count - 1) * lines.stride + 2 * WIDTH, "lines out of bounds");
@@ -123,23 +123,23 @@ mod pairs {
     }
 }
 
-/// A value of [`Lines`].
-pub(super) trait Value: Number {
+/// A value of [`WeightLines`].
+pub(super) trait LineValue: FloatElement {
     /// Calls the function that is compiled for the processor's registers; returns whether there is one.
-    fn in_registers(xs: &[f32], d_in: usize, first: usize, lines: Lines<'_, Self>, tile: &mut Tile) -> bool;
+    fn in_registers(xs: &[f32], d_in: usize, first: usize, lines: WeightLines<'_, Self>, tile: &mut OutputTile) -> bool;
 }
 
-/// Implements [`Value`] with the functions of these modules.
+/// Implements [`LineValue`] with the functions of these modules.
 macro_rules! value {
     ($type:ty, $avx512:ident, $avx2:ident) => {
-        impl Value for $type {
+        impl LineValue for $type {
             #[cfg_attr(not(target_arch = "x86_64"), allow(unused_variables))]
-            fn in_registers(xs: &[f32], d_in: usize, first: usize, lines: Lines<'_, Self>, tile: &mut Tile) -> bool {
+            fn in_registers(xs: &[f32], d_in: usize, first: usize, lines: WeightLines<'_, Self>, tile: &mut OutputTile) -> bool {
                 #[cfg(target_arch = "x86_64")]
                 match features() {
-                    Features::Baseline => return false,
+                    CpuFeatures::Baseline => return false,
                     // SAFETY: the processor has the features that this is compiled for.
-                    Features::Avx2 => unsafe { $avx2::sums(xs, d_in, first, lines, tile) },
+                    CpuFeatures::Avx2 => unsafe { $avx2::sums(xs, d_in, first, lines, tile) },
                     // SAFETY: as above.
                     _ => unsafe { $avx512::sums(xs, d_in, first, lines, tile) },
                 }
@@ -154,7 +154,7 @@ value!(bf16, avx512_of_bf16, avx2_of_bf16);
 
 /// Adds the products of at most [`ROWS`] rows of `xs`, of `d_in` values each, with lines to the tile. The first line is that of
 /// the `first` input.
-pub(super) fn sums<T: Value>(xs: &[f32], d_in: usize, first: usize, lines: Lines<'_, T>, tile: &mut Tile) {
+pub(super) fn sums<T: LineValue>(xs: &[f32], d_in: usize, first: usize, lines: WeightLines<'_, T>, tile: &mut OutputTile) {
     lines.check();
     if !T::in_registers(xs, d_in, first, lines, tile) {
         plainly(xs, d_in, first, lines, tile);
@@ -162,7 +162,7 @@ pub(super) fn sums<T: Value>(xs: &[f32], d_in: usize, first: usize, lines: Lines
 }
 
 /// Computes the same sums on any processor.
-fn plainly<T: Value>(xs: &[f32], d_in: usize, first: usize, lines: Lines<'_, T>, tile: &mut Tile) {
+fn plainly<T: LineValue>(xs: &[f32], d_in: usize, first: usize, lines: WeightLines<'_, T>, tile: &mut OutputTile) {
     for (row, sums) in xs.chunks_exact(d_in).zip(tile) {
         for (x, line) in row[first..].iter().zip(lines.values.chunks(lines.stride)).take(lines.count) {
             sums.iter_mut().zip(line).for_each(|(sum, w)| *sum = x.mul_add(w.in_f32(), *sum));
@@ -177,11 +177,11 @@ macro_rules! in_registers {
     ($name:ident, $features:literal, $value:ty, $of_line:path, $lanes:literal, $rows:literal, $parts:literal,
      $zero:ident, $load:ident, $spread:ident, $fma:ident, $store:ident) => {
         mod $name {
-            use super::{Lines, ROWS, Tile, WIDTH};
+            use super::{OutputTile, ROWS, WIDTH, WeightLines};
             use std::arch::x86_64::{$fma, $load, $spread, $store, $zero};
 
             #[target_feature(enable = $features)]
-            pub(super) fn sums(xs: &[f32], d_in: usize, from: usize, lines: Lines<'_, $value>, tile: &mut Tile) {
+            pub(super) fn sums(xs: &[f32], d_in: usize, from: usize, lines: WeightLines<'_, $value>, tile: &mut OutputTile) {
                 const { assert!(ROWS % $rows == 0 && WIDTH % ($lanes * $parts) == 0 && $rows <= 8) };
                 for (xs, tile) in xs.chunks($rows * d_in).zip(tile.chunks_exact_mut($rows)) {
                     for first in (0..WIDTH).step_by($lanes * $parts) {
@@ -206,7 +206,7 @@ macro_rules! in_registers {
                 xs: &[f32],
                 d_in: usize,
                 from: usize,
-                lines: Lines<'_, $value>,
+                lines: WeightLines<'_, $value>,
                 tile: &mut [[f32; WIDTH]],
                 first: usize,
             ) {
@@ -316,17 +316,17 @@ of_values!(avx512_of_bf16, avx2_of_bf16, half::bf16, super::widening::avx512, su
 mod tests {
     use super::*;
 
-    type Sums<T> = unsafe fn(&[f32], usize, usize, Lines<'_, T>, &mut Tile);
+    type SumsFunction<T> = unsafe fn(&[f32], usize, usize, WeightLines<'_, T>, &mut OutputTile);
 
     /// Asserts that functions, if the processor has their registers, give the bits of plain sums of these values.
-    fn assert_same<T: Value>(values: &[T], by: [(bool, Sums<T>); 2]) {
+    fn assert_same<T: LineValue>(values: &[T], by: [(bool, SumsFunction<T>); 2]) {
         let d_in = 37;
         let all: Vec<f32> = (0..ROWS * d_in).map(|i| ((i * 29) % 83) as f32 / 41.0 - 1.0).collect();
         let cases =
             (1..=ROWS).flat_map(|rows| [(32, 0), (32, 1), (32, 32), (40, 30)].map(|(stride, count)| (rows, stride, count)));
         for ((rows, stride, count), first) in cases.flat_map(|case| [0, 5].map(|first| (case, first))) {
-            let (xs, lines) = (&all[..rows * d_in], Lines { values, stride, count });
-            let begun: Tile = std::array::from_fn(|r| std::array::from_fn(|o| (r * WIDTH + o) as f32 / 100.0));
+            let (xs, lines) = (&all[..rows * d_in], WeightLines { values, stride, count });
+            let begun: OutputTile = std::array::from_fn(|r| std::array::from_fn(|o| (r * WIDTH + o) as f32 / 100.0));
             let mut want = begun;
             plainly(xs, d_in, first, lines, &mut want);
             for (there, sums) in by {
@@ -354,9 +354,9 @@ mod tests {
         for (rows, stride, count) in (0..=ROWS).flat_map(|rows| [(64, 0), (64, 1), (64, 19), (70, 18)].map(|(s, n)| (rows, s, n)))
         {
             let values: Vec<bf16> = (0..count * stride + 64).map(value).collect();
-            let mut tile: Tile = std::array::from_fn(|r| std::array::from_fn(|o| (r * WIDTH + o) as f32 / 100.0));
+            let mut tile: OutputTile = std::array::from_fn(|r| std::array::from_fn(|o| (r * WIDTH + o) as f32 / 100.0));
             let before = tile;
-            sums_of_pairs(&xs[..rows * d_in], d_in, Pairs { values: &values, stride, count }, &mut tile);
+            sums_of_pairs(&xs[..rows * d_in], d_in, PairLines { values: &values, stride, count }, &mut tile);
             for (r, o) in (0..ROWS).flat_map(|r| (0..WIDTH).map(move |o| (r, o))) {
                 let product =
                     |k: usize| f64::from(xs[r * d_in + k].to_f32()) * f64::from(values[k / 2 * stride + 2 * o + k % 2].to_f32());
@@ -371,7 +371,7 @@ mod tests {
     fn every_processor_gives_the_same_bits() {
         let values: Vec<f32> = (0..40 * 32).map(|i| ((i * 31) % 97) as f32 / 48.0 - 1.0).collect();
         let rounded: Vec<bf16> = values.iter().map(|x| bf16::from_f32(*x)).collect();
-        let (has_512, has_2) = (features() >= Features::Avx512, features() >= Features::Avx2);
+        let (has_512, has_2) = (features() >= CpuFeatures::Avx512, features() >= CpuFeatures::Avx2);
         assert_same(&values, [(has_512, avx512::sums), (has_2, avx2::sums)]);
         assert_same(&rounded, [(has_512, avx512_of_bf16::sums), (has_2, avx2_of_bf16::sums)]);
     }

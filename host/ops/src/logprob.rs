@@ -8,15 +8,15 @@ use super::math::{exp, max, sum_by};
 use super::mean_rows::MeanRows;
 use super::simd::wide;
 use super::slices::{read, tensor, write};
-use super::stored::Stored;
 use super::support::Restriction;
-use super::tiles::{LANES, LogitGradients, Logits, TOKENS, TOKENS_PER_TASK, Tile};
-use super::view::Mat;
+use super::tiles::{LANES, LogitGradients, LogitTile, LogitTiles, TOKENS, TOKENS_PER_TASK};
+use super::view::MatrixView;
+use super::weight_storage::WeightValues;
 use super::{Capability, Error, Result, matrix_dims, on_device};
 use candle_core::Tensor;
 use rayon::prelude::*;
 
-pub use super::tiles::Scale;
+pub use super::tiles::LogitScale;
 pub use super::token_stats::TokenStats;
 
 fn check(hidden: &Tensor, w: &Tensor, targets: &[u32]) -> Result<(usize, usize, usize)> {
@@ -37,7 +37,7 @@ pub fn forward(
     hidden: &Tensor,
     w: &Tensor,
     targets: &[u32],
-    scale: Scale,
+    scale: LogitScale,
     restriction: Option<&Restriction>,
 ) -> Result<TokenStats> {
     statistics(hidden, w, targets, scale, restriction, false)
@@ -50,7 +50,7 @@ pub fn forward_for_hidden(
     hidden: &Tensor,
     w: &Tensor,
     targets: &[u32],
-    scale: Scale,
+    scale: LogitScale,
     restriction: Option<&Restriction>,
 ) -> Result<TokenStats> {
     statistics(hidden, w, targets, scale, restriction, true)
@@ -60,25 +60,25 @@ fn statistics(
     hidden: &Tensor,
     w: &Tensor,
     targets: &[u32],
-    scale: Scale,
+    scale: LogitScale,
     restriction: Option<&Restriction>,
     for_hidden: bool,
 ) -> Result<TokenStats> {
     let (m, d, vocab) = check(hidden, w, targets)?;
     on_device!(hidden, cuda::logprob::forward(hidden, w, targets, scale, restriction));
-    let mut all_logits = Logits::new(hidden, w, scale)?;
+    let mut all_logits = LogitTiles::new(hidden, w, scale)?;
     let mut mean_rows = (for_hidden && scale.cap.is_none() && restriction.is_none()).then(|| MeanRows::new(m, d));
-    let mut sums = vec![Sums::NONE; m];
+    let mut sums = vec![SoftmaxSums::NONE; m];
     let mut target_logits = vec![f32::NAN; m];
-    let tops = |sums: &[Sums]| sums.iter().map(|sums| sums.top).collect::<Vec<_>>();
-    for tile in Tile::all(m, vocab) {
-        let (logits, w) = all_logits.of(&tile);
+    let tops = |sums: &[SoftmaxSums]| sums.iter().map(|sums| sums.top).collect::<Vec<_>>();
+    for tile in LogitTile::all(m, vocab) {
+        let (logits, w) = all_logits.tile_logits(&tile);
         tile.restrict(logits, restriction, vocab);
         let of_tile = &mut sums[tile.rows.clone()];
         let before = tops(of_tile);
         let tasks = logits.par_chunks(TOKENS_PER_TASK * tile.line());
         for part in tasks.map(|lines| sums_of(lines, tile.line())).collect::<Vec<_>>() {
-            of_tile.iter_mut().zip(part).for_each(|(sums, part)| *sums = sums.with(part));
+            of_tile.iter_mut().zip(part).for_each(|(sums, part)| *sums = sums.merge(part));
         }
         tile.targets(targets).for_each(|(place, row)| target_logits[row] = logits[place]);
         if let Some(mean_rows) = &mut mean_rows {
@@ -87,7 +87,7 @@ fn statistics(
     }
     let mean_rows = mean_rows.map(|rows| rows.divided(sums.par_iter().map(|sums| sums.sum)));
     let mut stats = TokenStats { mean_rows, ..TokenStats::default() };
-    for (Sums { top, sum, weighted }, logit) in sums.into_iter().zip(target_logits) {
+    for (SoftmaxSums { top, sum, weighted }, logit) in sums.into_iter().zip(target_logits) {
         let ln_sum = sum.ln();
         stats.logp.push(logit - top - ln_sum);
         stats.entropy.push(ln_sum - weighted / sum);
@@ -99,7 +99,7 @@ fn statistics(
 
 /// The sums that a softmax needs over some of a row's logits.
 #[derive(Clone, Copy)]
-struct Sums {
+struct SoftmaxSums {
     top: f32,
     /// Sum of `exp(z - top)`.
     sum: f32,
@@ -107,11 +107,11 @@ struct Sums {
     weighted: f32,
 }
 
-impl Sums {
+impl SoftmaxSums {
     const NONE: Self = Self { top: f32::NEG_INFINITY, sum: 0.0, weighted: 0.0 };
 
     /// Returns the sums over the logits of both. NaN in one of them is in the result.
-    fn with(self, other: Self) -> Self {
+    fn merge(self, other: Self) -> Self {
         let top = if other.top > self.top { other.top } else { self.top };
         let (a, b) = (self.below(top), other.below(top));
         Self { top, sum: a.sum + b.sum, weighted: a.weighted + b.weighted }
@@ -132,7 +132,7 @@ impl Sums {
 }
 
 /// Computes each row's sums over some lines of a tile.
-fn sums_of(lines: &[f32], line: usize) -> Vec<Sums> {
+fn sums_of(lines: &[f32], line: usize) -> Vec<SoftmaxSums> {
     let mut tops = vec![f32::NEG_INFINITY; line];
     wide!(for line in lines.chunks_exact(line) {
         for (top, &z) in tops.iter_mut().zip(line) {
@@ -156,7 +156,7 @@ fn sums_of(lines: &[f32], line: usize) -> Vec<Sums> {
         }
     });
     let sums = sums.into_iter().zip(weighted);
-    tops.into_iter().zip(sums).map(|(top, (sum, weighted))| Sums { top, sum, weighted }).collect()
+    tops.into_iter().zip(sums).map(|(top, (sum, weighted))| SoftmaxSums { top, sum, weighted }).collect()
 }
 
 /// Replaces each log-probability with that of a smoothed target, of which this share is spread evenly over the vocabulary (label
@@ -165,7 +165,7 @@ fn sums_of(lines: &[f32], line: usize) -> Vec<Sums> {
 ///
 /// # Errors
 /// On a device, or if the sizes don't fit.
-pub fn smooth(stats: &mut TokenStats, share: f64, hidden: &Tensor, w: &Tensor, scale: Scale) -> Result<()> {
+pub fn smooth(stats: &mut TokenStats, share: f64, hidden: &Tensor, w: &Tensor, scale: LogitScale) -> Result<()> {
     let (rows, _) = matrix_dims(hidden);
     Capability::SmoothedTargets.require(hidden)?;
     if rows != stats.logp.len() {
@@ -188,7 +188,7 @@ pub fn backward(
     hidden: &Tensor,
     w: &Tensor,
     targets: &[u32],
-    scale: Scale,
+    scale: LogitScale,
     restriction: Option<&Restriction>,
     stats: &TokenStats,
     d_logp: &[f32],
@@ -210,17 +210,17 @@ pub fn backward(
     }
     on_device!(hidden, cuda::logprob::backward(hidden, w, targets, scale, restriction, stats, d_logp, d_entropy, dw));
     if let (Some(rows), None, None, None, 0.0) = (&stats.mean_rows, d_entropy, dw, restriction, share) {
-        return tensor(rows.backward(&Stored::of(w.into())?, targets, &stats.logp, d_logp, scale), (m, d));
+        return tensor(rows.backward(&WeightValues::open(w.into())?, targets, &stats.logp, d_logp, scale), (m, d));
     }
-    let (hs, mut all_logits) = (read(hidden)?, Logits::new(hidden, w, scale)?);
+    let (hs, mut all_logits) = (read(hidden)?, LogitTiles::new(hidden, w, scale)?);
     let mut dh = vec![0f32; m * d];
     let mut tiles_backward = |dw: Option<&mut [f32]>| {
-        let mut gradients = LogitGradients { hidden: Mat::new(&hs, m, d), d_hidden: &mut dh, d_output: dw, scale };
-        for tile in Tile::all(m, vocab) {
-            let (logits, w) = all_logits.of(&tile);
+        let mut gradients = LogitGradients { hidden: MatrixView::new(&hs, m, d), d_hidden: &mut dh, d_output: dw, scale };
+        for tile in LogitTile::all(m, vocab) {
+            let (logits, w) = all_logits.tile_logits(&tile);
             let slopes = scale.slopes(logits);
             let multiplied = tile.restrict(logits, restriction, vocab);
-            let rows = Rows::of(&tile, stats, d_logp, d_entropy);
+            let rows = LogprobRows::new(&tile, stats, d_logp, d_entropy);
             logits.par_chunks_mut(TOKENS_PER_TASK * tile.line()).for_each(|lines| rows.logit_gradients(lines));
             if share > 0.0 {
                 rows.spread(logits, share / vocab as f32);
@@ -238,15 +238,15 @@ pub fn backward(
 }
 
 /// The values that the derivatives of a tile's logits need, one per row and padded like its lines.
-struct Rows {
+struct LogprobRows {
     log_sum: Vec<f32>,
     entropy: Vec<f32>,
     d_logp: Vec<f32>,
     d_entropy: Option<Vec<f32>>,
 }
 
-impl Rows {
-    fn of(tile: &Tile, stats: &TokenStats, d_logp: &[f32], d_entropy: Option<&[f32]>) -> Self {
+impl LogprobRows {
+    fn new(tile: &LogitTile, stats: &TokenStats, d_logp: &[f32], d_entropy: Option<&[f32]>) -> Self {
         let padded = |values: &[f32]| {
             let mut values = values[tile.rows.clone()].to_vec();
             values.resize(tile.line(), 0.0);
@@ -320,9 +320,9 @@ pub fn weigh(logits: &mut [f32]) {
 
 /// Returns each row's mean logit over the vocabulary at temperature one, `[M]`. Without soft-capping, that is the hidden state
 /// times the mean row of the output matrix.
-pub fn mean_logits(hidden: &Tensor, w: &Tensor, scale: Scale) -> Result<Vec<f32>> {
+pub fn mean_logits(hidden: &Tensor, w: &Tensor, scale: LogitScale) -> Result<Vec<f32>> {
     let ((_, d), (vocab, _)) = (matrix_dims(hidden), matrix_dims(w));
-    let scale = Scale { temperature: 1.0, ..scale };
+    let scale = LogitScale { temperature: 1.0, ..scale };
     if scale.cap.is_some() {
         on_device!(hidden, cuda::logprob::mean_of_logits(hidden, w, scale));
         return mean_of_tiles(hidden, w, scale);
@@ -331,7 +331,7 @@ pub fn mean_logits(hidden: &Tensor, w: &Tensor, scale: Scale) -> Result<Vec<f32>
         let means = cuda::logprob::mean_logits(hidden, w)?;
         Ok(means.into_iter().map(|mean| mean * scale.factor()).collect())
     });
-    let (hs, ws) = (read(hidden)?, Stored::of(w.into())?);
+    let (hs, ws) = (read(hidden)?, WeightValues::open(w.into())?);
     let block_sums = |first: usize| {
         let mut sums = vec![0f64; d];
         // A few rows at a time, so that they are in a cache when they are added.
@@ -355,12 +355,12 @@ pub fn mean_logits(hidden: &Tensor, w: &Tensor, scale: Scale) -> Result<Vec<f32>
     Ok(hs.chunks_exact(d).map(|row| (dot(row) / vocab as f64 * factor) as f32).collect())
 }
 
-fn mean_of_tiles(hidden: &Tensor, w: &Tensor, scale: Scale) -> Result<Vec<f32>> {
+fn mean_of_tiles(hidden: &Tensor, w: &Tensor, scale: LogitScale) -> Result<Vec<f32>> {
     let ((m, _), (vocab, _)) = (matrix_dims(hidden), matrix_dims(w));
-    let mut logits = Logits::new(hidden, w, scale)?;
+    let mut logits = LogitTiles::new(hidden, w, scale)?;
     let mut sums = vec![0f64; m];
-    for tile in Tile::all(m, vocab) {
-        for line in logits.of(&tile).0.chunks_exact(tile.line()) {
+    for tile in LogitTile::all(m, vocab) {
+        for line in logits.tile_logits(&tile).0.chunks_exact(tile.line()) {
             sums[tile.rows.clone()].iter_mut().zip(line).for_each(|(sum, z)| *sum += f64::from(*z));
         }
     }
@@ -375,9 +375,9 @@ mod tests {
     use candle_core::Device;
 
     const D: usize = 5;
-    const SCALES: [Scale; 2] = [
-        Scale { temperature: 0.7, divisor: 1.0, cap: None, precision: Precision::F32 },
-        Scale { temperature: 0.7, divisor: 1.5, cap: Some(2.5), precision: Precision::F32 },
+    const SCALES: [LogitScale; 2] = [
+        LogitScale { temperature: 0.7, divisor: 1.0, cap: None, precision: Precision::F32 },
+        LogitScale { temperature: 0.7, divisor: 1.5, cap: Some(2.5), precision: Precision::F32 },
     ];
 
     fn values(n: usize, seed: u32, scale: f32) -> Vec<f32> {
@@ -404,7 +404,7 @@ mod tests {
 
     /// The whole computation in f64, row by row.
     #[derive(Default)]
-    struct Naive {
+    struct NaiveLogprob {
         logp: Vec<f64>,
         entropy: Vec<f64>,
         top: Vec<bool>,
@@ -412,8 +412,8 @@ mod tests {
         dw: Vec<f64>,
     }
 
-    impl Naive {
-        fn new(h: &[f32], w: &[f32], targets: &[u32], d_logp: &[f32], d_entropy: Option<&[f32]>, scale: Scale) -> Self {
+    impl NaiveLogprob {
+        fn new(h: &[f32], w: &[f32], targets: &[u32], d_logp: &[f32], d_entropy: Option<&[f32]>, scale: LogitScale) -> Self {
             let mut naive = Self { dw: vec![0.0; w.len()], ..Self::default() };
             let (heat, divisor) = (f64::from(scale.temperature), f64::from(scale.divisor));
             let bound = |z: f64| scale.cap.map_or(z, |cap| f64::from(cap) * (z / f64::from(cap)).tanh());
@@ -457,7 +457,7 @@ mod tests {
             let stats = forward(&ht, &wt, &targets, scale, None).unwrap();
             for d_entropy in [None, Some(&d_entropy[..])] {
                 let case = format!("{m} rows, {vocab} tokens, {scale:?}, entropy {}", d_entropy.is_some());
-                let want = Naive::new(&h, &w, &targets, &d_logp, d_entropy, scale);
+                let want = NaiveLogprob::new(&h, &w, &targets, &d_logp, d_entropy, scale);
                 close(&format!("logp, {case}"), &stats.logp, &want.logp);
                 close(&format!("entropy, {case}"), &stats.entropy, &want.entropy);
                 assert_eq!(stats.top, want.top, "{case}");
@@ -485,7 +485,7 @@ mod tests {
         let (h, w) = (matrix(values(m * D, 1, 2.0), D), matrix(values(vocab * D, 2, 2.0), D));
         let targets: Vec<u32> = (0..m).map(|row| (row * 11 % vocab) as u32).collect();
         let (d_logp, d_entropy) = (values(m, 3, 1.0), values(m, 4, 1.0));
-        let run = |w: &Tensor, scale: Scale| {
+        let run = |w: &Tensor, scale: LogitScale| {
             let stats = forward(&h, w, &targets, scale, None).unwrap();
             let dh = backward(&h, w, &targets, scale, None, &stats, &d_logp, Some(&d_entropy), None).unwrap();
             (stats.logp, stats.entropy, super::super::to_vec(&dh).unwrap(), mean_logits(&h, w, scale).unwrap())
@@ -525,7 +525,7 @@ mod tests {
         let mean = |h: &[f32]| w.chunks(D).map(|w| product(h, w)).sum::<f64>() / vocab as f64;
         let want: Vec<f64> = h.chunks(D).map(mean).collect();
         // So loose a bound that it changes nothing: both ways give the same.
-        let bounded = Scale { cap: Some(1e5), ..Scale::from(5.0) };
+        let bounded = LogitScale { cap: Some(1e5), ..LogitScale::from(5.0) };
         close("bounded", &mean_logits(&matrix(h.clone(), D), &matrix(w.clone(), D), bounded).unwrap(), &want);
         close("mean logits", &mean_logits(&matrix(h, D), &matrix(w.clone(), D), 5.0.into()).unwrap(), &want);
     }
@@ -537,9 +537,9 @@ mod tests {
         let targets: Vec<u32> = (0..m).map(|row| (row * 37) as u32).collect();
         let (ht, wt) = (matrix(h.clone(), D), matrix(w.clone(), D));
         for scale in SCALES {
-            let naive = |targets: &[u32]| Naive::new(&h, &w, targets, &d_logp, None, scale);
+            let naive = |targets: &[u32]| NaiveLogprob::new(&h, &w, targets, &d_logp, None, scale);
             // Log-probabilities and gradients are linear in the targets.
-            let (mut want, own) = (Naive::default(), naive(&targets));
+            let (mut want, own) = (NaiveLogprob::default(), naive(&targets));
             let add = |to: &mut Vec<f64>, by: f64, from: &[f64]| {
                 to.resize(from.len(), 0.0);
                 to.iter_mut().zip(from).for_each(|(to, from)| *to += by * from);

@@ -3,16 +3,16 @@
 
 #[cfg(feature = "cuda")]
 use super::cuda;
-use super::gemm::{self, Dst, matmul};
+use super::gemm::{self, WriteMode, matmul};
 use super::slices::{read, tensor, write};
-use super::stored::{Matrix, Stored};
-use super::view::{Mat, Precision};
+use super::view::{MatrixView, Precision};
+use super::weight_storage::{WeightMatrix, WeightValues};
 use super::{Error, Result, matrix_dims, on_device};
 use candle_core::Tensor;
 
-pub use super::adapter::{Gradient, LowRank};
+pub use super::adapter::{LowRankAdapter, LowRankGradient};
 
-impl LowRank<'_> {
+impl LowRankAdapter<'_> {
     /// Returns rank, inputs and outputs.
     fn dims(&self) -> Result<(usize, usize, usize)> {
         let ((r, d_in), (d_out, b_r)) = (matrix_dims(self.a), matrix_dims(self.b));
@@ -32,8 +32,8 @@ impl LowRank<'_> {
             return Err(Error::Shape { op: "low rank", detail });
         }
         on_device!(x, cuda::linear::low_rank_into(self, x, y));
-        let (xs, a) = (Stored::of(x.into())?, Stored::of(self.a.into())?);
-        let inner = gemm::of_rows(xs.rows(x, self.precision)?, &a, r, None, self.precision.on_all_threads());
+        let (xs, a) = (WeightValues::open(x.into())?, WeightValues::open(self.a.into())?);
+        let inner = gemm::linear(xs.rows(x, self.precision)?, &a, r, None, self.precision.on_all_threads());
         self.add_from(&tensor(inner, (n, r))?, y)
     }
 
@@ -47,14 +47,14 @@ impl LowRank<'_> {
         }
         let (inner, b) = (read(inner)?, read(self.b)?);
         write(y, |out| {
-            let (inner, b) = (Mat::new(&inner, n, r), Mat::new(&b, d_out, r).t());
-            matmul(out, d_out, Dst::Add, inner, b, self.scale, self.precision.on_all_threads());
+            let (inner, b) = (MatrixView::new(&inner, n, r), MatrixView::new(&b, d_out, r).t());
+            matmul(out, d_out, WriteMode::Add, inner, b, self.scale, self.precision.on_all_threads());
         })
     }
 
     /// Adds the gradients of the two matrices, given `x: [N, in]` and `dy: [N, out]`, to `gradient`, and that of `x` to `dx`, if
     /// these are given. Recomputes `x A^T`, which is cheaper than keeping it in memory.
-    pub fn backward(&self, x: &Tensor, dy: &Tensor, gradient: Option<Gradient<'_>>, dx: Option<&Tensor>) -> Result<()> {
+    pub fn backward(&self, x: &Tensor, dy: &Tensor, gradient: Option<LowRankGradient<'_>>, dx: Option<&Tensor>) -> Result<()> {
         let (r, d_in, d_out) = self.dims()?;
         let (n, x_in) = matrix_dims(x);
         if x_in != d_in || matrix_dims(dy) != (n, d_out) || dx.is_some_and(|dx| matrix_dims(dx) != (n, d_in)) {
@@ -62,27 +62,35 @@ impl LowRank<'_> {
             return Err(Error::Shape { op: "low rank backward", detail });
         }
         on_device!(x, cuda::linear::low_rank_backward(self, x, dy, gradient, dx));
-        let (xs, dys, a, b) = (Stored::of(x.into())?, Stored::of(dy.into())?, read(self.a)?, read(self.b)?);
+        let (xs, dys, a, b) = (WeightValues::open(x.into())?, WeightValues::open(dy.into())?, read(self.a)?, read(self.b)?);
         let (xs, dys) = (xs.rows(x, self.precision)?, dys.rows(dy, self.precision)?);
-        let (a, b) = (Mat::new(&a, r, d_in), Mat::new(&b, d_out, r));
+        let (a, b) = (MatrixView::new(&a, r, d_in), MatrixView::new(&b, d_out, r));
         // s dy B, the gradient of x A^T.
         let d_inner = gemm::product(dys, b, self.scale, self.precision.on_all_threads());
-        let d_inner = Mat::new(&d_inner, n, r);
+        let d_inner = MatrixView::new(&d_inner, n, r);
         if let Some(gradient) = gradient {
-            let inner = gemm::of_rows(xs, &Stored::of(self.a.into())?, r, None, self.precision.on_all_threads());
+            let inner = gemm::linear(xs, &WeightValues::open(self.a.into())?, r, None, self.precision.on_all_threads());
             write(gradient.b, |out| {
-                matmul(out, r, Dst::Add, dys.t(), Mat::new(&inner, n, r), self.scale, self.precision.on_all_threads());
+                matmul(
+                    out,
+                    r,
+                    WriteMode::Add,
+                    dys.t(),
+                    MatrixView::new(&inner, n, r),
+                    self.scale,
+                    self.precision.on_all_threads(),
+                );
             })?;
-            write(gradient.a, |out| matmul(out, d_in, Dst::Add, d_inner.t(), xs, 1.0, self.precision.on_all_threads()))?;
+            write(gradient.a, |out| matmul(out, d_in, WriteMode::Add, d_inner.t(), xs, 1.0, self.precision.on_all_threads()))?;
         }
         match dx {
-            Some(dx) => write(dx, |out| matmul(out, d_in, Dst::Add, d_inner, a, 1.0, self.precision.on_all_threads())),
+            Some(dx) => write(dx, |out| matmul(out, d_in, WriteMode::Add, d_inner, a, 1.0, self.precision.on_all_threads())),
             None => Ok(()),
         }
     }
 
     /// Returns `w + s B A`, `[out, in]`, as a new tensor, in f32 on the CPU.
-    pub fn merged<'a>(&self, w: impl Into<Matrix<'a>>) -> Result<Tensor> {
+    pub fn merged<'a>(&self, w: impl Into<WeightMatrix<'a>>) -> Result<Tensor> {
         let (r, d_in, d_out) = self.dims()?;
         let w = w.into();
         if w.dims() != (d_out, d_in) {
@@ -90,13 +98,13 @@ impl LowRank<'_> {
         }
         on_device!(self.a, cuda::linear::merged(self, w.plain()?));
         let (a, b) = (read(self.a)?, read(self.b)?);
-        let mut out = Stored::of(w)?.widened(0..d_out * d_in);
+        let mut out = WeightValues::open(w)?.widened(0..d_out * d_in);
         matmul(
             &mut out,
             d_in,
-            Dst::Add,
-            Mat::new(&b, d_out, r),
-            Mat::new(&a, r, d_in),
+            WriteMode::Add,
+            MatrixView::new(&b, d_out, r),
+            MatrixView::new(&a, r, d_in),
             self.scale,
             Precision::F32.on_all_threads(),
         );

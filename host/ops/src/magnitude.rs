@@ -2,12 +2,12 @@
 //! direction that a low-rank adapter changes (DoRA, Liu et al. 2024, arXiv 2402.09353, equation 5). As in its section 4.3 and in
 //! the `peft` package, the lengths `|V|` count as constants in the gradient. CPU only.
 
-use super::gemm::{Dst, matmul};
-use super::low_rank::LowRank;
+use super::gemm::{WriteMode, matmul};
+use super::low_rank::LowRankAdapter;
 use super::simd::wide;
 use super::slices::{read, tensor, write};
-use super::stored::{Matrix, Stored};
-use super::view::{Mat, Precision};
+use super::view::{MatrixView, Precision};
+use super::weight_storage::{WeightMatrix, WeightValues};
 use super::{Error, Result, matrix_dims};
 use candle_core::Tensor;
 use rayon::prelude::*;
@@ -35,21 +35,21 @@ fn length(row: &[f32]) -> f32 {
 ///
 /// # Errors
 /// If the shapes don't fit, or the tensors are not on the CPU.
-pub fn lengths<'a>(w: impl Into<Matrix<'a>>, adapter: &LowRank<'_>) -> Result<Tensor> {
+pub fn lengths<'a>(w: impl Into<WeightMatrix<'a>>, adapter: &LowRankAdapter<'_>) -> Result<Tensor> {
     let w = w.into();
     let ((d_out, d_in), (r, a_in), (b_out, b_r)) = (w.dims(), matrix_dims(adapter.a), matrix_dims(adapter.b));
     if (a_in, b_out, b_r) != (d_in, d_out, r) {
         let detail = format!("A {:?} and B {:?} for {d_out} by {d_in}", adapter.a.shape(), adapter.b.shape());
         return Err(Error::Shape { op: "lengths", detail });
     }
-    let (stored, a, b) = (Stored::of(w)?, read(adapter.a)?, read(adapter.b)?);
+    let (stored, a, b) = (WeightValues::open(w)?, read(adapter.a)?, read(adapter.b)?);
     let mut all = Vec::with_capacity(d_out);
     let step = (MOST / d_in.max(1)).max(1);
     for first in (0..d_out).step_by(step) {
         let end = d_out.min(first + step);
         let mut rows = stored.widened(first * d_in..end * d_in);
-        let b = Mat::new(&b[first * r..end * r], end - first, r);
-        matmul(&mut rows, d_in, Dst::Add, b, Mat::new(&a, r, d_in), adapter.scale, Precision::F32.on_all_threads());
+        let b = MatrixView::new(&b[first * r..end * r], end - first, r);
+        matmul(&mut rows, d_in, WriteMode::Add, b, MatrixView::new(&a, r, d_in), adapter.scale, Precision::F32.on_all_threads());
         all.par_extend(rows.par_chunks(d_in.max(1)).map(length));
     }
     tensor(all, d_out)
@@ -154,29 +154,29 @@ mod tests {
     use crate::to_vec;
     use candle_core::Device;
 
-    fn of(values: &[f32], shape: (usize, usize)) -> Tensor {
+    fn matrix(values: &[f32], shape: (usize, usize)) -> Tensor {
         Tensor::from_slice(values, shape, &Device::Cpu).unwrap()
     }
 
     #[test]
     fn lengths_are_those_of_the_weight_with_its_adapter_also_in_several_parts() {
-        let w = of(&[3.0, 4.0, 0.0, 0.0, -1.0, 2.0], (3, 2));
-        let (a, b) = (of(&[1.0, 2.0], (1, 2)), of(&[0.0, 0.0, 2.0], (3, 1)));
-        let adapter = LowRank { a: &a, b: &b, scale: 0.5, precision: Precision::F32 };
+        let w = matrix(&[3.0, 4.0, 0.0, 0.0, -1.0, 2.0], (3, 2));
+        let (a, b) = (matrix(&[1.0, 2.0], (1, 2)), matrix(&[0.0, 0.0, 2.0], (3, 1)));
+        let adapter = LowRankAdapter { a: &a, b: &b, scale: 0.5, precision: Precision::F32 };
         // The last row is (-1, 2) + (1, 2).
         assert_eq!(to_vec(&lengths(&w, &adapter).unwrap()).unwrap(), [5.0, 0.0, 4.0]);
         let (d_out, d_in) = (3, MOST / 2 + 1);
         let w = Tensor::ones((d_out, d_in), candle_core::DType::F32, &Device::Cpu).unwrap();
-        let (a, b) = (Tensor::ones((1, d_in), w.dtype(), w.device()).unwrap(), of(&[0.0, 1.0, 2.0], (3, 1)));
-        let adapter = LowRank { a: &a, b: &b, scale: 1.0, precision: Precision::F32 };
+        let (a, b) = (Tensor::ones((1, d_in), w.dtype(), w.device()).unwrap(), matrix(&[0.0, 1.0, 2.0], (3, 1)));
+        let adapter = LowRankAdapter { a: &a, b: &b, scale: 1.0, precision: Precision::F32 };
         let want: Vec<f32> = (1..4).map(|by| ((d_in as f64).sqrt() * f64::from(by)) as f32).collect();
         assert_eq!(to_vec(&lengths(&w, &adapter).unwrap()).unwrap(), want);
-        assert!(lengths(&w, &LowRank { b: &a, ..adapter }).is_err());
+        assert!(lengths(&w, &LowRankAdapter { b: &a, ..adapter }).is_err());
     }
 
     #[test]
     fn outputs_and_gradients_are_those_of_scaled_directions() {
-        let u = of(&[1.0, 2.0, 5.0, -3.0, 4.0, 7.0], (2, 3));
+        let u = matrix(&[1.0, 2.0, 5.0, -3.0, 4.0, 7.0], (2, 3));
         let (values, lengths) = ([6.0f32, 1.0, 3.0], [2.0f32, 4.0, 0.0]);
         let [values, lengths] = [values, lengths].map(|all| Tensor::new(&all, &Device::Cpu).unwrap());
         let magnitude = Magnitude { values: &values, lengths: &lengths };
@@ -184,12 +184,12 @@ mod tests {
         let y = u.copy().unwrap();
         magnitude.apply(&y, Some(&bias)).unwrap();
         assert_eq!(to_vec(&y).unwrap(), [3.5, -0.5, 2.0, -8.5, 0.0, 2.0]);
-        let (dy, d_values) = (of(&[1.0, 8.0, 1.0, 2.0, -4.0, 1.0], (2, 3)), Tensor::ones(3, u.dtype(), u.device()).unwrap());
+        let (dy, d_values) = (matrix(&[1.0, 8.0, 1.0, 2.0, -4.0, 1.0], (2, 3)), Tensor::ones(3, u.dtype(), u.device()).unwrap());
         let du = magnitude.backward(&u, &dy, Some(&d_values)).unwrap();
         assert_eq!(to_vec(&du).unwrap(), [3.0, 2.0, 0.0, 6.0, -1.0, 0.0]);
         // (1 - 6) / 2 and (16 - 16) / 4, added to one.
         assert_eq!(to_vec(&d_values).unwrap(), [-1.5, 1.0, 1.0]);
-        let v = of(&[2.0, 0.0, 0.0, 4.0, 0.0, 0.0], (3, 2));
+        let v = matrix(&[2.0, 0.0, 0.0, 4.0, 0.0, 0.0], (3, 2));
         magnitude.scale_rows(&v).unwrap();
         assert_eq!(to_vec(&v).unwrap(), [6.0, 0.0, 0.0, 1.0, 0.0, 0.0]);
         assert!(magnitude.apply(&v, None).is_err() && magnitude.scale_rows(&u).is_err());

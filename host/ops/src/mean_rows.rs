@@ -3,12 +3,12 @@
 //! rescaled when a block of the vocabulary brings a new maximum (as in FlashAttention, Dao et al. 2022, arXiv 2205.14135). A backward
 //! pass then computes no logits, unless it needs more than that.
 
-use super::gemm::{Dst, matmul};
+use super::gemm::{WriteMode, matmul};
 use super::math::exp;
 use super::simd::wide;
-use super::stored::Stored;
-use super::tiles::{LANES, Scale, TOKENS_PER_TASK, Tile};
-use super::view::Mat;
+use super::tiles::{LANES, LogitScale, LogitTile, TOKENS_PER_TASK};
+use super::view::MatrixView;
+use super::weight_storage::WeightValues;
 use rayon::prelude::*;
 
 /// For each row, the sum of the output matrix's rows of all tokens but the target, weighted by their probabilities; until it is
@@ -29,12 +29,12 @@ impl MeanRows {
     /// Adds a tile's tokens, whose logits become weights. `tops` are its rows' maxima before this tile and with it.
     pub(super) fn add(
         &mut self,
-        tile: &Tile,
+        tile: &LogitTile,
         logits: &mut [f32],
-        w: Mat<'_>,
+        w: MatrixView<'_>,
         tops: (&[f32], &[f32]),
         targets: &[u32],
-        scale: Scale,
+        scale: LogitScale,
     ) {
         let (d, line) = (self.d, tile.line());
         let own = &mut self.values[tile.rows.start * d..tile.rows.end * d];
@@ -59,8 +59,8 @@ impl MeanRows {
             });
         });
         tile.targets(targets).for_each(|(place, _)| logits[place] = 0.0);
-        let weights = Mat::strided(logits, tile.tokens.len(), tile.rows.len(), line);
-        matmul(own, d, Dst::Add, weights.t(), w, 1.0, scale.precision.on_all_threads());
+        let weights = MatrixView::with_row_stride(logits, tile.tokens.len(), tile.rows.len(), line);
+        matmul(own, d, WriteMode::Add, weights.t(), w, 1.0, scale.precision.on_all_threads());
     }
 
     /// Divides each row by its sum of weights.
@@ -70,7 +70,14 @@ impl MeanRows {
     }
 
     /// Returns the derivatives of the hidden states, `[M, D]`, given those of the loss with respect to each target's log-probability.
-    pub(super) fn backward(&self, w: &Stored<'_>, targets: &[u32], logp: &[f32], d_logp: &[f32], scale: Scale) -> Vec<f32> {
+    pub(super) fn backward(
+        &self,
+        w: &WeightValues<'_>,
+        targets: &[u32],
+        logp: &[f32],
+        d_logp: &[f32],
+        scale: LogitScale,
+    ) -> Vec<f32> {
         let (d, factor) = (self.d, scale.factor());
         let mut dh = vec![0f32; self.values.len()];
         let rows = dh.par_chunks_mut(d.max(1)).zip(self.values.par_chunks(d.max(1)));
@@ -87,7 +94,7 @@ impl MeanRows {
 #[cfg(test)]
 mod tests {
     use crate::Precision;
-    use crate::logprob::{Scale, backward, forward_for_hidden};
+    use crate::logprob::{LogitScale, backward, forward_for_hidden};
     use candle_core::{DType, Device, Tensor};
 
     const TOKENS: usize = 4200;
@@ -120,7 +127,7 @@ mod tests {
             let own = |target: &u32| all[*target as usize * D..][..D].iter().map(move |x| by * x);
             let h = in_f32(&in_bf16(targets.iter().flat_map(own).collect()));
             let derivative = |precision, w: &Tensor| {
-                let scale = Scale { precision, ..Scale::from(1.0) };
+                let scale = LogitScale { precision, ..LogitScale::from(1.0) };
                 let stats = forward_for_hidden(&h, w, &targets, scale, None).unwrap();
                 let dh = backward(&h, w, &targets, scale, None, &stats, &d_logp, None, None).unwrap();
                 (stats.logp, crate::to_vec(&dh).unwrap())

@@ -9,7 +9,7 @@ use rayon::prelude::*;
 
 /// Noise for a packed input.
 #[derive(Clone, Copy, Debug)]
-pub struct Noise<'a> {
+pub struct UniformNoise<'a> {
     /// A number for each row, from [`super::Forest::texts`].
     pub rows: &'a [u64],
     /// The maximum magnitude of each row's noise.
@@ -18,7 +18,7 @@ pub struct Noise<'a> {
     pub key: u64,
 }
 
-impl Noise<'_> {
+impl UniformNoise<'_> {
     /// Adds to each value of `x: [N, D]` an independent number that is uniform between minus and plus the row's bound.
     ///
     /// # Errors
@@ -61,7 +61,7 @@ mod tests {
         forest.push(&(0..ROWS as u32).collect::<Vec<u32>>(), None);
         let (texts, bounds) = (forest.texts(), (0..ROWS).map(|row| 1.0 + row as f32).collect::<Vec<_>>());
         let x = Tensor::zeros((ROWS, WIDTH), DType::F32, &Device::Cpu).unwrap();
-        Noise { rows: &texts, bounds: &bounds, key }.add_to(&x).unwrap();
+        UniformNoise { rows: &texts, bounds: &bounds, key }.add_to(&x).unwrap();
         to_vec(&x).unwrap().into_iter().enumerate().map(|(i, x)| f64::from(x) / (1 + i / WIDTH) as f64).collect()
     }
 
@@ -95,7 +95,7 @@ mod tests {
     fn each_row_needs_a_number_and_a_bound() {
         let x = Tensor::zeros((2, 3), DType::F32, &Device::Cpu).unwrap();
         for (rows, bounds) in [(&[1, 2][..], &[1.0][..]), (&[1], &[1.0, 1.0])] {
-            assert!(Noise { rows, bounds, key: 0 }.add_to(&x).unwrap_err().to_string().contains("noise"));
+            assert!(UniformNoise { rows, bounds, key: 0 }.add_to(&x).unwrap_err().to_string().contains("noise"));
         }
     }
 }

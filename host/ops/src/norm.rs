@@ -4,7 +4,7 @@
 #[cfg(feature = "cuda")]
 use super::cuda;
 use super::math::dot;
-use super::rounding::Number;
+use super::rounding::FloatElement;
 use super::simd::wide;
 use super::slices::{ROWS_PER_TASK, filled, read, tensor_of, write};
 use super::{Error, Result, matrix_dims, on_device};
@@ -23,7 +23,7 @@ pub fn forward(x: &Tensor, w: &Tensor, eps: f64, rounds: bool) -> Result<Tensor>
     if rounds { normalised::<bf16>(x, w, eps) } else { normalised::<f32>(x, w, eps) }
 }
 
-fn normalised<O: Number>(x: &Tensor, w: &Tensor, eps: f64) -> Result<Tensor> {
+fn normalised<O: FloatElement>(x: &Tensor, w: &Tensor, eps: f64) -> Result<Tensor> {
     let (_, d) = matrix_dims(x);
     let (xs, ws) = (read(x)?, read(w)?);
     if ws.len() != d {

@@ -3,7 +3,7 @@
 use super::gemm::product;
 use super::reduce::squares;
 use super::slices::{read, write};
-use super::view::{Mat, Precision};
+use super::view::{MatrixView, Precision};
 use super::{Error, Result, matrix_dims};
 use candle_core::Tensor;
 use rayon::prelude::*;
@@ -16,7 +16,7 @@ const ROWS: usize = 256;
 
 /// The scalars that every update rule has.
 #[derive(Clone, Copy, Debug)]
-pub struct Common {
+pub struct CommonScalars {
     /// Learning rate.
     pub lr: f64,
     /// Weight decay.
@@ -27,7 +27,7 @@ pub struct Common {
     pub t: u64,
 }
 
-impl Common {
+impl CommonScalars {
     /// Returns the factor of the parameter with decoupled decay.
     fn decay(&self) -> f32 {
         (1.0 - self.lr * self.weight_decay) as f32
@@ -82,7 +82,7 @@ pub struct Adafactor {
 
 /// The second moment of [`adafactor`].
 #[derive(Clone, Copy, Debug)]
-pub enum Second<'a> {
+pub enum SecondMoment<'a> {
     /// Means over the rows and the columns of a matrix.
     Factored {
         /// One for each row.
@@ -91,7 +91,7 @@ pub enum Second<'a> {
         columns: &'a Tensor,
     },
     /// One for each value.
-    Whole(&'a Tensor),
+    Full(&'a Tensor),
 }
 
 /// Muon (Jordan 2024), for matrices.
@@ -119,7 +119,7 @@ fn check(op: &'static str, param: &Tensor, others: &[&Tensor]) -> Result<()> {
 ///
 /// # Errors
 /// If sizes differ, or the tensors are not on the CPU.
-pub fn sgd(param: &Tensor, grad: &Tensor, buffer: Option<&Tensor>, rule: Sgd, s: Common) -> Result<()> {
+pub fn sgd(param: &Tensor, grad: &Tensor, buffer: Option<&Tensor>, rule: Sgd, s: CommonScalars) -> Result<()> {
     check("sgd", param, &[grad])?;
     let grads = read(grad)?;
     let (scale, decay, lr) = (s.grad_scale, s.weight_decay as f32, s.lr as f32);
@@ -136,7 +136,7 @@ pub fn sgd(param: &Tensor, grad: &Tensor, buffer: Option<&Tensor>, rule: Sgd, s:
     // The first gradient fills the buffer as it is.
     let (momentum, share) = if s.t == 1 { (0.0, 1.0) } else { (rule.momentum as f32, 1.0 - rule.dampening as f32) };
     let ahead = rule.nesterov.then_some(rule.momentum as f32);
-    both(param, buffer, |ps, bs| {
+    write_both(param, buffer, |ps, bs| {
         let chunks = ps.par_chunks_mut(CHUNK).zip(bs.par_chunks_mut(CHUNK)).zip(grads.par_chunks(CHUNK));
         chunks.for_each(|((ps, bs), gs)| {
             for ((p, b), g) in ps.iter_mut().zip(bs).zip(gs) {
@@ -157,7 +157,7 @@ pub fn rmsprop(
     grad: &Tensor,
     (square, buffer): (&Tensor, Option<&Tensor>),
     rule: RmsProp,
-    s: Common,
+    s: CommonScalars,
 ) -> Result<()> {
     check("rmsprop", param, &[grad, square])?;
     let grads = read(grad)?;
@@ -169,7 +169,7 @@ pub fn rmsprop(
         g / (v.sqrt() + eps)
     };
     let Some(buffer) = buffer else {
-        return both(param, square, |ps, vs| {
+        return write_both(param, square, |ps, vs| {
             let chunks = ps.par_chunks_mut(CHUNK).zip(vs.par_chunks_mut(CHUNK)).zip(grads.par_chunks(CHUNK));
             chunks.for_each(|((ps, vs), gs)| {
                 for ((p, v), g) in ps.iter_mut().zip(vs).zip(gs) {
@@ -181,7 +181,7 @@ pub fn rmsprop(
     check("rmsprop", param, &[buffer])?;
     let (momentum, mut updated) = (rule.momentum as f32, Ok(()));
     write(buffer, |bs| {
-        updated = both(param, square, |ps, vs| {
+        updated = write_both(param, square, |ps, vs| {
             let chunks = ps.par_chunks_mut(CHUNK).zip(vs.par_chunks_mut(CHUNK)).zip(bs.par_chunks_mut(CHUNK));
             chunks.zip(grads.par_chunks(CHUNK)).for_each(|(((ps, vs), bs), gs)| {
                 for (((p, v), b), g) in ps.iter_mut().zip(vs).zip(bs).zip(gs) {
@@ -198,12 +198,12 @@ pub fn rmsprop(
 ///
 /// # Errors
 /// As [`sgd`].
-pub fn lion(param: &Tensor, grad: &Tensor, moment: &Tensor, rule: Lion, s: Common) -> Result<()> {
+pub fn lion(param: &Tensor, grad: &Tensor, moment: &Tensor, rule: Lion, s: CommonScalars) -> Result<()> {
     check("lion", param, &[grad, moment])?;
     let grads = read(grad)?;
     let (scale, decay, lr) = (s.grad_scale, s.decay(), s.lr as f32);
     let (b1, b2) = (rule.beta1 as f32, rule.beta2 as f32);
-    both(param, moment, |ps, ms| {
+    write_both(param, moment, |ps, ms| {
         let chunks = ps.par_chunks_mut(CHUNK).zip(ms.par_chunks_mut(CHUNK)).zip(grads.par_chunks(CHUNK));
         chunks.for_each(|((ps, ms), gs)| {
             for ((p, m), g) in ps.iter_mut().zip(ms).zip(gs) {
@@ -230,14 +230,14 @@ pub fn lion(param: &Tensor, grad: &Tensor, moment: &Tensor, rule: Lion, s: Commo
 pub fn adafactor(
     param: &Tensor,
     grad: &Tensor,
-    second: Second<'_>,
+    second: SecondMoment<'_>,
     first: Option<&Tensor>,
     rule: Adafactor,
-    s: Common,
+    s: CommonScalars,
 ) -> Result<()> {
     check("adafactor", param, &[grad])?;
     let grads = read(grad)?;
-    let direction = Direction::new(param, &grads, second, rule, s)?;
+    let direction = AdafactorDirection::new(param, &grads, second, rule, s)?;
     let n = param.elem_count().max(1) as f64;
     let of_parameter = match rule.scale_parameter {
         Some(least) => (squares(param)? / n).sqrt().max(least),
@@ -256,7 +256,7 @@ pub fn adafactor(
         });
     };
     check("adafactor", param, &[first])?;
-    both(param, first, |ps, ms| {
+    write_both(param, first, |ps, ms| {
         ps.par_chunks_mut(CHUNK).zip(ms.par_chunks_mut(CHUNK)).enumerate().for_each(|(part, (ps, ms))| {
             for (i, (p, m)) in ps.iter_mut().zip(ms).enumerate() {
                 let update = direction.at(part * CHUNK + i) * factor;
@@ -268,7 +268,7 @@ pub fn adafactor(
 }
 
 /// A gradient divided by the root of its second moment.
-struct Direction<'a> {
+struct AdafactorDirection<'a> {
     gradient: &'a [f32],
     scale: f64,
     /// Factor of each row; empty if there is one for each value.
@@ -276,9 +276,9 @@ struct Direction<'a> {
     columns: Vec<f64>,
 }
 
-impl<'a> Direction<'a> {
+impl<'a> AdafactorDirection<'a> {
     /// Updates the second moment and divides the gradient by its root.
-    fn new(param: &Tensor, gradient: &'a [f32], second: Second<'_>, rule: Adafactor, s: Common) -> Result<Self> {
+    fn new(param: &Tensor, gradient: &'a [f32], second: SecondMoment<'_>, rule: Adafactor, s: CommonScalars) -> Result<Self> {
         let (scale, kept) = (f64::from(s.grad_scale), 1.0 - (s.t as f64).powf(rule.decay_rate));
         let squared = |g: f32| (f64::from(g) * scale).powi(2) + rule.eps;
         let mixed = |old: f32, new: f64| (kept * f64::from(old) + (1.0 - kept) * new) as f32;
@@ -286,12 +286,12 @@ impl<'a> Direction<'a> {
             Ok(read(t)?.iter().map(|v| (f64::from(*v) / by).sqrt().recip()).collect())
         };
         match second {
-            Second::Whole(v) => {
+            SecondMoment::Full(v) => {
                 check("adafactor", param, &[v])?;
                 write(v, |vs| vs.par_iter_mut().zip(gradient.par_iter()).for_each(|(v, g)| *v = mixed(*v, squared(*g))))?;
                 Ok(Self { gradient, scale, rows: Vec::new(), columns: inverse_root(v, 1.0)? })
             }
-            Second::Factored { rows, columns } => {
+            SecondMoment::Factored { rows, columns } => {
                 let (height, width) = matrix_dims(param);
                 if rows.elem_count() != height || columns.elem_count() != width {
                     let detail = format!("{:?} and {:?} for {height} by {width}", rows.shape(), columns.shape());
@@ -337,7 +337,7 @@ fn column_sums(values: &[f32], width: usize, of: impl Fn(f32) -> f64) -> Vec<f64
 ///
 /// # Errors
 /// As [`sgd`].
-pub fn muon(param: &Tensor, grad: &Tensor, buffer: &Tensor, rule: Muon, s: Common) -> Result<()> {
+pub fn muon(param: &Tensor, grad: &Tensor, buffer: &Tensor, rule: Muon, s: CommonScalars) -> Result<()> {
     check("muon", param, &[grad, buffer])?;
     let (height, width) = matrix_dims(param);
     let (grads, momentum, scale) = (read(grad)?, rule.momentum as f32, s.grad_scale);
@@ -369,10 +369,12 @@ fn orthogonalized(mut x: Vec<f32>, height: usize, width: usize, steps: usize) ->
     x.iter_mut().for_each(|v| *v = (f64::from(*v) / norm) as f32);
     let (a, b, c) = COEFFICIENTS;
     for _ in 0..steps {
-        let gram = product(Mat::new(&x, n, k), Mat::new(&x, n, k).t(), 1.0, Precision::F32.on_all_threads());
-        let mut polynomial = product(Mat::new(&gram, n, n), Mat::new(&gram, n, n), c, Precision::F32.on_all_threads());
+        let gram = product(MatrixView::new(&x, n, k), MatrixView::new(&x, n, k).t(), 1.0, Precision::F32.on_all_threads());
+        let mut polynomial =
+            product(MatrixView::new(&gram, n, n), MatrixView::new(&gram, n, n), c, Precision::F32.on_all_threads());
         polynomial.iter_mut().zip(&gram).for_each(|(p, g)| *p += b * g);
-        let mut next = product(Mat::new(&polynomial, n, n), Mat::new(&x, n, k), 1.0, Precision::F32.on_all_threads());
+        let mut next =
+            product(MatrixView::new(&polynomial, n, n), MatrixView::new(&x, n, k), 1.0, Precision::F32.on_all_threads());
         next.iter_mut().zip(&x).for_each(|(next, x)| *next += a * x);
         x = next;
     }
@@ -384,7 +386,7 @@ fn transposed(x: &[f32], height: usize, width: usize) -> Vec<f32> {
 }
 
 /// Changes two tensors of the same size in place.
-fn both(a: &Tensor, b: &Tensor, change: impl FnOnce(&mut [f32], &mut [f32])) -> Result<()> {
+fn write_both(a: &Tensor, b: &Tensor, change: impl FnOnce(&mut [f32], &mut [f32])) -> Result<()> {
     let mut outcome = Ok(());
     write(a, |a| outcome = write(b, |b| change(a, b)))?;
     outcome

@@ -4,19 +4,19 @@
 //! fewer bits is kept in memory once, as stored, and is rearranged in the L1 cache whenever it is read. A tile of rows and
 //! outputs is summed in vector registers, each output's terms in the order of the inputs, so a row's result depends neither on
 //! the other rows nor on how the weight is stored. In bf16 and in 8 bits, kernels that also round the rows read the weight in place
-//! (`bf16/few.rs`, `int8.rs`).
+//! (`bf16/few_rows.rs`, `int8.rs`).
 
 #[cfg(target_arch = "x86_64")]
 use super::bf16;
-use super::codes::{Quantized, Scheme};
+use super::codes::{QuantizationScheme, QuantizedWeight};
 use super::elementwise::cast;
-use super::gemm::Dst;
+use super::gemm::WriteMode;
 use super::int8;
-use super::lines::{Lines, ROWS, Tile, sums};
-use super::slices::{Shared, filled_all, read, tensor};
-use super::stored::{Matrix, Stored};
+use super::lines::{OutputTile, ROWS, WeightLines, sums};
+use super::slices::{SharedPointer, filled_all, read, tensor};
 use super::team::share;
-use super::unpack::{INPUTS, Room, WIDTH};
+use super::unpack::{INPUTS, UnpackScratch, WIDTH};
+use super::weight_storage::{WeightMatrix, WeightValues};
 use super::{Error, Precision, Result, matrix_dims, team};
 use candle_core::{DType, Tensor};
 use rayon::prelude::*;
@@ -26,24 +26,24 @@ use std::ops::Range;
 /// Below this many multiplications, a second thread gains nothing.
 const WORTH_WAKING: usize = 1 << 23;
 
-/// Below this many multiplications, a second thread that is awake ([`team::together`]) gains nothing.
+/// Below this many multiplications, a second thread that is awake ([`team::with_team`]) gains nothing.
 const WORTH_SHARING: usize = 1 << 16;
 
 /// Parts of a product per thread, so that a thread that starts late leaves some to the others.
-const PARTS_A_THREAD: usize = 4;
+const PARTS_PER_THREAD: usize = 4;
 
 /// Inputs whose weights are transposed together, within the L1 cache.
 const TURNED: usize = 16;
 
 thread_local! {
     /// A buffer for each thread. A part of a product is often a single group, too small for clearing new memory.
-    static ROOM: RefCell<Room> = RefCell::new(Room::new());
+    static ROOM: RefCell<UnpackScratch> = RefCell::new(UnpackScratch::new());
 }
 
 /// A weight `[out, in]` with its bias, for few rows.
 #[derive(Clone, Debug)]
 pub struct Panels {
-    weight: Weight,
+    weight: PanelWeight,
     /// Bytes copied for the weight.
     copied: usize,
     #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "only x86-64 has kernels that round rows"))]
@@ -57,13 +57,13 @@ pub struct Panels {
 }
 
 #[derive(Clone, Debug)]
-enum Weight {
+enum PanelWeight {
     /// Outputs in groups of [`WIDTH`], each group as `[in, WIDTH]`.
     LaidOut(Vec<f32>),
     /// In bf16 or f16.
     Half(Tensor),
     /// Codes and scales.
-    Quantized(Tensor, Tensor, Scheme),
+    Quantized(Tensor, Tensor, QuantizationScheme),
 }
 
 /// Rearranges a weight `[out, in]` in f32.
@@ -86,20 +86,20 @@ fn laid_out(w: &Tensor) -> Result<Vec<f32>> {
 impl Panels {
     /// Creates panels from `w: [out, in]` and `b: [out]`. In bf16, a weight in f32 is rounded, and so are rows if the processor
     /// benefits.
-    pub fn new<'a>(w: impl Into<Matrix<'a>>, b: Option<&Tensor>, precision: Precision) -> Result<Self> {
+    pub fn new<'a>(w: impl Into<WeightMatrix<'a>>, b: Option<&Tensor>, precision: Precision) -> Result<Self> {
         let w = w.into();
         let (d_out, d_in) = w.dims();
         let (weight, copied) = match w {
-            Matrix::Plain(plain) if w.is_f32() && precision == Precision::Bf16 => {
-                (Weight::Half(cast(plain, DType::BF16)?), d_out * d_in * size_of::<half::bf16>())
+            WeightMatrix::Plain(plain) if w.is_f32() && precision == Precision::Bf16 => {
+                (PanelWeight::Half(cast(plain, DType::BF16)?), d_out * d_in * size_of::<half::bf16>())
             }
-            Matrix::Plain(plain) if w.is_f32() => {
+            WeightMatrix::Plain(plain) if w.is_f32() => {
                 let data = laid_out(plain)?;
                 let copied = data.len() * size_of::<f32>();
-                (Weight::LaidOut(data), copied)
+                (PanelWeight::LaidOut(data), copied)
             }
-            Matrix::Plain(w) => (Weight::Half(w.clone()), 0),
-            Matrix::Quantized(q) => (Weight::Quantized(q.codes.clone(), q.scales.clone(), q.scheme), 0),
+            WeightMatrix::Plain(w) => (PanelWeight::Half(w.clone()), 0),
+            WeightMatrix::Quantized(q) => (PanelWeight::Quantized(q.codes.clone(), q.scales.clone(), q.scheme), 0),
         };
         let mut bias = match b {
             None => Vec::new(),
@@ -115,18 +115,18 @@ impl Panels {
 
     /// Lays out a copy of a weight in 8 bits; a quantized weight stays as it is. With weights in 8 bits, rows are rounded to 8
     /// bits too.
-    pub fn in_8_bits<'a>(w: impl Into<Matrix<'a>>, b: Option<&Tensor>, precision: Precision) -> Result<Self> {
+    pub fn with_int8_weight<'a>(w: impl Into<WeightMatrix<'a>>, b: Option<&Tensor>, precision: Precision) -> Result<Self> {
         let w = w.into();
         let panels = match w {
-            Matrix::Plain(plain) => {
-                let (codes, scales) = Scheme::Int8.quantize(plain)?;
-                let copy = Quantized { codes: &codes, scales: &scales, scheme: Scheme::Int8 };
-                let panels = Self::new(Matrix::Quantized(copy), b, precision)?;
+            WeightMatrix::Plain(plain) => {
+                let (codes, scales) = QuantizationScheme::Int8.quantize(plain)?;
+                let copy = QuantizedWeight { codes: &codes, scales: &scales, scheme: QuantizationScheme::Int8 };
+                let panels = Self::new(WeightMatrix::Quantized(copy), b, precision)?;
                 Self { copied: codes.elem_count() + scales.elem_count() * size_of::<f32>(), ..panels }
             }
-            Matrix::Quantized(_) => Self::new(w, b, precision)?,
+            WeightMatrix::Quantized(_) => Self::new(w, b, precision)?,
         };
-        let in_integers = matches!(panels.weight, Weight::Quantized(_, _, Scheme::Int8)) && panels.d_in > 0;
+        let in_integers = matches!(panels.weight, PanelWeight::Quantized(_, _, QuantizationScheme::Int8)) && panels.d_in > 0;
         Ok(Self { in_integers, ..panels })
     }
 
@@ -137,27 +137,27 @@ impl Panels {
 
     /// Computes `[N, out]` from `x: [N, in]`.
     pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        let all = forward_all(x, &[Map { weight: self, low_rank: None }])?;
-        all.into_iter().next().ok_or_else(|| self.misfit(x))
+        let all = forward_all(x, &[AdaptedPanels { weight: self, low_rank: None }])?;
+        all.into_iter().next().ok_or_else(|| self.shape_error(x))
     }
 
-    fn misfit(&self, x: &Tensor) -> Error {
+    fn shape_error(&self, x: &Tensor) -> Error {
         let detail = format!("{:?} does not fit a weight [{}, {}]", x.shape(), self.d_out, self.d_in);
         Error::Shape { op: "panels", detail }
     }
 
     fn is_laid_out(&self) -> bool {
-        matches!(self.weight, Weight::LaidOut(_))
+        matches!(self.weight, PanelWeight::LaidOut(_))
     }
 
     /// Returns the addresses of the stored weights of some groups.
     fn addresses(&self, groups: Range<usize>) -> Result<Range<usize>> {
         let (first, bits) = match (&self.weight, self.stored()?) {
-            (Weight::LaidOut(data), _) => (data.as_ptr().addr(), 32),
-            (_, Some(Stored::Bf16(w))) => (w.as_ptr().addr(), 16),
-            (_, Some(Stored::F16(w))) => (w.as_ptr().addr(), 16),
-            (_, Some(Stored::Quantized { codes, scheme: Scheme::Int8, .. })) => (codes.as_ptr().addr(), 8),
-            (_, Some(Stored::Quantized { codes, scheme: Scheme::Nf4, .. })) => (codes.as_ptr().addr(), 4),
+            (PanelWeight::LaidOut(data), _) => (data.as_ptr().addr(), 32),
+            (_, Some(WeightValues::Bf16(w))) => (w.as_ptr().addr(), 16),
+            (_, Some(WeightValues::F16(w))) => (w.as_ptr().addr(), 16),
+            (_, Some(WeightValues::Quantized { codes, scheme: QuantizationScheme::Int8, .. })) => (codes.as_ptr().addr(), 8),
+            (_, Some(WeightValues::Quantized { codes, scheme: QuantizationScheme::Nf4, .. })) => (codes.as_ptr().addr(), 4),
             (_, _) => (0, 0),
         };
         let at = |output: usize| first + output.min(self.d_out) * self.d_in * bits / 8;
@@ -170,46 +170,46 @@ impl Panels {
     }
 
     /// Opens the weight for reading, unless it is laid out.
-    fn stored(&self) -> Result<Option<Stored<'_>>> {
+    fn stored(&self) -> Result<Option<WeightValues<'_>>> {
         Ok(match &self.weight {
-            Weight::LaidOut(_) => None,
-            Weight::Half(w) => Some(Stored::of(w.into())?),
-            Weight::Quantized(codes, scales, scheme) => {
-                Some(Stored::of(Matrix::Quantized(Quantized { codes, scales, scheme: *scheme }))?)
+            PanelWeight::LaidOut(_) => None,
+            PanelWeight::Half(w) => Some(WeightValues::open(w.into())?),
+            PanelWeight::Quantized(codes, scales, scheme) => {
+                Some(WeightValues::open(WeightMatrix::Quantized(QuantizedWeight { codes, scales, scheme: *scheme }))?)
             }
         })
     }
 
     /// Returns the processor's kernel, if it has one for the rows.
     #[cfg(target_arch = "x86_64")]
-    fn kernel(&self) -> Option<bf16::Kernel> {
-        bf16::kernel().filter(|_| self.precision == Precision::Bf16 && bf16::Few::takes(self.d_in))
+    fn kernel(&self) -> Option<bf16::Bf16Kernel> {
+        bf16::kernel().filter(|_| self.precision == Precision::Bf16 && bf16::FewRows::supports(self.d_in))
     }
 
     /// Returns the rows for it.
     #[cfg(target_arch = "x86_64")]
-    fn few(&self, xs: &[f32], n: usize) -> Option<bf16::Few> {
+    fn few(&self, xs: &[f32], n: usize) -> Option<bf16::FewRows> {
         // SAFETY: the processor has the kernel.
-        self.kernel().map(|kernel| unsafe { bf16::Few::new(kernel, xs, n, self.d_in) })
+        self.kernel().map(|kernel| unsafe { bf16::FewRows::new(kernel, xs, n, self.d_in) })
     }
 
     /// Computes some groups' outputs for rounded rows.
     #[cfg(target_arch = "x86_64")]
-    fn rounded(&self, groups: Range<usize>, few: &bf16::Few, w: &Stored<'_>, out: Shared) {
+    fn rounded_products(&self, groups: Range<usize>, few: &bf16::FewRows, w: &WeightValues<'_>, out: SharedPointer) {
         let write = |first, row, sums: &_, count| self.write(first, row, sums, count, out);
         few.products(w, &self.bias, self.outputs(groups), write);
     }
 
     /// Computes some groups' outputs for rows in 8 bits.
-    fn of_integers(&self, groups: Range<usize>, rows: &Integers, w: &Stored<'_>, n: usize, out: Shared) {
+    fn int8_products(&self, groups: Range<usize>, rows: &Int8Operand, w: &WeightValues<'_>, n: usize, out: SharedPointer) {
         match (rows, w) {
             #[cfg(target_arch = "x86_64")]
-            (Integers::Codes(rows), Stored::Quantized { codes, scales, .. }) => {
+            (Int8Operand::Codes(rows), WeightValues::Quantized { codes, scales, .. }) => {
                 let write = |first, row, sums: &_, count| self.write(first, row, sums, count, out);
-                rows.products(int8::CodedWeight { codes, scales, bias: &self.bias }, self.outputs(groups), write);
+                rows.products(int8::Int8Weight { codes, scales, bias: &self.bias }, self.outputs(groups), write);
             }
-            (Integers::Codes(rows), _) => self.unpacked(groups, w, &rows.values(), n, out),
-            (Integers::Values(xs), _) => self.unpacked(groups, w, xs, n, out),
+            (Int8Operand::Codes(rows), _) => self.unpacked(groups, w, &rows.values(), n, out),
+            (Int8Operand::Values(xs), _) => self.unpacked(groups, w, xs, n, out),
         }
     }
 
@@ -221,26 +221,26 @@ impl Panels {
 
     /// Writes some outputs' sums of a row.
     #[cfg(target_arch = "x86_64")]
-    fn write(&self, first: usize, row: usize, sums: &[f32; WIDTH], count: usize, out: Shared) {
+    fn write(&self, first: usize, row: usize, sums: &[f32; WIDTH], count: usize, out: SharedPointer) {
         // SAFETY: only this part writes these outputs.
         unsafe { std::ptr::copy_nonoverlapping(sums.as_ptr(), out.at(row * self.d_out + first), count) };
     }
 
     /// Computes one group's outputs for all rows, or adds them.
-    fn panel(&self, i: usize, xs: &[f32], n: usize, dst: Dst, out: Shared) {
-        let Weight::LaidOut(data) = &self.weight else { return };
+    fn panel(&self, i: usize, xs: &[f32], n: usize, dst: WriteMode, out: SharedPointer) {
+        let PanelWeight::LaidOut(data) = &self.weight else { return };
         let panel = &data[i * WIDTH * self.d_in..][..WIDTH * self.d_in];
         for row in (0..n).step_by(ROWS) {
             let mut tile = [[0f32; WIDTH]; ROWS];
             let rows = ROWS.min(n - row);
-            sums(&xs[row * self.d_in..(row + rows) * self.d_in], self.d_in, 0, Lines::of(panel), &mut tile);
+            sums(&xs[row * self.d_in..(row + rows) * self.d_in], self.d_in, 0, WeightLines::from_contiguous(panel), &mut tile);
             self.finish(i, row, &tile[..rows], dst, out);
         }
     }
 
     /// Computes some groups' outputs for all rows, rearranging the weights while reading them.
-    fn unpacked(&self, groups: Range<usize>, stored: &Stored<'_>, xs: &[f32], n: usize, out: Shared) {
-        let mut tiles: Vec<Tile> = vec![[[0.0; WIDTH]; ROWS]; n.div_ceil(ROWS)];
+    fn unpacked(&self, groups: Range<usize>, stored: &WeightValues<'_>, xs: &[f32], n: usize, out: SharedPointer) {
+        let mut tiles: Vec<OutputTile> = vec![[[0.0; WIDTH]; ROWS]; n.div_ceil(ROWS)];
         ROOM.with_borrow_mut(|room| {
             for i in groups {
                 let outputs = i * WIDTH..self.d_out.min((i + 1) * WIDTH);
@@ -248,18 +248,18 @@ impl Panels {
                 for first in (0..self.d_in).step_by(INPUTS) {
                     let lines = room.lines(stored, self.d_in, &outputs, &(first..self.d_in.min(first + INPUTS)));
                     for (xs, tile) in xs.chunks(ROWS * self.d_in).zip(&mut tiles) {
-                        sums(xs, self.d_in, first, Lines::of(lines), tile);
+                        sums(xs, self.d_in, first, WeightLines::from_contiguous(lines), tile);
                     }
                 }
                 for (t, tile) in tiles.iter().enumerate() {
-                    self.finish(i, t * ROWS, &tile[..ROWS.min(n - t * ROWS)], Dst::Replace, out);
+                    self.finish(i, t * ROWS, &tile[..ROWS.min(n - t * ROWS)], WriteMode::Replace, out);
                 }
             }
         });
     }
 
     /// Writes or adds the sums of a group's outputs for some rows from `row` on, with the bias.
-    fn finish(&self, i: usize, row: usize, tile: &[[f32; WIDTH]], dst: Dst, out: Shared) {
+    fn finish(&self, i: usize, row: usize, tile: &[[f32; WIDTH]], dst: WriteMode, out: SharedPointer) {
         let (first, count) = (i * WIDTH, WIDTH.min(self.d_out - i * WIDTH));
         let bias = &self.bias[first..first + WIDTH];
         for (r, sums) in tile.iter().enumerate() {
@@ -267,7 +267,7 @@ impl Panels {
             // SAFETY: only this group's part uses these outputs, which it has written before it adds to them.
             unsafe {
                 let at = out.at((row + r) * self.d_out + first);
-                if dst == Dst::Add {
+                if dst == WriteMode::Add {
                     let before = std::slice::from_raw_parts(at, count);
                     sums.iter_mut().zip(before).for_each(|(sum, before)| *sum += before);
                 }
@@ -279,7 +279,7 @@ impl Panels {
 
 /// A map for few rows: a product with a weight, and what a low-rank adapter adds to it.
 #[derive(Clone, Copy)]
-pub struct Map<'a> {
+pub struct AdaptedPanels<'a> {
     /// `[out, in]`
     pub weight: &'a Panels,
     /// `A: [r, in]` and `B: [out, r]`, whose second was made in f32 for products in f32. `B A x` is added.
@@ -287,11 +287,11 @@ pub struct Map<'a> {
 }
 
 /// Computes `[N, out]` of each map for `x: [N, in]`. Threads share them as if they were one, and rows are rounded once for all.
-pub fn forward_all(x: &Tensor, maps: &[Map<'_>]) -> Result<Vec<Tensor>> {
+pub fn forward_all(x: &Tensor, maps: &[AdaptedPanels<'_>]) -> Result<Vec<Tensor>> {
     let (n, d_in) = matrix_dims(x);
-    for Map { weight, low_rank } in maps {
+    for AdaptedPanels { weight, low_rank } in maps {
         if weight.d_in != d_in {
-            return Err(weight.misfit(x));
+            return Err(weight.shape_error(x));
         }
         let fits = |[a, b]: [&Panels; 2]| (a.d_in, b.d_in, b.d_out) == (d_in, a.d_out, weight.d_out) && b.is_laid_out();
         if let Some([a, b]) = low_rank.filter(|low_rank| !fits(*low_rank)) {
@@ -303,37 +303,37 @@ pub fn forward_all(x: &Tensor, maps: &[Map<'_>]) -> Result<Vec<Tensor>> {
         }
     }
     let xs = read(x)?;
-    let low = maps.iter().filter_map(|map| map.low_rank).map(|[a, _]| Open::new(a, None));
+    let low = maps.iter().filter_map(|map| map.low_rank).map(|[a, _]| PanelProduct::new(a, None));
     let mut low = products(&xs, n, &low.collect::<Result<Vec<_>>>()?).into_iter();
-    let opened = maps.iter().map(|map| Open::new(map.weight, map.low_rank.and_then(|[_, b]| Some((b, low.next()?)))));
+    let opened = maps.iter().map(|map| PanelProduct::new(map.weight, map.low_rank.and_then(|[_, b]| Some((b, low.next()?)))));
     let results = products(&xs, n, &opened.collect::<Result<Vec<_>>>()?);
     results.into_iter().zip(maps).map(|(out, map)| tensor(out, (n, map.weight.d_out))).collect()
 }
 
 /// Rows in 8 bits.
-enum Integers {
+enum Int8Operand {
     /// As the processor multiplies them.
-    Codes(int8::Rows),
+    Codes(int8::Int8Rows),
     /// Their values, where it does not.
     Values(Vec<f32>),
 }
 
-impl Integers {
+impl Int8Operand {
     fn new(xs: &[f32], n: usize, d_in: usize) -> Self {
-        let rows = int8::Rows::new(xs, n, d_in);
+        let rows = int8::Int8Rows::new(xs, n, d_in);
         if int8::supported() { Self::Codes(rows) } else { Self::Values(rows.values()) }
     }
 }
 
 /// A product whose weight is open for reading.
-struct Open<'a> {
+struct PanelProduct<'a> {
     panels: &'a Panels,
-    stored: Option<Stored<'a>>,
+    stored: Option<WeightValues<'a>>,
     /// Rows whose product with these panels is added.
     added: Option<(&'a Panels, Vec<f32>)>,
 }
 
-impl<'a> Open<'a> {
+impl<'a> PanelProduct<'a> {
     fn new(panels: &'a Panels, added: Option<(&'a Panels, Vec<f32>)>) -> Result<Self> {
         Ok(Self { panels, stored: panels.stored()?, added })
     }
@@ -342,9 +342,9 @@ impl<'a> Open<'a> {
 /// Divides the groups of weights into parts, each of one of them, for products with `n` rows. Also returns whether threads share them.
 fn parts(all: &[&Panels], n: usize) -> (Vec<(usize, Range<usize>)>, bool) {
     let groups: usize = all.iter().map(|panels| panels.groups()).sum();
-    let worth = if team::is_led() { WORTH_SHARING } else { WORTH_WAKING };
+    let worth = if team::is_leader() { WORTH_SHARING } else { WORTH_WAKING };
     let shared = n * all.first().map_or(0, |panels| panels.d_in) * groups * WIDTH >= worth;
-    let most = if shared { PARTS_A_THREAD * rayon::current_num_threads() } else { 1 };
+    let most = if shared { PARTS_PER_THREAD * rayon::current_num_threads() } else { 1 };
     let of_each = |(i, panels): (usize, &&Panels)| {
         let own = panels.groups();
         let parts = own.min((most * own).div_ceil(groups.max(1)));
@@ -355,7 +355,7 @@ fn parts(all: &[&Panels], n: usize) -> (Vec<(usize, Range<usize>)>, bool) {
 
 /// Tells the threads of a team which weights the next products read, with `n` rows each. They ask for their memory while they wait:
 /// first for what they will read themselves, then for the next thread's part, which may be busy until then.
-pub fn soon(all: &[&Panels], n: usize) -> Result<()> {
+pub fn prefetch(all: &[&Panels], n: usize) -> Result<()> {
     let threads = team::threads();
     if threads == 1 {
         return Ok(());
@@ -372,40 +372,40 @@ pub fn soon(all: &[&Panels], n: usize) -> Result<()> {
     let of = |thread: usize| parts[share(parts.len(), thread, threads)].chunk_by(|a, b| a.0 == b.0).map(addresses);
     let spans: Vec<Vec<Range<usize>>> = (0..threads).map(|thread| of(thread).collect()).collect::<Result<_>>()?;
     for (thread, own) in spans.iter().enumerate() {
-        team::tell(thread, own.iter().chain(&spans[(thread + 1) % threads]));
+        team::set_prefetch(thread, own.iter().chain(&spans[(thread + 1) % threads]));
     }
     Ok(())
 }
 
 /// Computes the products of `xs: [n, in]` with all weights.
-fn products(xs: &[f32], n: usize, all: &[Open<'_>]) -> Vec<Vec<f32>> {
+fn products(xs: &[f32], n: usize, all: &[PanelProduct<'_>]) -> Vec<Vec<f32>> {
     let (parts, shared) = parts(&all.iter().map(|open| open.panels).collect::<Vec<_>>(), n);
-    let in_integers = all.iter().find(|open| open.panels.in_integers).map(|open| Integers::new(xs, n, open.panels.d_in));
+    let in_integers = all.iter().find(|open| open.panels.in_integers).map(|open| Int8Operand::new(xs, n, open.panels.d_in));
     #[cfg(target_arch = "x86_64")]
     let few = all.iter().filter(|open| open.stored.is_some() && !open.panels.in_integers).find_map(|open| open.panels.few(xs, n));
-    let run = |part: usize, outs: &[Shared]| {
+    let run = |part: usize, outs: &[SharedPointer]| {
         let (i, groups) = (parts[part].0, parts[part].1.clone());
-        let (Open { panels, stored, added }, out) = (&all[i], outs[i]);
+        let (PanelProduct { panels, stored, added }, out) = (&all[i], outs[i]);
         match stored {
-            None => groups.clone().for_each(|i| panels.panel(i, xs, n, Dst::Replace, out)),
+            None => groups.clone().for_each(|i| panels.panel(i, xs, n, WriteMode::Replace, out)),
             Some(stored) if let Some(rows) = in_integers.as_ref().filter(|_| panels.in_integers) => {
-                panels.of_integers(groups.clone(), rows, stored, n, out);
+                panels.int8_products(groups.clone(), rows, stored, n, out);
             }
             #[cfg(target_arch = "x86_64")]
             Some(stored) if let Some(few) = few.as_ref().filter(|_| panels.kernel().is_some()) => {
-                panels.rounded(groups.clone(), few, stored, out);
+                panels.rounded_products(groups.clone(), few, stored, out);
             }
             Some(stored) => panels.unpacked(groups.clone(), stored, xs, n, out),
         }
         if let Some((panels, rows)) = added {
-            groups.for_each(|i| panels.panel(i, rows, n, Dst::Add, out));
+            groups.for_each(|i| panels.panel(i, rows, n, WriteMode::Add, out));
         }
     };
     // SAFETY: the parts cover all outputs of all rows.
     unsafe {
         filled_all(all.iter().map(|open| n * open.panels.d_out), |outs| {
             if shared {
-                team::each(parts.len(), |part| run(part, outs));
+                team::for_each_part(parts.len(), |part| run(part, outs));
             } else {
                 (0..parts.len()).for_each(|part| run(part, outs));
             }
@@ -453,9 +453,9 @@ mod tests {
                     assert!(half.copied_bytes() <= 4 * d_out.next_multiple_of(WIDTH));
                     assert_eq!(bits(half), bits(wide), "{dtype:?}: {n} rows of {d_in} to {d_out}");
                 }
-                for scheme in [Scheme::Int8, Scheme::Nf4] {
+                for scheme in [QuantizationScheme::Int8, QuantizationScheme::Nf4] {
                     let (codes, scales) = scheme.quantize(&w).unwrap();
-                    let matrix = Matrix::Quantized(Quantized { codes: &codes, scales: &scales, scheme });
+                    let matrix = WeightMatrix::Quantized(QuantizedWeight { codes: &codes, scales: &scales, scheme });
                     let wide = matrix.in_f32().unwrap();
                     let (few, wide) = (
                         Panels::new(matrix, Some(&b), Precision::F32).unwrap(),
@@ -470,12 +470,13 @@ mod tests {
     #[test]
     fn a_copy_in_8_bits_takes_memory_and_gives_the_bits_of_a_quantized_weight_which_stays() {
         let (w, b, x) = (random(&[70, 96]), random(&[70]), random(&[5, 96]));
-        let (codes, scales) = Scheme::Int8.quantize(&w).unwrap();
-        let quantized = Matrix::Quantized(Quantized { codes: &codes, scales: &scales, scheme: Scheme::Int8 });
+        let (codes, scales) = QuantizationScheme::Int8.quantize(&w).unwrap();
+        let quantized =
+            WeightMatrix::Quantized(QuantizedWeight { codes: &codes, scales: &scales, scheme: QuantizationScheme::Int8 });
         for precision in [Precision::F32, Precision::Bf16] {
             let bits = |panels: &Panels| crate::to_vec(&panels.forward(&x).unwrap()).unwrap();
-            let copy = Panels::in_8_bits(&w, Some(&b), precision).unwrap();
-            let own = Panels::in_8_bits(quantized, Some(&b), precision).unwrap();
+            let copy = Panels::with_int8_weight(&w, Some(&b), precision).unwrap();
+            let own = Panels::with_int8_weight(quantized, Some(&b), precision).unwrap();
             assert_eq!(bits(&copy), bits(&own));
             assert_eq!(copy.copied_bytes() - own.copied_bytes(), 70 * 96 + 4 * 70);
             let exact = Panels::new(quantized, Some(&b), precision).unwrap();
@@ -488,22 +489,23 @@ mod tests {
         let values = |t: &Tensor| crate::to_vec(t).unwrap();
         for (d_in, d_out) in [(64, 1), (320, 70), (1024, 257), (75, 33)] {
             let (w, b) = (random(&[d_out, d_in]), random(&[d_out]));
-            let (codes, scales) = Scheme::Int8.quantize(&w).unwrap();
-            let quantized = Matrix::Quantized(Quantized { codes: &codes, scales: &scales, scheme: Scheme::Int8 });
-            let copy = Panels::in_8_bits(&w, Some(&b), Precision::Bf16).unwrap();
+            let (codes, scales) = QuantizationScheme::Int8.quantize(&w).unwrap();
+            let quantized =
+                WeightMatrix::Quantized(QuantizedWeight { codes: &codes, scales: &scales, scheme: QuantizationScheme::Int8 });
+            let copy = Panels::with_int8_weight(&w, Some(&b), Precision::Bf16).unwrap();
             for n in [0, 1, 8, 13, 40] {
                 let x = random(&[n, d_in]);
                 let got = values(&copy.forward(&x).unwrap());
-                let own = Panels::in_8_bits(quantized, Some(&b), Precision::Bf16).unwrap();
+                let own = Panels::with_int8_weight(quantized, Some(&b), Precision::Bf16).unwrap();
                 assert_eq!(got, values(&own.forward(&x).unwrap()), "a weight that is in 8 bits already");
-                let codes = int8::Rows::new(&values(&x), n, d_in);
+                let codes = int8::Int8Rows::new(&values(&x), n, d_in);
                 let rounded = Tensor::from_vec(codes.values(), (n, d_in), &Device::Cpu).unwrap();
                 let want = values(&linear::forward(&rounded, quantized, Some(&b), Precision::F32).unwrap());
                 // As other processors compute it.
                 let mut elsewhere = vec![0f32; n * d_out];
-                let rows = Integers::Values(codes.values());
-                let to = Shared::new(&mut elsewhere);
-                copy.of_integers(0..copy.groups(), &rows, &copy.stored().unwrap().unwrap(), n, to);
+                let rows = Int8Operand::Values(codes.values());
+                let to = SharedPointer::new(&mut elsewhere);
+                copy.int8_products(0..copy.groups(), &rows, &copy.stored().unwrap().unwrap(), n, to);
                 let largest = want.iter().fold(1f32, |most, x| most.max(x.abs()));
                 let far = |a: &[f32]| a.iter().zip(&want).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
                 assert!(far(&got) < 4e-6 * largest && far(&elsewhere) < 4e-6 * largest, "{n} rows of {d_in} to {d_out}");
@@ -520,16 +522,17 @@ mod tests {
             for n in [0, 1, 8, 13, 40] {
                 let x = random(&[n, d_in]);
                 let values = |t: &Tensor| crate::to_vec(t).unwrap();
-                let codes = [Scheme::Int8, Scheme::Nf4].map(|scheme| (scheme, scheme.quantize(&w).unwrap()));
-                let quantized = codes.iter().map(|(scheme, (codes, scales))| Quantized { codes, scales, scheme: *scheme });
-                for w in quantized.map(Matrix::Quantized).chain([Matrix::Plain(&w)]) {
+                let codes =
+                    [QuantizationScheme::Int8, QuantizationScheme::Nf4].map(|scheme| (scheme, scheme.quantize(&w).unwrap()));
+                let quantized = codes.iter().map(|(scheme, (codes, scales))| QuantizedWeight { codes, scales, scheme: *scheme });
+                for w in quantized.map(WeightMatrix::Quantized).chain([WeightMatrix::Plain(&w)]) {
                     let got = values(&Panels::new(w, Some(&b), Precision::Bf16).unwrap().forward(&x).unwrap());
-                    let int8 = matches!(w, Matrix::Quantized(Quantized { scheme: Scheme::Int8, .. }));
+                    let int8 = matches!(w, WeightMatrix::Quantized(QuantizedWeight { scheme: QuantizationScheme::Int8, .. }));
                     let rounded = |t: &Tensor| t.to_dtype(DType::BF16).unwrap().to_dtype(DType::F32).unwrap();
                     let general = |x, w, precision| values(&linear::forward(x, w, Some(&b), precision).unwrap());
                     let want = match w {
                         // A processor that gains nothing by it rounds a copied weight only, neither rows nor codes.
-                        Matrix::Plain(w) if !crate::bf16::supported() => general(&x, (&rounded(w)).into(), Precision::F32),
+                        WeightMatrix::Plain(w) if !crate::bf16::supported() => general(&x, (&rounded(w)).into(), Precision::F32),
                         _ if !crate::bf16::supported() => general(&x, w, Precision::F32),
                         // Codes of 8 bits are not rounded again, as they are in the general product.
                         _ if int8 => general(&rounded(&x), w, Precision::F32),

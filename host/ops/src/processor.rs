@@ -6,12 +6,12 @@
 use std::fmt;
 use std::sync::OnceLock;
 
-/// The environment variable that caps what is detected: one of [`Features::NAMES`].
+/// The environment variable that caps what is detected: one of [`CpuFeatures::NAMES`].
 pub const CAP: &str = "RLHOST_CPU_FEATURES";
 
 /// The sets of instructions that kernels exist for. Each one includes those before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Features {
+pub enum CpuFeatures {
     /// What every processor of its family has.
     Baseline,
     /// AVX2 and FMA.
@@ -26,7 +26,7 @@ pub enum Features {
     Amx,
 }
 
-impl Features {
+impl CpuFeatures {
     /// The names that [`CAP`] may have, each with its set.
     pub const NAMES: [(&'static str, Self); 6] = [
         ("none", Self::Baseline),
@@ -93,11 +93,11 @@ fn has_tiles() -> bool {
     const BF16: u32 = 1 << 22;
     const TILE: u32 = 1 << 24;
     let features = std::arch::x86_64::__cpuid_count(7, 0).edx;
-    features & (BF16 | TILE) == (BF16 | TILE) && asked()
+    features & (BF16 | TILE) == (BF16 | TILE) && request_tiles()
 }
 
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-fn asked() -> bool {
+fn request_tiles() -> bool {
     const ARCH_REQ_XCOMP_PERM: libc::c_long = 0x1023;
     const XFEATURE_XTILEDATA: libc::c_long = 18;
     // SAFETY: this request changes nothing but what the process may use.
@@ -106,11 +106,11 @@ fn asked() -> bool {
 
 /// Other systems are not known to need permission.
 #[cfg(all(target_arch = "x86_64", not(target_os = "linux")))]
-fn asked() -> bool {
+fn request_tiles() -> bool {
     false
 }
 
-impl fmt::Display for Features {
+impl fmt::Display for CpuFeatures {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }
@@ -120,11 +120,11 @@ impl fmt::Display for Features {
 /// program refuses it at its start.
 #[inline]
 #[must_use]
-pub fn features() -> Features {
-    static FEATURES: OnceLock<Features> = OnceLock::new();
+pub fn features() -> CpuFeatures {
+    static FEATURES: OnceLock<CpuFeatures> = OnceLock::new();
     *FEATURES.get_or_init(|| {
-        let cap = Features::cap().ok().flatten();
-        Features::detect().min(cap.unwrap_or(Features::Amx))
+        let cap = CpuFeatures::cap().ok().flatten();
+        CpuFeatures::detect().min(cap.unwrap_or(CpuFeatures::Amx))
     })
 }
 
@@ -134,17 +134,17 @@ mod tests {
 
     #[test]
     fn a_cap_is_named_or_refused_with_the_names_there_are() {
-        for (name, features) in Features::NAMES {
-            assert_eq!(Features::parse(name), Ok(features));
+        for (name, features) in CpuFeatures::NAMES {
+            assert_eq!(CpuFeatures::parse(name), Ok(features));
         }
-        let refused = Features::parse("avx1024").unwrap_err();
+        let refused = CpuFeatures::parse("avx1024").unwrap_err();
         assert!(refused.contains("RLHOST_CPU_FEATURES is \"avx1024\"") && refused.contains("none, avx2"), "{refused}");
     }
 
     #[test]
     fn a_cap_lowers_what_is_detected_and_never_raises_it() {
-        let cap = Features::cap().unwrap();
-        assert_eq!(features(), Features::detect().min(cap.unwrap_or(Features::Amx)));
-        eprintln!("detected: {}, used: {}", Features::detect(), features());
+        let cap = CpuFeatures::cap().unwrap();
+        assert_eq!(features(), CpuFeatures::detect().min(cap.unwrap_or(CpuFeatures::Amx)));
+        eprintln!("detected: {}, used: {}", CpuFeatures::detect(), features());
     }
 }

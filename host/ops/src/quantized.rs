@@ -6,30 +6,30 @@
 //! first in the high half. Scales always have 32 bits.
 
 use super::codes::{BLOCK, codes_of_4_bits, codes_of_8_bits, largest};
-use super::stored::{Matrix, Stored};
+use super::weight_storage::{WeightMatrix, WeightValues};
 use super::{Error, Result, matrix_dims};
 use candle_core::{Device, Tensor};
 use rayon::prelude::*;
 
-pub use super::codes::{Quantized, Scheme};
+pub use super::codes::{QuantizationScheme, QuantizedWeight};
 
-impl Scheme {
+impl QuantizationScheme {
     /// Quantizes a weight `[out, in]`; returns its codes and its scales.
     ///
     /// # Errors
     /// If it is to be stored in 4 bits and its inputs are not even.
     pub fn quantize(self, w: &Tensor) -> Result<(Tensor, Tensor)> {
         let (d_out, d_in) = matrix_dims(w);
-        if !d_in.is_multiple_of(self.a_byte()) {
+        if !d_in.is_multiple_of(self.codes_per_byte()) {
             return Err(Error::Shape { op: "quantize", detail: format!("{d_in} inputs don't fill bytes of two weights") });
         }
-        let values = Stored::of(Matrix::Plain(w))?;
+        let values = WeightValues::open(WeightMatrix::Plain(w))?;
         let (codes_shape, scales_shape) = self.shapes(d_out, d_in);
         let group = if self == Self::Int8 { d_in } else { BLOCK };
         let total = d_out * d_in;
         let mut codes = vec![0u8; codes_shape.iter().product()];
         let mut scales = vec![0f32; scales_shape.iter().product()];
-        let groups = codes.par_chunks_mut((group / self.a_byte()).max(1)).zip(&mut scales).enumerate();
+        let groups = codes.par_chunks_mut((group / self.codes_per_byte()).max(1)).zip(&mut scales).enumerate();
         groups.for_each(|(i, (codes, scale))| {
             let values = values.values(i * group..total.min((i + 1) * group));
             *scale = largest(&values);
@@ -45,16 +45,17 @@ impl Scheme {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::codes::{A_CODE, MOST, NF4};
+    use crate::codes::{CODE_STEP, LARGEST_CODE, NF4};
 
     fn matrix(d_out: usize, d_in: usize) -> (Vec<f32>, Tensor) {
         let values: Vec<f32> = (0..d_out * d_in).map(|i| ((i * i * 37 + i * 11) % 1009) as f32 / 504.5 - 1.0).collect();
         (values.clone(), Tensor::from_vec(values, (d_out, d_in), &Device::Cpu).unwrap())
     }
 
-    fn back(scheme: Scheme, w: &Tensor) -> Vec<f32> {
+    fn back(scheme: QuantizationScheme, w: &Tensor) -> Vec<f32> {
         let (codes, scales) = scheme.quantize(w).unwrap();
-        let stored = Stored::of(Matrix::Quantized(Quantized { codes: &codes, scales: &scales, scheme })).unwrap();
+        let stored =
+            WeightValues::open(WeightMatrix::Quantized(QuantizedWeight { codes: &codes, scales: &scales, scheme })).unwrap();
         stored.widened(0..w.elem_count())
     }
 
@@ -95,7 +96,7 @@ mod tests {
         // Rows that are no multiple of a block, and a last block that is not full.
         for (d_out, d_in) in [(1, 2), (3, 64), (5, 70), (4, 130)] {
             let (values, w) = matrix(d_out, d_in);
-            let got = back(Scheme::Nf4, &w);
+            let got = back(QuantizationScheme::Nf4, &w);
             for (block, got) in values.chunks(BLOCK).zip(got.chunks(BLOCK)) {
                 let scale = block.iter().fold(0f32, |most, x| most.max(x.abs()));
                 for (x, got) in block.iter().zip(got) {
@@ -107,18 +108,18 @@ mod tests {
                 }
             }
         }
-        assert!(Scheme::Nf4.quantize(&matrix(2, 3).1).is_err());
+        assert!(QuantizationScheme::Nf4.quantize(&matrix(2, 3).1).is_err());
     }
 
     #[test]
     fn weights_in_8_bits_are_off_by_half_a_step_of_their_row_at_most() {
         let (values, w) = matrix(7, 33);
-        let got = back(Scheme::Int8, &w);
+        let got = back(QuantizationScheme::Int8, &w);
         for (row, got) in values.chunks(33).zip(got.chunks(33)) {
             let scale = row.iter().fold(0f32, |most, x| most.max(x.abs()));
             for (x, got) in row.iter().zip(got) {
-                assert!((x - got).abs() <= scale / MOST * 0.500_01, "{x} became {got}");
-                let code = got / (scale * A_CODE);
+                assert!((x - got).abs() <= scale / LARGEST_CODE * 0.500_01, "{x} became {got}");
+                let code = got / (scale * CODE_STEP);
                 assert!((code - code.round()).abs() < 1e-4);
             }
         }
@@ -127,7 +128,7 @@ mod tests {
     #[test]
     fn rows_of_tiny_values_keep_their_signs_and_a_value_that_is_none_is_not_hidden() {
         let tiny = Tensor::from_vec(vec![1e-38f32, -1e-38, 0.0, 0.0, f32::NAN, 1.0, 2.0, 3.0], (2, 4), &Device::Cpu).unwrap();
-        let got = back(Scheme::Int8, &tiny);
+        let got = back(QuantizationScheme::Int8, &tiny);
         assert!(got[0] >= 0.0 && got[1] <= 0.0 && got[..4].iter().all(|x| x.abs() <= 1e-38), "{got:?}");
         assert!(got[4..].iter().all(|x| x.is_nan()), "{got:?}");
     }
@@ -135,11 +136,12 @@ mod tests {
     #[test]
     fn zeros_stay_zeros_and_any_part_can_be_read() {
         let zeros = Tensor::zeros((4, 64), candle_core::DType::F32, &Device::Cpu).unwrap();
-        for scheme in [Scheme::Int8, Scheme::Nf4] {
+        for scheme in [QuantizationScheme::Int8, QuantizationScheme::Nf4] {
             assert!(back(scheme, &zeros).iter().all(|x| *x == 0.0));
             let (_, w) = matrix(6, 134);
             let (codes, scales) = scheme.quantize(&w).unwrap();
-            let stored = Stored::of(Matrix::Quantized(Quantized { codes: &codes, scales: &scales, scheme })).unwrap();
+            let stored =
+                WeightValues::open(WeightMatrix::Quantized(QuantizedWeight { codes: &codes, scales: &scales, scheme })).unwrap();
             let all = stored.widened(0..6 * 134);
             for (from, to) in [(0, 1), (1, 2), (1, 80), (63, 65), (127, 300), (5, 5), (6 * 134 - 1, 6 * 134)] {
                 assert_eq!(stored.widened(from..to), all[from..to], "{scheme:?} {from} to {to}");

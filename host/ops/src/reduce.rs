@@ -4,7 +4,7 @@
 use super::cuda;
 use super::simd::wide;
 use super::slices::{PART, read};
-use super::stored::Stored;
+use super::weight_storage::WeightValues;
 use super::{Result, on_device};
 use candle_core::{DType, Tensor};
 use rayon::prelude::*;
@@ -16,7 +16,7 @@ pub fn all_finite(t: &Tensor) -> Result<bool> {
 
 /// Computes something of each part of a tensor's values in f32. The parts are the same with any number of threads.
 fn of_parts<T: Send>(t: &Tensor, of: impl Fn(&[f32]) -> T + Sync) -> Result<Vec<T>> {
-    let (values, count) = (Stored::of(t.into())?, t.elem_count());
+    let (values, count) = (WeightValues::open(t.into())?, t.elem_count());
     let of_part = |i: usize| of(&values.values(i * PART..count.min((i + 1) * PART)));
     Ok((0..count.div_ceil(PART)).into_par_iter().map(of_part).collect())
 }

@@ -7,21 +7,21 @@ use candle_core::{CpuStorage, DType, Device, InplaceOp1, Layout, Tensor};
 use std::sync::Mutex;
 
 /// Is passed values as bytes.
-type Visitor<'a> = Box<dyn FnOnce(&mut [u8]) + 'a>;
+type ByteVisitor<'a> = Box<dyn FnOnce(&mut [u8]) + 'a>;
 
 /// What to do with a tensor's storage.
-enum Change<'a> {
+enum StorageChange<'a> {
     /// Drop the values.
     Free,
     /// Allocate zeros, unless the values are there.
     Allocate,
     /// Pass the values to a function, as bytes.
-    Visit(Visitor<'a>),
+    Visit(ByteVisitor<'a>),
 }
 
-struct Op<'a>(Mutex<Option<Change<'a>>>);
+struct StorageOp<'a>(Mutex<Option<StorageChange<'a>>>);
 
-impl Change<'_> {
+impl StorageChange<'_> {
     /// Applies to storage that should have this many values.
     fn apply<T: Copy + Default>(self, values: &mut Vec<T>, count: usize) -> candle_core::Result<()> {
         if !values.is_empty() && values.len() != count {
@@ -47,7 +47,7 @@ impl Change<'_> {
     }
 }
 
-impl InplaceOp1 for Op<'_> {
+impl InplaceOp1 for StorageOp<'_> {
     fn name(&self) -> &'static str {
         "rlhost-residency"
     }
@@ -69,12 +69,12 @@ impl InplaceOp1 for Op<'_> {
     }
 }
 
-fn change(t: &Tensor, change: Change<'_>) -> Result<()> {
+fn change(t: &Tensor, change: StorageChange<'_>) -> Result<()> {
     let known = matches!(t.dtype(), DType::U8 | DType::U32 | DType::BF16 | DType::F16 | DType::F32);
     if !known || !matches!(t.device(), Device::Cpu) {
         return Err(unsupported("residency", t));
     }
-    t.inplace_op1(&Op(Mutex::new(Some(change)))).map_err(Error::from)
+    t.inplace_op1(&StorageOp(Mutex::new(Some(change)))).map_err(Error::from)
 }
 
 /// Frees the values of a tensor on the CPU, and of all that share its storage. Until they are allocated again, nothing may read them.
@@ -82,7 +82,7 @@ fn change(t: &Tensor, change: Change<'_>) -> Result<()> {
 /// # Errors
 /// If the tensor is a view of a part of its storage, or not on the CPU.
 pub fn free_values(t: &Tensor) -> Result<()> {
-    change(t, Change::Free)
+    change(t, StorageChange::Free)
 }
 
 /// Allocates the values of a tensor on the CPU, as zeros, if they have been freed.
@@ -90,12 +90,12 @@ pub fn free_values(t: &Tensor) -> Result<()> {
 /// # Errors
 /// As [`free_values`].
 pub fn allocate_values(t: &Tensor) -> Result<()> {
-    change(t, Change::Allocate)
+    change(t, StorageChange::Allocate)
 }
 
 /// Returns whether the values of a tensor on the CPU have not been freed.
 pub fn has_values(t: &Tensor) -> bool {
-    change(t, Change::Visit(Box::new(|_| ()))).is_ok()
+    change(t, StorageChange::Visit(Box::new(|_| ()))).is_ok()
 }
 
 /// Passes a tensor's values to a function that may change them, as bytes in the machine's order.
@@ -103,7 +103,7 @@ pub fn has_values(t: &Tensor) -> bool {
 /// # Errors
 /// As [`free_values`], or if the values have been freed.
 pub fn write_bytes_of(t: &Tensor, f: impl FnOnce(&mut [u8])) -> Result<()> {
-    change(t, Change::Visit(Box::new(f)))
+    change(t, StorageChange::Visit(Box::new(f)))
 }
 
 #[cfg(test)]

@@ -18,7 +18,7 @@ const FEWEST: usize = 1024;
 
 /// Which dimensions of a head are rotated together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Pairs {
+pub enum RopePairing {
     /// Those half of the rotated dimensions apart.
     #[default]
     Halves,
@@ -34,16 +34,16 @@ pub struct Rotation {
     attention_factor: f32,
     /// Size of a head; the dimensions after the rotated pairs stay as they are.
     head_dim: usize,
-    pairs: Pairs,
-    made: RwLock<Arc<Tables>>,
+    pairs: RopePairing,
+    host_tables: RwLock<Arc<RopeTables>>,
     /// Tables in a device's memory, each longer than the previous one. All are kept, because recorded steps have their addresses.
     #[cfg(feature = "cuda")]
-    on_device: Mutex<Vec<Arc<cuda::rope::Tables>>>,
+    on_device: Mutex<Vec<Arc<cuda::rope::DeviceRopeTables>>>,
 }
 
 /// Cosines and sines of positions from 0, `[positions, C/2]`.
 #[derive(Debug, Default)]
-struct Tables {
+struct RopeTables {
     cos: Vec<f32>,
     sin: Vec<f32>,
 }
@@ -54,7 +54,7 @@ pub enum Positions<'a> {
     /// One per row.
     Each(&'a [u32]),
     /// Those of a forest's tokens, which a device keeps between operations.
-    Of(&'a Forest),
+    Forest(&'a Forest),
 }
 
 impl<'a> From<&'a [u32]> for Positions<'a> {
@@ -71,7 +71,7 @@ impl<'a> From<&'a Vec<u32>> for Positions<'a> {
 
 impl<'a> From<&'a Forest> for Positions<'a> {
     fn from(forest: &'a Forest) -> Self {
-        Self::Of(forest)
+        Self::Forest(forest)
     }
 }
 
@@ -80,7 +80,7 @@ impl<'a> Positions<'a> {
     pub fn each(self) -> &'a [u32] {
         match self {
             Self::Each(each) => each,
-            Self::Of(forest) => forest.positions(),
+            Self::Forest(forest) => forest.positions(),
         }
     }
 }
@@ -94,8 +94,8 @@ impl Rotation {
             positions,
             attention_factor,
             head_dim: 2 * frequencies.len(),
-            pairs: Pairs::default(),
-            made: RwLock::default(),
+            pairs: RopePairing::default(),
+            host_tables: RwLock::default(),
             #[cfg(feature = "cuda")]
             on_device: Mutex::default(),
         }
@@ -103,13 +103,13 @@ impl Rotation {
 
     /// Sets the size of the heads, of which the first dimensions are rotated.
     #[must_use]
-    pub fn within(self, head_dim: usize) -> Self {
+    pub fn with_head_dim(self, head_dim: usize) -> Self {
         Self { head_dim, ..self }
     }
 
     /// Sets which dimensions are rotated together.
     #[must_use]
-    pub fn in_pairs(self, pairs: Pairs) -> Self {
+    pub fn with_pairing(self, pairs: RopePairing) -> Self {
         Self { pairs, ..self }
     }
 
@@ -118,13 +118,13 @@ impl Rotation {
     }
 
     /// Returns the size of tables for this many positions: the next power of two, so that a growing text needs few.
-    fn room(&self, positions: usize) -> usize {
+    fn table_size(&self, positions: usize) -> usize {
         positions.max(FEWEST).checked_next_power_of_two().unwrap_or(positions).min(self.positions)
     }
 
     /// Returns tables of at least this many positions.
-    fn tables(&self, positions: usize) -> Arc<Tables> {
-        let made = Arc::clone(&self.made.read().unwrap_or_else(PoisonError::into_inner));
+    fn tables(&self, positions: usize) -> Arc<RopeTables> {
+        let made = Arc::clone(&self.host_tables.read().unwrap_or_else(PoisonError::into_inner));
         let half = self.half();
         if made.cos.len() >= positions * half {
             return made;
@@ -133,12 +133,12 @@ impl Rotation {
             // In f32, as upstream models compute it, so that long positions agree.
             let entry = |i: usize| function((i / half) as f32 * self.frequencies[i % half]) * self.attention_factor;
             let mut table = known.to_vec();
-            table.par_extend((known.len()..self.room(positions) * half).into_par_iter().map(entry));
+            table.par_extend((known.len()..self.table_size(positions) * half).into_par_iter().map(entry));
             table
         };
         // Without the lock: a thread that waits for others here may do other work that needs tables too.
-        let longer = Arc::new(Tables { cos: table(&made.cos, f32::cos), sin: table(&made.sin, f32::sin) });
-        let mut made = self.made.write().unwrap_or_else(PoisonError::into_inner);
+        let longer = Arc::new(RopeTables { cos: table(&made.cos, f32::cos), sin: table(&made.sin, f32::sin) });
+        let mut made = self.host_tables.write().unwrap_or_else(PoisonError::into_inner);
         if made.cos.len() < longer.cos.len() {
             *made = Arc::clone(&longer);
         }
@@ -147,14 +147,18 @@ impl Rotation {
 
     /// Returns tables of at least this many positions in a device's memory.
     #[cfg(feature = "cuda")]
-    pub(super) fn tables_on(&self, device: &candle_core::CudaDevice, positions: usize) -> Result<Arc<cuda::rope::Tables>> {
-        let room = self.room(positions);
+    pub(super) fn tables_on(
+        &self,
+        device: &candle_core::CudaDevice,
+        positions: usize,
+    ) -> Result<Arc<cuda::rope::DeviceRopeTables>> {
+        let room = self.table_size(positions);
         let all = || self.on_device.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(tables) = all().last().filter(|tables| tables.positions() >= room) {
             return Ok(Arc::clone(tables));
         }
         let (host, values) = (self.tables(room), room * self.half());
-        let tables = Arc::new(cuda::rope::Tables::new(device, &host.cos[..values], &host.sin[..values], room)?);
+        let tables = Arc::new(cuda::rope::DeviceRopeTables::new(device, &host.cos[..values], &host.sin[..values], room)?);
         all().push(Arc::clone(&tables));
         Ok(tables)
     }
@@ -181,7 +185,7 @@ fn rotate(x: &Tensor, rotation: &Rotation, at: Positions<'_>, direction: f32) ->
         );
         return Err(Error::Shape { op: "rope", detail });
     }
-    if rotation.pairs == Pairs::Neighbours {
+    if rotation.pairs == RopePairing::Neighbours {
         Capability::NeighbouringRotation.require(x)?;
     }
     on_device!(x, rotate_on_device(x, rotation, at, reached, direction));
@@ -192,7 +196,7 @@ fn rotate(x: &Tensor, rotation: &Rotation, at: Positions<'_>, direction: f32) ->
                 let at = p as usize * half;
                 let (cos, sin) = (&tables.cos[at..at + half], &tables.sin[at..at + half]);
                 for head in row.chunks_mut(head_dim) {
-                    if rotation.pairs == Pairs::Neighbours {
+                    if rotation.pairs == RopePairing::Neighbours {
                         for ((pair, cos), sin) in head[..2 * half].chunks_exact_mut(2).zip(cos).zip(sin) {
                             let (a, b, s) = (pair[0], pair[1], sin * direction);
                             pair[0] = a * cos - b * s;
@@ -217,9 +221,9 @@ fn rotate_on_device(x: &Tensor, rotation: &Rotation, at: Positions<'_>, reached:
     let device = x.device().as_cuda_device()?;
     let (tables, sizes) = (rotation.tables_on(device, reached)?, (rotation.half(), rotation.head_dim));
     match at {
-        Positions::Of(forest) => cuda::rope::rotate(x, &tables, forest.plan(device)?.positions(), sizes, direction),
+        Positions::Forest(forest) => cuda::rope::rotate(x, &tables, forest.plan(device)?.positions(), sizes, direction),
         Positions::Each(each) => {
-            let each = cuda::Uploaded::new(device, each)?;
+            let each = cuda::DeviceBuffer::new(device, each)?;
             cuda::rope::rotate(x, &tables, each.at(), sizes, direction)
         }
     }
@@ -257,7 +261,7 @@ mod tests {
         assert!(turned(&Rotation::new(&frequencies, 100, 1.0), &[100]).is_err());
         // Heads of which only the first half is rotated.
         let x = Tensor::ones((1, 32), candle_core::DType::F32, &Device::Cpu).unwrap();
-        forward(&x, &Rotation::new(&frequencies, 100, 1.0).within(16), &[3][..]).unwrap();
+        forward(&x, &Rotation::new(&frequencies, 100, 1.0).with_head_dim(16), &[3][..]).unwrap();
         let head = [&turned(&grown, &[3]).unwrap()[0][..], &[1.0; 8]].concat();
         assert_eq!(x.to_vec2::<f32>().unwrap()[0], [head.clone(), head].concat());
     }
@@ -265,8 +269,8 @@ mod tests {
     #[test]
     fn neighbours_are_rotated_like_halves_in_another_order() {
         let frequencies = [1.0, 0.1, 0.01];
-        let halves = Rotation::new(&frequencies, 100, 1.0).within(8);
-        let neighbours = Rotation::new(&frequencies, 100, 1.0).within(8).in_pairs(Pairs::Neighbours);
+        let halves = Rotation::new(&frequencies, 100, 1.0).with_head_dim(8);
+        let neighbours = Rotation::new(&frequencies, 100, 1.0).with_head_dim(8).with_pairing(RopePairing::Neighbours);
         // Dimensions of two heads, the last two of each not rotated, in the order of halves.
         let order = [0, 2, 4, 1, 3, 5, 6, 7, 8, 10, 12, 9, 11, 13, 14, 15];
         let values: Vec<f32> = (0..32).map(|i| (i as f32 * 0.7).sin()).collect();

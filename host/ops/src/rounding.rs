@@ -11,7 +11,7 @@ use rayon::prelude::*;
 const TASK: usize = 1 << 14;
 
 /// What elementwise operations read and write: f32, or bf16 where only products read the result, which would round it anyway.
-pub(super) trait Number: WithDType {
+pub(super) trait FloatElement: WithDType {
     /// Returns it in f32, exactly.
     fn in_f32(self) -> f32;
 
@@ -19,7 +19,7 @@ pub(super) trait Number: WithDType {
     fn nearest(x: f32) -> Self;
 }
 
-impl Number for f32 {
+impl FloatElement for f32 {
     #[inline(always)]
     fn in_f32(self) -> f32 {
         self
@@ -31,7 +31,7 @@ impl Number for f32 {
     }
 }
 
-impl Number for bf16 {
+impl FloatElement for bf16 {
     #[inline(always)]
     fn in_f32(self) -> f32 {
         f32::from_bits(u32::from(self.to_bits()) << 16)

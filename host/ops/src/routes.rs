@@ -15,7 +15,7 @@ pub struct Routing {
     /// Experts of each token, `K`.
     pub chosen: usize,
     /// What the router's results become.
-    pub scores: Scores,
+    pub scores: RouterScoring,
     /// Whether the weights of a token's experts add up to `factor`, instead of being their scores times it.
     pub normalised: bool,
     /// Factor of all weights.
@@ -27,7 +27,7 @@ pub struct Routing {
 
 /// A function of a router's results for a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Scores {
+pub enum RouterScoring {
     /// Probabilities of all experts together.
     Softmax,
     /// The logistic function of each.
@@ -37,15 +37,15 @@ pub enum Scores {
 impl Routing {
     /// Returns the routing to the most probable experts, without groups.
     pub const fn new(chosen: usize, normalised: bool) -> Self {
-        Self { chosen, scores: Scores::Softmax, normalised, factor: 1.0, groups: (1, 1) }
+        Self { chosen, scores: RouterScoring::Softmax, normalised, factor: 1.0, groups: (1, 1) }
     }
 
     /// Returns the value that weights are divided by, given the sum of a token's scores.
     fn divisor(&self, sum: f32) -> f32 {
         match (self.normalised, self.scores) {
             (false, _) => 1.0,
-            (true, Scores::Softmax) => sum,
-            (true, Scores::Sigmoid) => sum + 1e-20,
+            (true, RouterScoring::Softmax) => sum,
+            (true, RouterScoring::Sigmoid) => sum + 1e-20,
         }
     }
 
@@ -98,7 +98,7 @@ pub struct Routes {
 
 /// A derivative of a loss with respect to all probabilities: for token `t` and expert `e` it is `tokens[t] * experts[e]`.
 #[derive(Clone, Copy)]
-pub struct Slope<'a> {
+pub struct RouterGradient<'a> {
     /// `[N]`
     pub tokens: &'a [f32],
     /// `[E]`
@@ -116,8 +116,8 @@ impl Routes {
         }
         let mut probabilities = to_vec(logits)?;
         let score = match routing.scores {
-            Scores::Softmax => softmax,
-            Scores::Sigmoid => |row: &mut [f32]| row.iter_mut().for_each(|x| *x = sigmoid(*x)),
+            RouterScoring::Softmax => softmax,
+            RouterScoring::Sigmoid => |row: &mut [f32]| row.iter_mut().for_each(|x| *x = sigmoid(*x)),
         };
         probabilities.par_chunks_mut(experts).for_each(score);
         let mut all = vec![0; n * chosen];
@@ -173,7 +173,7 @@ impl Routes {
 
     /// Returns the gradient of the logits, `[N, E]`, on the device and in the precision of `like`, given that of each sorted row's
     /// weight and, if a loss also uses all probabilities, its slope.
-    pub fn backward(&self, d_weights: &[f32], slope: Option<Slope<'_>>, like: &Tensor) -> Result<Tensor> {
+    pub fn backward(&self, d_weights: &[f32], slope: Option<RouterGradient<'_>>, like: &Tensor) -> Result<Tensor> {
         let (each, experts) = (self.each(), self.experts);
         if d_weights.len() != self.weights.len() || slope.is_some_and(|slope| slope.experts.len() != experts) {
             return Err(Error::shape("routes backward", format!("{} weights of {}", d_weights.len(), self.weights.len())));
@@ -182,7 +182,7 @@ impl Routes {
         let rows = d.par_chunks_mut(experts).zip(self.probabilities.par_chunks(experts)).enumerate();
         rows.for_each(|(token, (d, p))| {
             let (own, places) = (&self.chosen[token * each..][..each], &self.places[token * each..][..each]);
-            if let Some(Slope { tokens, experts }) = slope {
+            if let Some(RouterGradient { tokens, experts }) = slope {
                 d.iter_mut().zip(experts).for_each(|(d, slope)| *d = tokens[token] * slope);
             }
             let Routing { normalised, factor, scores, .. } = self.routing;
@@ -194,8 +194,8 @@ impl Routes {
             }
             let mean: f32 = d.iter().zip(p).map(|(d, p)| d * p).sum();
             d.iter_mut().zip(p).for_each(|(d, p)| match scores {
-                Scores::Softmax => *d = p * (*d - mean),
-                Scores::Sigmoid => *d *= p * (1.0 - p),
+                RouterScoring::Softmax => *d = p * (*d - mean),
+                RouterScoring::Sigmoid => *d *= p * (1.0 - p),
             });
         });
         cast(&from_vec(d, (self.probabilities.len() / experts, experts), like.device())?, like.dtype())
@@ -253,7 +253,7 @@ mod tests {
         let (n, experts, chosen) = (3, 5, 2);
         let logits: Vec<f32> = (0..n * experts).map(|i| (i as f32 * 1.7).sin() * 2.0).collect();
         let (c, experts_slope, tokens) = ([0.7, -1.1, 0.4, 2.0, 0.3, -0.6], [0.2, -0.5, 0.9, 0.1, 0.4], [1.0, 2.0, 1.0]);
-        let sigmoid = Routing { scores: Scores::Sigmoid, factor: 2.5, ..Routing::new(chosen, true) };
+        let sigmoid = Routing { scores: RouterScoring::Sigmoid, factor: 2.5, ..Routing::new(chosen, true) };
         let all = [Routing::new(chosen, true), Routing::new(chosen, false), sigmoid, Routing { normalised: false, ..sigmoid }];
         for routing in all {
             let routes = |logits: &[f32]| {
@@ -270,7 +270,7 @@ mod tests {
             let r = routes(&logits);
             let mut d_weights = vec![0.0; c.len()];
             r.places.iter().zip(c).for_each(|(&place, c)| d_weights[place] = c);
-            let slope = Slope { tokens: &tokens, experts: &experts_slope };
+            let slope = RouterGradient { tokens: &tokens, experts: &experts_slope };
             let like = Tensor::zeros(1, candle_core::DType::F32, &Device::Cpu).unwrap();
             let got = r.backward(&d_weights, Some(slope), &like).unwrap();
             let got: Vec<f32> = got.flatten_all().unwrap().to_vec1().unwrap();
@@ -288,7 +288,7 @@ mod tests {
         // Logistic functions of 0.5, 0.731, 0.881, 0.269, 0.953 and 0.119.
         let logits = Tensor::new(&[[0f32, 1.0, 2.0, -1.0, 3.0, -2.0]], &Device::Cpu).unwrap();
         let correction = Tensor::new(&[0f32, 0.4, 0.0, 0.0, 0.0, 0.0], &Device::Cpu).unwrap();
-        let routing = Routing { scores: Scores::Sigmoid, factor: 2.0, groups: (3, 2), ..Routing::new(3, true) };
+        let routing = Routing { scores: RouterScoring::Sigmoid, factor: 2.0, groups: (3, 2), ..Routing::new(3, true) };
         // Groups of two have 0.5 + 1.131, 0.881 + 0.269 and 0.953 + 0.119: the first and the second stay.
         let routes = Routes::new(&logits, routing, Some(&correction)).unwrap();
         assert_eq!(routes.chosen, [1, 2, 0]);

@@ -9,7 +9,7 @@ use rand_chacha::rand_core::{Rng, SeedableRng};
 
 /// How tokens are sampled. The filters apply in the order of transformers' logits processors.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Sampling {
+pub struct Sampler {
     /// Divides logits; 0 takes the most likely token.
     pub temperature: f32,
     /// Keep the most likely tokens that together reach this probability; 1 keeps all.
@@ -22,7 +22,7 @@ pub struct Sampling {
     pub repetition_penalty: f32,
 }
 
-impl Default for Sampling {
+impl Default for Sampler {
     fn default() -> Self {
         Self { temperature: 1.0, top_p: 1.0, top_k: 0, min_p: 0.0, repetition_penalty: 1.0 }
     }
@@ -30,7 +30,7 @@ impl Default for Sampling {
 
 /// A sampled token.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Drawn {
+pub struct SampledToken {
     /// The token's id.
     pub token: u32,
     /// Log-probability, for the loss to compare with: under the model, before filters and penalty, unless the support is kept.
@@ -62,7 +62,7 @@ fn argmax(logits: &[f32]) -> usize {
     best
 }
 
-impl Sampling {
+impl Sampler {
     /// Samples from `logits: [V]`; `seen` are the tokens of the text so far. The log-probability is that of logits divided by
     /// `logp_temperature`; with a `support`, to which the tokens that could be drawn are added, it is that of the draw.
     // Not generic: a generic function is compiled with its caller, which is not optimised.
@@ -73,7 +73,7 @@ impl Sampling {
         seen: &mut dyn Iterator<Item = u32>,
         rng: &mut ChaCha8Rng,
         support: Option<&mut Support>,
-    ) -> Drawn {
+    ) -> SampledToken {
         let adjusted = self.distribution(logits, seen);
         let token = if self.temperature > 0.0 {
             if let Some(support) = support {
@@ -85,7 +85,7 @@ impl Sampling {
             argmax(&adjusted)
         };
         let logp = logits[token] / logp_temperature - log_sum_exp(logits, logp_temperature);
-        Drawn { token: token as u32, logp }
+        SampledToken { token: token as u32, logp }
     }
 
     /// Returns the logits of the distribution that a token is drawn from: those of the model, penalised, divided by the temperature and
@@ -106,12 +106,12 @@ impl Sampling {
         adjusted
     }
 
-    /// Draws a token from the logits of [`Sampling::distribution`], the most likely one at temperature 0, with its log-probability
+    /// Draws a token from the logits of [`Sampler::distribution`], the most likely one at temperature 0, with its log-probability
     /// among them.
-    pub fn pick(&self, distribution: &[f32], rng: &mut ChaCha8Rng) -> Drawn {
+    pub fn pick(&self, distribution: &[f32], rng: &mut ChaCha8Rng) -> SampledToken {
         let greedy = self.temperature <= 0.0;
         let token = if greedy { argmax(distribution) } else { choose(distribution.to_vec(), uniform(rng)) };
-        Drawn { token: token as u32, logp: distribution[token] - log_sum_exp(distribution, 1.0) }
+        SampledToken { token: token as u32, logp: distribution[token] - log_sum_exp(distribution, 1.0) }
     }
 
     fn penalise(&self, adjusted: &mut [f32], logits: &[f32], seen: &mut dyn Iterator<Item = u32>) {
@@ -226,7 +226,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn draws(sampling: &Sampling, logits: &[f32], n: usize) -> Vec<usize> {
+    fn draws(sampling: &Sampler, logits: &[f32], n: usize) -> Vec<usize> {
         let mut counts = vec![0; logits.len()];
         let mut rng = stream(1, 2, 3, 4);
         for _ in 0..n {
@@ -238,7 +238,7 @@ mod tests {
     #[test]
     fn frequencies_follow_the_probabilities_at_the_temperature() {
         let logits: Vec<f32> = [0.5f32, 0.3, 0.2].iter().map(|p: &f32| p.ln() * 2.0).collect();
-        let counts = draws(&Sampling { temperature: 2.0, ..Sampling::default() }, &logits, 100_000);
+        let counts = draws(&Sampler { temperature: 2.0, ..Sampler::default() }, &logits, 100_000);
         for (count, p) in counts.iter().zip([0.5f64, 0.3, 0.2]) {
             // Five standard deviations of a binomial count.
             let deviation = (100_000.0 * p * (1.0 - p)).sqrt() * 5.0;
@@ -249,13 +249,13 @@ mod tests {
     #[test]
     fn filters_keep_what_transformers_keeps() {
         let logits: Vec<f32> = [0.4f32, 0.3, 0.2, 0.1].iter().map(|p: &f32| p.ln()).collect();
-        let kept = |s: Sampling| draws(&s, &logits, 4000).iter().map(|&c| c > 0).collect::<Vec<_>>();
-        assert_eq!(kept(Sampling { top_k: 2, ..Sampling::default() }), [true, true, false, false]);
+        let kept = |s: Sampler| draws(&s, &logits, 4000).iter().map(|&c| c > 0).collect::<Vec<_>>();
+        assert_eq!(kept(Sampler { top_k: 2, ..Sampler::default() }), [true, true, false, false]);
         // 0.4 + 0.3 reach 0.7, so the third is dropped; at 0.75 it is not.
-        assert_eq!(kept(Sampling { top_p: 0.69, ..Sampling::default() }), [true, true, false, false]);
-        assert_eq!(kept(Sampling { top_p: 0.75, ..Sampling::default() }), [true, true, true, false]);
-        assert_eq!(kept(Sampling { min_p: 0.45, ..Sampling::default() }), [true, true, true, false]);
-        assert_eq!(kept(Sampling { temperature: 0.0, ..Sampling::default() }), [true, false, false, false]);
+        assert_eq!(kept(Sampler { top_p: 0.69, ..Sampler::default() }), [true, true, false, false]);
+        assert_eq!(kept(Sampler { top_p: 0.75, ..Sampler::default() }), [true, true, true, false]);
+        assert_eq!(kept(Sampler { min_p: 0.45, ..Sampler::default() }), [true, true, true, false]);
+        assert_eq!(kept(Sampler { temperature: 0.0, ..Sampler::default() }), [true, false, false, false]);
     }
 
     #[test]
@@ -268,7 +268,7 @@ mod tests {
         for (spread, top_p) in [(0.0, 0.5), (1.0, 0.9), (4.0, 0.1), (10.0, 0.9), (10.0, 0.999), (30.0, 0.95)] {
             let logits: Vec<f32> = (0..3000).map(|_| spread * next()).collect();
             let mut kept = logits.clone();
-            Sampling { top_p, ..Sampling::default() }.filter(&mut kept);
+            Sampler { top_p, ..Sampler::default() }.filter(&mut kept);
             let mut sorted: Vec<(usize, f64)> = logits.iter().map(|&z| f64::from(z).exp()).enumerate().collect();
             let whole: f64 = sorted.iter().map(|(_, w)| w).sum();
             sorted.sort_by(|a, b| b.1.total_cmp(&a.1));
@@ -310,7 +310,7 @@ mod tests {
 
     #[test]
     fn a_token_that_occurred_twice_is_penalised_once_and_logp_ignores_it() {
-        let sampling = Sampling { temperature: 0.0, repetition_penalty: 1.5, ..Sampling::default() };
+        let sampling = Sampler { temperature: 0.0, repetition_penalty: 1.5, ..Sampler::default() };
         let logits = [2.0f32, 1.5, -1.0];
         let mut rng = stream(0, 0, 0, 0);
         // 2 / 1.5 = 1.33 is less than 1.5, and so would be 2 / 1.5 / 1.5.
@@ -325,7 +325,7 @@ mod tests {
         fn any_logits_give_a_token_of_the_vocabulary(
             logits in prop::collection::vec(-50f32..50.0, 1..40), seed: u64, top_k in 0usize..50, top_p in 0.01f32..1.0, min_p in 0f32..1.0,
         ) {
-            let sampling = Sampling { top_k, top_p, min_p, ..Sampling::default() };
+            let sampling = Sampler { top_k, top_p, min_p, ..Sampler::default() };
             let drawn = sampling.draw(&logits, 1.0, &mut [].into_iter(), &mut stream(seed, 0, 0, 0), None);
             prop_assert!((drawn.token as usize) < logits.len());
             prop_assert!(drawn.logp <= 1e-5);

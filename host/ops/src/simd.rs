@@ -2,7 +2,7 @@
 //! starts anywhere.
 
 #[cfg(target_arch = "x86_64")]
-use super::processor::{Features, features};
+use super::processor::{CpuFeatures, features};
 
 /// Runs an expression compiled for this processor's widest vector registers.
 ///
@@ -24,9 +24,9 @@ pub(super) use wide;
 pub(super) fn run<T>(work: impl FnOnce() -> T) -> T {
     #[cfg(target_arch = "x86_64")]
     match features() {
-        Features::Baseline => {}
+        CpuFeatures::Baseline => {}
         // SAFETY: the processor has the features that this is compiled for.
-        Features::Avx2 => return unsafe { avx2(work) },
+        CpuFeatures::Avx2 => return unsafe { avx2(work) },
         // SAFETY: as above.
         _ => return unsafe { avx512(work) },
     }
@@ -38,7 +38,7 @@ pub(super) fn run<T>(work: impl FnOnce() -> T) -> T {
 #[inline]
 pub fn wide_registers() -> bool {
     #[cfg(target_arch = "x86_64")]
-    return features() != Features::Baseline;
+    return features() != CpuFeatures::Baseline;
     #[cfg(not(target_arch = "x86_64"))]
     true
 }

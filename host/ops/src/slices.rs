@@ -17,14 +17,14 @@ pub(super) const ROWS_PER_TASK: usize = 32;
 pub(super) const PART: usize = 1 << 15;
 
 /// Read access to a contiguous CPU tensor.
-pub(super) struct Read<'a, T = f32> {
+pub(super) struct TensorSlice<'a, T = f32> {
     guard: StorageRef<'a>,
     start: usize,
     end: usize,
     kind: PhantomData<T>,
 }
 
-impl<T: WithDType> Deref for Read<'_, T> {
+impl<T: WithDType> Deref for TensorSlice<'_, T> {
     type Target = [T];
     fn deref(&self) -> &[T] {
         match &*self.guard {
@@ -39,12 +39,12 @@ pub(super) fn unsupported(op: &'static str, t: &Tensor) -> Error {
 }
 
 /// Returns the values of an f32 tensor without a copy.
-pub(super) fn read(t: &Tensor) -> Result<Read<'_>> {
+pub(super) fn read(t: &Tensor) -> Result<TensorSlice<'_>> {
     read_as(t)
 }
 
 /// Returns the values of a tensor of this type without a copy.
-pub(super) fn read_as<T: WithDType>(t: &Tensor) -> Result<Read<'_, T>> {
+pub(super) fn read_as<T: WithDType>(t: &Tensor) -> Result<TensorSlice<'_, T>> {
     let (guard, layout) = t.storage_and_layout();
     // Of freed values, none are there.
     let length = match &*guard {
@@ -52,14 +52,14 @@ pub(super) fn read_as<T: WithDType>(t: &Tensor) -> Result<Read<'_, T>> {
         _ => 0,
     };
     match layout.contiguous_offsets() {
-        Some((start, end)) if end <= length => Ok(Read { guard, start, end, kind: PhantomData }),
+        Some((start, end)) if end <= length => Ok(TensorSlice { guard, start, end, kind: PhantomData }),
         _ => Err(unsupported("read", t)),
     }
 }
 
-struct Write<F>(Mutex<Option<F>>);
+struct WriteOp<F>(Mutex<Option<F>>);
 
-impl<F: FnOnce(&mut [f32])> InplaceOp1 for Write<F> {
+impl<F: FnOnce(&mut [f32])> InplaceOp1 for WriteOp<F> {
     fn name(&self) -> &'static str {
         "rlhost-write"
     }
@@ -83,13 +83,13 @@ pub fn write(t: &Tensor, f: impl FnOnce(&mut [f32])) -> Result<()> {
     if t.dtype() != DType::F32 || !matches!(t.device(), Device::Cpu) || !t.is_contiguous() {
         return Err(unsupported("write", t));
     }
-    t.inplace_op1(&Write(Mutex::new(Some(f))))?;
+    t.inplace_op1(&WriteOp(Mutex::new(Some(f))))?;
     Ok(())
 }
 
-struct WriteBytes<F>(Mutex<Option<F>>);
+struct WriteBytesOp<F>(Mutex<Option<F>>);
 
-impl<F: FnOnce(&mut [u8])> InplaceOp1 for WriteBytes<F> {
+impl<F: FnOnce(&mut [u8])> InplaceOp1 for WriteBytesOp<F> {
     fn name(&self) -> &'static str {
         "rlhost-write-bytes"
     }
@@ -111,7 +111,7 @@ pub(super) fn write_bytes(t: &Tensor, f: impl FnOnce(&mut [u8])) -> Result<()> {
     if t.dtype() != DType::U8 || !matches!(t.device(), Device::Cpu) || !t.is_contiguous() {
         return Err(unsupported("write", t));
     }
-    t.inplace_op1(&WriteBytes(Mutex::new(Some(f))))?;
+    t.inplace_op1(&WriteBytesOp(Mutex::new(Some(f))))?;
     Ok(())
 }
 
@@ -157,10 +157,10 @@ pub(super) unsafe fn filled_each<const N: usize, T>(
 ///
 /// # Safety
 /// `fill` must set all values of all of them.
-pub(super) unsafe fn filled_all(lengths: impl Iterator<Item = usize>, fill: impl FnOnce(&[Shared])) -> Vec<Vec<f32>> {
+pub(super) unsafe fn filled_all(lengths: impl Iterator<Item = usize>, fill: impl FnOnce(&[SharedPointer])) -> Vec<Vec<f32>> {
     let lengths: Vec<usize> = lengths.collect();
     let mut all: Vec<Vec<f32>> = lengths.iter().map(|n| Vec::with_capacity(*n)).collect();
-    let places: Vec<Shared> = all.iter_mut().map(|data| Shared::of(data.spare_capacity_mut())).collect();
+    let places: Vec<SharedPointer> = all.iter_mut().map(|data| SharedPointer::from_uninit(data.spare_capacity_mut())).collect();
     fill(&places);
     // SAFETY: the capacities suffice, and `fill` has set all values.
     all.iter_mut().zip(lengths).for_each(|(data, n)| unsafe { data.set_len(n) });
@@ -168,32 +168,32 @@ pub(super) unsafe fn filled_all(lengths: impl Iterator<Item = usize>, fill: impl
 }
 
 /// A raw pointer that tasks share to write disjoint places of a buffer.
-pub(super) struct Shared<T = f32>(*mut T);
+pub(super) struct SharedPointer<T = f32>(*mut T);
 // SAFETY: every user gives its tasks disjoint ranges and outlives them.
-unsafe impl<T: Send> Send for Shared<T> {}
-unsafe impl<T: Send> Sync for Shared<T> {}
+unsafe impl<T: Send> Send for SharedPointer<T> {}
+unsafe impl<T: Send> Sync for SharedPointer<T> {}
 
-impl<T> Clone for Shared<T> {
+impl<T> Clone for SharedPointer<T> {
     fn clone(&self) -> Self {
         *self
     }
 }
 
-impl<T> Copy for Shared<T> {}
+impl<T> Copy for SharedPointer<T> {}
 
-impl<T> Shared<T> {
+impl<T> SharedPointer<T> {
     pub(super) fn new(data: &mut [T]) -> Self {
         Self(data.as_mut_ptr())
     }
 
     /// Creates one from a pointer to the buffer.
     #[cfg(target_arch = "x86_64")]
-    pub(super) fn at_pointer(data: *mut T) -> Self {
+    pub(super) fn from_pointer(data: *mut T) -> Self {
         Self(data)
     }
 
     /// Creates one for uninitialised values.
-    pub(super) fn of(data: &mut [MaybeUninit<T>]) -> Self {
+    pub(super) fn from_uninit(data: &mut [MaybeUninit<T>]) -> Self {
         Self(data.as_mut_ptr().cast())
     }
 

@@ -1,7 +1,7 @@
 //! Puts rows that were computed apart into one tensor.
 
-use super::slices::{Read, Shared, filled, read_as, tensor_of};
-use super::stored::Stored;
+use super::slices::{SharedPointer, TensorSlice, filled, read_as, tensor_of};
+use super::weight_storage::WeightValues;
 use super::{Error, Result, matrix_dims};
 use candle_core::{DType, Tensor, WithDType};
 use half::bf16;
@@ -14,7 +14,7 @@ const TASK: usize = 1 << 14;
 
 /// Which of two tensors a run of rows comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Side {
+pub enum SpliceSource {
     /// The first.
     First,
     /// The second.
@@ -24,13 +24,13 @@ pub enum Side {
 /// Tells which rows of two tensors another one consists of.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Splice {
-    runs: Vec<(Side, Range<usize>)>,
+    runs: Vec<(SpliceSource, Range<usize>)>,
     len: usize,
 }
 
 impl Splice {
     /// Appends rows of one of the tensors.
-    pub fn push(&mut self, from: Side, rows: Range<usize>) {
+    pub fn push(&mut self, from: SpliceSource, rows: Range<usize>) {
         self.len += rows.len();
         match self.runs.last_mut() {
             Some((last, run)) if *last == from && run.end == rows.start => run.end = rows.end,
@@ -54,12 +54,12 @@ impl Splice {
     /// If one of the tensors has too few rows, or they have different widths.
     pub fn forward(&self, first: &Tensor, second: &Tensor) -> Result<Tensor> {
         if first.dtype() == DType::BF16 && second.dtype() == DType::BF16 {
-            let sources: [Read<'_, bf16>; 2] = [read_as(first)?, read_as(second)?];
+            let sources: [TensorSlice<'_, bf16>; 2] = [read_as(first)?, read_as(second)?];
             return self.rows(first, second, |from, start, to: &mut [MaybeUninit<bf16>]| {
                 to.write_copy_of_slice(&sources[from as usize][start..start + to.len()]);
             });
         }
-        let sources = [Stored::of(first.into())?, Stored::of(second.into())?];
+        let sources = [WeightValues::open(first.into())?, WeightValues::open(second.into())?];
         self.rows(first, second, |from, start, to| sources[from as usize].widen(start, to))
     }
 
@@ -68,10 +68,10 @@ impl Splice {
         &self,
         first: &Tensor,
         second: &Tensor,
-        copy: impl Fn(Side, usize, &mut [MaybeUninit<T>]) + Sync,
+        copy: impl Fn(SpliceSource, usize, &mut [MaybeUninit<T>]) + Sync,
     ) -> Result<Tensor> {
         let (sizes, width) = ([matrix_dims(first).0, matrix_dims(second).0], matrix_dims(first).1);
-        let fits = |(from, rows): &(Side, Range<usize>)| rows.end <= sizes[*from as usize];
+        let fits = |(from, rows): &(SpliceSource, Range<usize>)| rows.end <= sizes[*from as usize];
         if width != matrix_dims(second).1 || !self.runs.iter().all(fits) {
             let detail = format!("{:?} of {:?} and {:?}", self.runs, first.shape(), second.shape());
             return Err(Error::Shape { op: "splice", detail });
@@ -85,7 +85,7 @@ impl Splice {
         // SAFETY: the tasks' destinations don't overlap and are all of it.
         let values = unsafe {
             filled::<T>(self.len * width, |out| {
-                let out = Shared::of(out);
+                let out = SharedPointer::from_uninit(out);
                 tasks.into_par_iter().for_each(|(from, start, to, count)| {
                     copy(from, start, std::slice::from_raw_parts_mut(out.at(to).cast(), count));
                 });
@@ -110,12 +110,12 @@ mod tests {
     #[test]
     fn rows_come_from_where_they_were_taken() {
         let mut splice = Splice::default();
-        splice.push(Side::First, 2..5);
-        splice.push(Side::First, 5..6);
-        splice.push(Side::Second, 0..1);
-        splice.push(Side::First, 0..1);
-        splice.push(Side::Second, 1..1);
-        splice.push(Side::Second, 1..3);
+        splice.push(SpliceSource::First, 2..5);
+        splice.push(SpliceSource::First, 5..6);
+        splice.push(SpliceSource::Second, 0..1);
+        splice.push(SpliceSource::First, 0..1);
+        splice.push(SpliceSource::Second, 1..1);
+        splice.push(SpliceSource::Second, 1..3);
         let wanted = [2, 3, 4, 5, 100, 0, 101, 102];
         assert_eq!((splice.len(), splice.is_empty()), (wanted.len(), false));
         // Rows of one task and of several, in f32 and in bf16, in which these numbers are exact.

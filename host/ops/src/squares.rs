@@ -3,7 +3,7 @@
 
 use super::math::exp;
 use super::simd::wide;
-use super::tiles::{Logits, Scale, Tile};
+use super::tiles::{LogitScale, LogitTile, LogitTiles};
 use super::{Capability, Result, matrix_dims};
 use candle_core::Tensor;
 
@@ -12,13 +12,13 @@ use candle_core::Tensor;
 ///
 /// # Errors
 /// On a device.
-pub fn log_sum_squares(hidden: &Tensor, w: &Tensor, scale: Scale) -> Result<Vec<f32>> {
+pub fn log_sum_squares(hidden: &Tensor, w: &Tensor, scale: LogitScale) -> Result<Vec<f32>> {
     Capability::SquaredProbabilities.require(hidden)?;
     let ((m, _), (vocab, _)) = (matrix_dims(hidden), matrix_dims(w));
-    let mut all_logits = Logits::new(hidden, w, scale)?;
-    let mut sums = vec![Sums { top: f32::NEG_INFINITY, sum: 0.0, squares: 0.0 }; m];
-    for tile in Tile::all(m, vocab) {
-        let (logits, _) = all_logits.of(&tile);
+    let mut all_logits = LogitTiles::new(hidden, w, scale)?;
+    let mut sums = vec![SquareSums { top: f32::NEG_INFINITY, sum: 0.0, squares: 0.0 }; m];
+    for tile in LogitTile::all(m, vocab) {
+        let (logits, _) = all_logits.tile_logits(&tile);
         let line = tile.line();
         let mut tops = vec![f32::NEG_INFINITY; line];
         wide!(for line in logits.chunks_exact(line) {
@@ -46,7 +46,7 @@ pub fn log_sum_squares(hidden: &Tensor, w: &Tensor, scale: Scale) -> Result<Vec<
 
 /// Sums over some of a row's logits.
 #[derive(Clone, Copy)]
-struct Sums {
+struct SquareSums {
     top: f32,
     /// Sum of `exp(z - top)`.
     sum: f64,
@@ -54,7 +54,7 @@ struct Sums {
     squares: f64,
 }
 
-impl Sums {
+impl SquareSums {
     /// Makes the sums relative to the higher of both maxima, and returns it; 0 where all logits are -inf so far.
     fn raise(&mut self, top: f32) -> f32 {
         if top > self.top {
@@ -81,7 +81,7 @@ mod tests {
         let (rows, d, vocab) = (7, 3, 2 * TOKENS + 5);
         let h: Vec<f32> = (0..rows * d).map(|i| (i as f32 * 1.7).sin() * 2.0).collect();
         let w: Vec<f32> = (0..vocab * d).map(|i| (i as f32 * 0.37).cos() * 3.0).collect();
-        for scale in [Scale::from(1.0), Scale::from(0.6), Scale { cap: Some(2.0), ..Scale::from(1.5) }] {
+        for scale in [LogitScale::from(1.0), LogitScale::from(0.6), LogitScale { cap: Some(2.0), ..LogitScale::from(1.5) }] {
             let got = log_sum_squares(&matrix(h.clone(), d), &matrix(w.clone(), d), scale).unwrap();
             for (row, got) in got.iter().enumerate() {
                 let logits: Vec<f64> = (0..vocab)

@@ -83,7 +83,7 @@ impl Support {
 /// What a [`Restriction`] does to a block of rows, counted from the block's first: the structures of `host/kernels/logprob.cu`.
 #[cfg(feature = "cuda")]
 #[derive(Debug, Default)]
-pub(super) struct OfRows<'a> {
+pub(super) struct BlockRestriction<'a> {
     /// Row, first word and number of words of each restricted row.
     pub restricted: Vec<u32>,
     /// The restricted rows' words.
@@ -136,10 +136,10 @@ impl Restriction {
 
     /// Returns what applies to a block of rows, as a device reads it.
     #[cfg(feature = "cuda")]
-    pub(super) fn of_rows(&self, rows: &Range<usize>) -> OfRows<'_> {
+    pub(super) fn of_rows(&self, rows: &Range<usize>) -> BlockRestriction<'_> {
         let (first, last) = (self.before(rows.start), self.before(rows.end));
         let begin = |i: usize| i.checked_sub(1).map_or(0, |before| self.rows[before].1);
-        let mut of_rows = OfRows { words: &self.words[begin(first)..begin(last)], ..OfRows::default() };
+        let mut of_rows = BlockRestriction { words: &self.words[begin(first)..begin(last)], ..BlockRestriction::default() };
         for i in first..last {
             let (row, end) = self.rows[i];
             of_rows.restricted.extend([row - rows.start, begin(i) - begin(first), end - begin(i)].map(|n| n as u32));
@@ -217,8 +217,8 @@ impl Restriction {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::logprob::{Scale, backward, forward};
-    use crate::sampler::{Sampling, stream};
+    use crate::logprob::{LogitScale, backward, forward};
+    use crate::sampler::{Sampler, stream};
     use candle_core::{Device, Tensor};
 
     const VOCAB: usize = 70;
@@ -237,7 +237,7 @@ mod tests {
     }
 
     /// Texts sampled from the logits of hidden states and an output matrix, with their supports.
-    fn drawn(sampling: &Sampling, hidden: &[f32], w: &[f32], prompt: &[u32], seed: u64) -> (Vec<u32>, Vec<f32>, Support) {
+    fn drawn(sampling: &Sampler, hidden: &[f32], w: &[f32], prompt: &[u32], seed: u64) -> (Vec<u32>, Vec<f32>, Support) {
         let (mut tokens, mut logp, mut support) = (Vec::new(), Vec::new(), Support::new(sampling.repetition_penalty));
         let mut rng = stream(seed, 0, 0, 0);
         for h in hidden.chunks(3) {
@@ -252,16 +252,16 @@ mod tests {
 
     #[test]
     fn scored_on_its_support_a_token_has_the_probability_with_which_it_was_drawn() {
-        let plain = Sampling { temperature: 0.8, ..Sampling::default() };
+        let plain = Sampler { temperature: 0.8, ..Sampler::default() };
         let (hidden, w, prompt) = (noise(3 * 40, 1), noise(3 * VOCAB, 2), [3, 9, 3]);
         for (case, sampling) in [
-            Sampling { top_p: 0.7, ..plain },
+            Sampler { top_p: 0.7, ..plain },
             // Bits, lists, and both.
-            Sampling { top_k: 40, ..plain },
-            Sampling { top_k: 2, ..plain },
-            Sampling { min_p: 0.05, ..plain },
-            Sampling { repetition_penalty: 1.5, ..plain },
-            Sampling { repetition_penalty: 0.7, top_p: 0.9, ..plain },
+            Sampler { top_k: 40, ..plain },
+            Sampler { top_k: 2, ..plain },
+            Sampler { min_p: 0.05, ..plain },
+            Sampler { repetition_penalty: 1.5, ..plain },
+            Sampler { repetition_penalty: 0.7, top_p: 0.9, ..plain },
         ]
         .iter()
         .enumerate()
@@ -287,12 +287,12 @@ mod tests {
 
     #[test]
     fn derivatives_of_restricted_scores_are_those_of_finite_differences() {
-        let sampling = Sampling { temperature: 0.8, top_p: 0.9, repetition_penalty: 1.4, ..Sampling::default() };
+        let sampling = Sampler { temperature: 0.8, top_p: 0.9, repetition_penalty: 1.4, ..Sampler::default() };
         let (hidden, w, prompt) = (noise(3 * 12, 1), noise(3 * VOCAB, 2), [3, 9, 3]);
         let (tokens, _, support) = drawn(&sampling, &hidden, &w, &prompt, 5);
         let mut restriction = Restriction::default();
         restriction.push(0, &support, &prompt, &tokens);
-        for scale in [Scale::from(0.8), Scale { cap: Some(3.0), ..Scale::from(0.8) }] {
+        for scale in [LogitScale::from(0.8), LogitScale { cap: Some(3.0), ..LogitScale::from(0.8) }] {
             let (by_logp, by_entropy) = (noise(12, 3), noise(12, 4));
             let loss = |hidden: &[f32], w: &[f32]| {
                 let stats = forward(&matrix(hidden, 3), &matrix(w, 3), &tokens, scale, Some(&restriction)).unwrap();

@@ -2,7 +2,7 @@
 //!
 //! A generated token takes hundreds of products of a few microseconds each. Waking a sleeping thread for each would take longer
 //! than many of the products do, so threads that work on a token together wait in a loop. While they wait, they ask for the memory
-//! of the weights that come next ([`tell`]).
+//! of the weights that come next ([`set_prefetch`]).
 
 use candle_core::Tensor;
 use rayon::prelude::*;
@@ -33,7 +33,7 @@ const AHEAD: usize = 3 << 19;
 const LINE: usize = 64;
 
 /// Lines that a waiting thread asks for between two looks for a task.
-const LINES_A_LOOK: usize = 4;
+const LINES_PER_LOOK: usize = 4;
 
 /// Returns the `i`-th of `count` shares of so many things. Shares differ by one at most, as do sums of as many neighbouring ones.
 pub(super) fn share(total: usize, i: usize, count: usize) -> Range<usize> {
@@ -44,40 +44,40 @@ pub(super) fn share(total: usize, i: usize, count: usize) -> Range<usize> {
 /// for a while: operations don't wait for one to wake up.
 pub fn on_pool<T: Send>(t: &Tensor, work: impl FnOnce() -> T + Send) -> T {
     // On a thread of the pool, or in a team, others may be busy with parts of their own, which it must not wait for.
-    let outside = t.device().is_cpu() && rayon::current_thread_index().is_none() && !is_led();
-    if outside { awake(work) } else { work() }
+    let outside = t.device().is_cpu() && rayon::current_thread_index().is_none() && !is_leader();
+    if outside { keep_awake(work) } else { work() }
 }
 
-type Part<'a> = dyn Fn(usize) + Sync + 'a;
+type TeamTask<'a> = dyn Fn(usize) + Sync + 'a;
 
 /// A task, readable by all threads. It is changed only while all shares are closed.
 struct Team {
     /// Each thread's share of the task's parts, which others take from when they have done theirs. So a thread mostly reads
     /// memory on from where it was, and what it asked for ahead is in its own cache.
-    shares: Vec<Share>,
+    shares: Vec<ThreadShare>,
     parts: AtomicUsize,
     /// Address of a reference to the function that does a part.
-    task: AtomicPtr<&'static Part<'static>>,
+    task: AtomicPtr<&'static TeamTask<'static>>,
     done: AtomicUsize,
 }
 
 /// A thread's share of a task's parts, and what it asks for while it waits.
-struct Share {
+struct ThreadShare {
     /// The task's number in the upper half, the share's next part in the lower half. A part is taken by compare-and-swap, which
     /// fails if either has changed.
-    next: Alone,
-    /// Counts the changes of `soon`.
-    told: AtomicUsize,
+    next: CachePaddedWord,
+    /// Counts the changes of `prefetch_spans`.
+    prefetch_version: AtomicUsize,
     /// First addresses and numbers of bytes that the thread asks for while it waits. A mixture of old and new ones, or memory that is
     /// gone by then, does no harm.
-    soon: [(AtomicUsize, AtomicUsize); SPANS],
+    prefetch_spans: [(AtomicUsize, AtomicUsize); SPANS],
 }
 
 /// A word on cache lines of its own, since a thread looks at it all the time.
 #[repr(align(128))]
-struct Alone(AtomicU64);
+struct CachePaddedWord(AtomicU64);
 
-impl Deref for Alone {
+impl Deref for CachePaddedWord {
     type Target = AtomicU64;
     fn deref(&self) -> &AtomicU64 {
         &self.0
@@ -89,11 +89,11 @@ thread_local! {
     static LED: Cell<Option<&'static Team>> = const { Cell::new(None) };
 }
 
-/// Runs `work` and shares its calls of [`each`] among all threads, which stay awake until it ends.
-pub fn together<T>(work: impl FnOnce() -> T) -> T {
+/// Runs `work` and shares its calls of [`for_each_part`] among all threads, which stay awake until it ends.
+pub fn with_team<T>(work: impl FnOnce() -> T) -> T {
     /// Ends the team, whether `work` returns or panics.
-    struct Led<'a>(&'a Team);
-    impl Drop for Led<'_> {
+    struct TeamGuard<'a>(&'a Team);
+    impl Drop for TeamGuard<'_> {
         fn drop(&mut self) {
             LED.set(None);
             self.0.shares.iter().for_each(|share| share.next.store(OVER, Ordering::Release));
@@ -105,7 +105,7 @@ pub fn together<T>(work: impl FnOnce() -> T) -> T {
         return work();
     }
     let team = Team {
-        shares: (0..threads).map(|_| Share::new()).collect(),
+        shares: (0..threads).map(|_| ThreadShare::new()).collect(),
         parts: AtomicUsize::new(0),
         task: AtomicPtr::new(ptr::null_mut()),
         done: AtomicUsize::new(0),
@@ -115,7 +115,7 @@ pub fn together<T>(work: impl FnOnce() -> T) -> T {
             let team = &team;
             scope.spawn(move |_| team.help(own));
         }
-        let led = Led(&team);
+        let led = TeamGuard(&team);
         // SAFETY: `led` removes the reference before the team is dropped.
         LED.set(Some(unsafe { transmute::<&Team, &'static Team>(&team) }));
         let result = work();
@@ -125,17 +125,17 @@ pub fn together<T>(work: impl FnOnce() -> T) -> T {
 }
 
 /// Runs `work` on a thread of the pool, while the others look for parts of what it does through rayon instead of falling asleep.
-pub(super) fn awake<T: Send>(work: impl FnOnce() -> T + Send) -> T {
+pub(super) fn keep_awake<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     /// Lets the others go, whether `work` returns or panics.
-    struct Working(Arc<AtomicBool>);
-    impl Drop for Working {
+    struct AwakeGuard(Arc<AtomicBool>);
+    impl Drop for AwakeGuard {
         fn drop(&mut self) {
             self.0.store(false, Ordering::Relaxed);
         }
     }
 
     rayon::scope(|scope| {
-        let working = Working(Arc::new(AtomicBool::new(true)));
+        let working = AwakeGuard(Arc::new(AtomicBool::new(true)));
         let (own, goes_on) = (rayon::current_thread_index(), Arc::clone(&working.0));
         // One job for each thread, which no other can take: a thread in the middle of a wait would otherwise take several.
         scope.spawn_broadcast(move |_, thread| {
@@ -152,7 +152,7 @@ pub(super) fn awake<T: Send>(work: impl FnOnce() -> T + Send) -> T {
 }
 
 /// Returns whether this thread leads a team.
-pub(super) fn is_led() -> bool {
+pub(super) fn is_leader() -> bool {
     LED.get().is_some()
 }
 
@@ -162,43 +162,47 @@ pub(super) fn threads() -> usize {
 }
 
 /// Tells a thread of the team that this one leads which addresses to ask for while it waits.
-pub(super) fn tell<'a>(thread: usize, spans: impl Iterator<Item = &'a Range<usize>>) {
+pub(super) fn set_prefetch<'a>(thread: usize, spans: impl Iterator<Item = &'a Range<usize>>) {
     if let Some(team) = LED.get() {
-        team.shares[thread].tell(spans);
+        team.shares[thread].set_prefetch(spans);
     }
 }
 
 /// Does parts `0..parts` of a task, in any order and on any thread.
-pub(super) fn each(parts: usize, part: impl Fn(usize) + Sync) {
+pub(super) fn for_each_part(parts: usize, part: impl Fn(usize) + Sync) {
     match LED.take() {
         _ if parts == 0 => {}
         None if parts == 1 => part(0),
         None => (0..parts).into_par_iter().for_each(&part),
         Some(team) => {
             // A part with parts of its own does them alone or through rayon.
-            struct Again(&'static Team);
-            impl Drop for Again {
+            struct LeaderGuard(&'static Team);
+            impl Drop for LeaderGuard {
                 fn drop(&mut self) {
                     LED.set(Some(self.0));
                 }
             }
-            let _again = Again(team);
+            let _again = LeaderGuard(team);
             if parts == 1 { part(0) } else { team.lead(parts, &part) }
         }
     }
 }
 
-impl Share {
+impl ThreadShare {
     fn new() -> Self {
-        Self { next: Alone(AtomicU64::new(CLOSED)), told: AtomicUsize::new(0), soon: Default::default() }
+        Self {
+            next: CachePaddedWord(AtomicU64::new(CLOSED)),
+            prefetch_version: AtomicUsize::new(0),
+            prefetch_spans: Default::default(),
+        }
     }
 
-    fn tell<'a>(&self, spans: impl Iterator<Item = &'a Range<usize>>) {
-        for ((at, count), span) in self.soon.iter().zip(spans.chain(std::iter::repeat(&(0..0)))) {
+    fn set_prefetch<'a>(&self, spans: impl Iterator<Item = &'a Range<usize>>) {
+        for ((at, count), span) in self.prefetch_spans.iter().zip(spans.chain(std::iter::repeat(&(0..0)))) {
             at.store(span.start, Ordering::Relaxed);
             count.store(span.len(), Ordering::Relaxed);
         }
-        self.told.fetch_add(1, Ordering::Release);
+        self.prefetch_version.fetch_add(1, Ordering::Release);
     }
 
     /// Closes it. Returns how many of these parts were taken.
@@ -210,30 +214,30 @@ impl Share {
 
 /// What a thread asks for ahead.
 #[derive(Default)]
-struct Ahead {
-    told: usize,
+struct Prefetcher {
+    version: usize,
     /// The next span, and how far it is in it.
     span: usize,
     at: usize,
-    asked: usize,
+    prefetched: usize,
 }
 
-impl Ahead {
+impl Prefetcher {
     /// Asks for some lines. Returns whether there were any.
-    fn ask(&mut self, share: &Share) -> bool {
+    fn prefetch(&mut self, share: &ThreadShare) -> bool {
         if !cfg!(target_arch = "x86_64") {
             return false;
         }
-        let told = share.told.load(Ordering::Acquire);
-        if told != self.told {
-            *self = Self { told, ..Self::default() };
+        let told = share.prefetch_version.load(Ordering::Acquire);
+        if told != self.version {
+            *self = Self { version: told, ..Self::default() };
         }
-        let Some((at, count)) = share.soon.get(self.span).filter(|_| self.asked < AHEAD) else { return false };
+        let Some((at, count)) = share.prefetch_spans.get(self.span).filter(|_| self.prefetched < AHEAD) else { return false };
         let (at, count) = (at.load(Ordering::Relaxed), count.load(Ordering::Relaxed));
-        let to = count.min(self.at + LINES_A_LOOK * LINE);
-        (self.at..to).step_by(LINE).for_each(|i| ask_for(at.wrapping_add(i)));
+        let to = count.min(self.at + LINES_PER_LOOK * LINE);
+        (self.at..to).step_by(LINE).for_each(|i| prefetch_line(at.wrapping_add(i)));
         // What was told may have changed since.
-        self.asked += to.saturating_sub(self.at);
+        self.prefetched += to.saturating_sub(self.at);
         self.at = to;
         if to == count {
             (self.span, self.at) = (self.span + 1, 0);
@@ -244,7 +248,7 @@ impl Ahead {
 
 /// Asks for a line of memory, into the L2 cache. It may not exist.
 #[inline(always)]
-fn ask_for(address: usize) {
+fn prefetch_line(address: usize) {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: the instruction has no effect but on caches, whatever the address.
     unsafe {
@@ -262,10 +266,10 @@ impl Team {
     }
 
     /// Opens a task to all, takes part in it, and waits for the others' last parts.
-    fn lead(&self, parts: usize, part: &Part<'_>) {
+    fn lead(&self, parts: usize, part: &TeamTask<'_>) {
         /// Closes the task and waits for the parts already taken, whether all finished or one panicked.
-        struct Open<'a>(&'a Team, usize);
-        impl Drop for Open<'_> {
+        struct OpenTaskGuard<'a>(&'a Team, usize);
+        impl Drop for OpenTaskGuard<'_> {
             fn drop(&mut self) {
                 let Self(team, parts) = self;
                 let closed = team.shares.iter().enumerate().map(|(i, share)| share.close(&team.share(*parts, i)));
@@ -276,12 +280,12 @@ impl Team {
 
         assert!((parts as u64) < CLOSED);
         // SAFETY: `open` outlives every use of it by a part that was taken.
-        let mut task: &'static Part<'static> = unsafe { transmute::<&Part<'_>, &'static Part<'static>>(part) };
+        let mut task: &'static TeamTask<'static> = unsafe { transmute::<&TeamTask<'_>, &'static TeamTask<'static>>(part) };
         let number = (self.shares[0].next.load(Ordering::Relaxed) >> 32) + 1;
         self.parts.store(parts, Ordering::Relaxed);
         self.task.store(&raw mut task, Ordering::Relaxed);
         self.done.store(0, Ordering::Relaxed);
-        let open = Open(self, parts);
+        let open = OpenTaskGuard(self, parts);
         for (i, share) in self.shares.iter().enumerate().rev() {
             share.next.store(number << 32 | self.share(parts, i).start as u64, Ordering::Release);
         }
@@ -292,9 +296,9 @@ impl Team {
     /// Does parts of open tasks until the team's work is over, its own share first.
     fn help(&self, own: usize) {
         let over = || self.shares[own].next.load(Ordering::Relaxed) == OVER;
-        let mut ahead = Ahead::default();
+        let mut ahead = Prefetcher::default();
         while !over() {
-            wait_until(|| self.take_part(own) || over(), || ahead.ask(&self.shares[own]));
+            wait_until(|| self.take_part(own) || over(), || ahead.prefetch(&self.shares[own]));
         }
     }
 
@@ -308,8 +312,8 @@ impl Team {
     /// Does the next part of a thread's share. Returns whether there was one.
     fn take_part_of(&self, of: usize) -> bool {
         /// Counts a part as done even if it panicked; the scope of all threads then panics too.
-        struct Taken<'a>(&'a Team);
-        impl Drop for Taken<'_> {
+        struct TakenPartGuard<'a>(&'a Team);
+        impl Drop for TakenPartGuard<'_> {
             fn drop(&mut self) {
                 self.0.done.fetch_add(1, Ordering::Release);
             }
@@ -325,7 +329,7 @@ impl Team {
         if share.compare_exchange(next, next + 1, Ordering::AcqRel, Ordering::Relaxed).is_err() {
             return true;
         }
-        let _taken = Taken(self);
+        let _taken = TakenPartGuard(self);
         // SAFETY: the part belongs to this task, so its leader waits and `task` is this task's: it changes only while no part is
         // available.
         unsafe { (*task)(part as usize) };
@@ -352,13 +356,13 @@ fn wait_until(mut come: impl FnMut() -> bool, mut meanwhile: impl FnMut() -> boo
 
 #[cfg(test)]
 mod tests {
-    use super::{awake, each, tell, threads, together};
+    use super::{for_each_part, keep_awake, set_prefetch, threads, with_team};
     use rayon::prelude::*;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     fn count(parts: usize) {
         let done: Vec<AtomicUsize> = (0..parts).map(|_| AtomicUsize::new(0)).collect();
-        each(parts, |part| {
+        for_each_part(parts, |part| {
             done[part].fetch_add(1, Ordering::Relaxed);
         });
         assert!(done.iter().all(|d| d.load(Ordering::Relaxed) == 1), "{parts}: {done:?}");
@@ -373,8 +377,8 @@ mod tests {
         for threads in [1, 2, 3, 8] {
             on_threads(threads, || {
                 count(5);
-                together(|| (0..3000).for_each(|task| count(task % 17)));
-                together(|| ());
+                with_team(|| (0..3000).for_each(|task| count(task % 17)));
+                with_team(|| ());
             });
         }
     }
@@ -385,7 +389,7 @@ mod tests {
         let add = |n: usize| {
             sum.fetch_add(n, Ordering::Relaxed);
         };
-        on_threads(3, || together(|| together(|| each(10, |i| each(10, |j| add(i * j))))));
+        on_threads(3, || with_team(|| with_team(|| for_each_part(10, |i| for_each_part(10, |j| add(i * j))))));
         assert_eq!(sum.into_inner(), 45 * 45);
     }
 
@@ -393,15 +397,16 @@ mod tests {
     fn threads_that_stay_awake_take_parts_and_end_with_the_work() {
         for threads in [1, 2, 3, 8] {
             on_threads(threads, || {
-                let sum =
-                    |n: u64| awake(|| (0..n).into_par_iter().map(|i| awake(|| (0..i).into_par_iter().sum::<u64>())).sum::<u64>());
+                let sum = |n: u64| {
+                    keep_awake(|| (0..n).into_par_iter().map(|i| keep_awake(|| (0..i).into_par_iter().sum::<u64>())).sum::<u64>())
+                };
                 assert!((0..50).all(|n| sum(n) == (0..n).map(|i| (0..i).sum::<u64>()).sum::<u64>()));
-                assert!(std::panic::catch_unwind(|| awake(|| panic!("bad"))).is_err());
+                assert!(std::panic::catch_unwind(|| keep_awake(|| panic!("bad"))).is_err());
                 assert_eq!(sum(9), 84);
             });
         }
         // Also for a thread beside the pool.
-        assert_eq!(awake(|| (0..100).into_par_iter().sum::<u32>()), 4950);
+        assert_eq!(keep_awake(|| (0..100).into_par_iter().sum::<u32>()), 4950);
     }
 
     #[test]
@@ -409,15 +414,15 @@ mod tests {
         let values = vec![1u8; 1 << 16];
         let own = values.as_ptr().addr()..values.as_ptr().addr() + values.len();
         on_threads(3, || {
-            together(|| {
+            with_team(|| {
                 for round in 0..200 {
                     for thread in 0..threads() {
-                        tell(thread, [own.clone(), 0..round, usize::MAX - round..usize::MAX].iter());
+                        set_prefetch(thread, [own.clone(), 0..round, usize::MAX - round..usize::MAX].iter());
                     }
                     count(round % 13);
                 }
             });
-            tell(7, std::iter::once(&(0..1)));
+            set_prefetch(7, std::iter::once(&(0..1)));
             assert_eq!(threads(), 1);
         });
     }
@@ -426,9 +431,9 @@ mod tests {
     fn a_part_that_panics_ends_all_of_it_and_leaves_the_threads_usable() {
         on_threads(3, || {
             for bad in [0, 3, 63] {
-                let work = || together(|| each(64, |part| assert!(part != bad, "part {bad}")));
+                let work = || with_team(|| for_each_part(64, |part| assert!(part != bad, "part {bad}")));
                 assert!(std::panic::catch_unwind(work).is_err());
-                together(|| count(64));
+                with_team(|| count(64));
             }
         });
     }

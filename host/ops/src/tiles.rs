@@ -4,13 +4,13 @@
 //! largest operand, is read from memory once per pass. A tile is transposed: it has one line for each token, because then no
 //! product has to rearrange the output matrix.
 
-use super::gemm::{Dst, matmul};
+use super::gemm::{WriteMode, matmul};
 use super::math::tanh;
 use super::simd::wide;
 use super::slices::read;
-use super::stored::Blocks;
 use super::support::Restriction;
-use super::view::{Mat, Precision};
+use super::view::{MatrixView, Precision};
+use super::weight_storage::RowBlocks;
 use super::{Result, matrix_dims};
 use candle_core::Tensor;
 use rayon::prelude::*;
@@ -18,7 +18,7 @@ use std::ops::Range;
 
 /// How products of hidden states with the output matrix become logits: `bound(product / divisor) / temperature`.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Scale {
+pub struct LogitScale {
     /// Divisor of the bounded logits.
     pub temperature: f32,
     /// Divisor of the products.
@@ -29,13 +29,13 @@ pub struct Scale {
     pub precision: Precision,
 }
 
-impl From<f32> for Scale {
+impl From<f32> for LogitScale {
     fn from(temperature: f32) -> Self {
         Self { temperature, divisor: 1.0, cap: None, precision: Precision::F32 }
     }
 }
 
-impl Scale {
+impl LogitScale {
     /// Returns the factor of products where nothing is bounded.
     pub(super) fn factor(self) -> f32 {
         1.0 / (self.temperature * self.divisor)
@@ -74,30 +74,30 @@ pub(super) const TOKENS_PER_TASK: usize = 256;
 pub(super) const LANES: usize = 16;
 
 /// Some rows' logits of a block of the vocabulary, one line of rows for each token.
-pub(super) struct Tile {
+pub(super) struct LogitTile {
     pub rows: Range<usize>,
     pub tokens: Range<usize>,
 }
 
 /// A model's logits, a tile at a time.
-pub(super) struct Logits<'a> {
-    output: Blocks<'a>,
+pub(super) struct LogitTiles<'a> {
+    output: RowBlocks<'a>,
     /// The hidden states, transposed.
     turned: Vec<f32>,
     room: Vec<f32>,
-    scale: Scale,
+    scale: LogitScale,
 }
 
-impl<'a> Logits<'a> {
+impl<'a> LogitTiles<'a> {
     /// Prepares the logits of `hidden: [M, D]` with the output matrix `output: [V, D]`.
-    pub(super) fn new(hidden: &Tensor, output: &'a Tensor, scale: Scale) -> Result<Self> {
+    pub(super) fn new(hidden: &Tensor, output: &'a Tensor, scale: LogitScale) -> Result<Self> {
         let ((m, d), (vocab, _)) = (matrix_dims(hidden), matrix_dims(output));
-        let turned = turn(&read(hidden)?, d);
-        Ok(Self { output: Blocks::new(output, scale.precision)?, turned, room: Tile::room(m, vocab), scale })
+        let turned = transpose(&read(hidden)?, d);
+        Ok(Self { output: RowBlocks::new(output, scale.precision)?, turned, room: LogitTile::room(m, vocab), scale })
     }
 
     /// Returns a tile's logits, and the rows of the output matrix that they are of.
-    pub(super) fn of(&mut self, tile: &Tile) -> (&mut [f32], Mat<'_>) {
+    pub(super) fn tile_logits(&mut self, tile: &LogitTile) -> (&mut [f32], MatrixView<'_>) {
         let rows = self.output.rows(&tile.tokens);
         (tile.logits(&mut self.room, rows, &self.turned, self.scale), rows)
     }
@@ -105,30 +105,30 @@ impl<'a> Logits<'a> {
 
 /// The gradients of hidden states, `[M, D]`, and of an output matrix, if that is trained, which tiles add to.
 pub(super) struct LogitGradients<'a> {
-    pub hidden: Mat<'a>,
+    pub hidden: MatrixView<'a>,
     pub d_hidden: &'a mut [f32],
     pub d_output: Option<&'a mut [f32]>,
-    pub scale: Scale,
+    pub scale: LogitScale,
 }
 
 impl LogitGradients<'_> {
     /// Adds what follows from the derivatives by a tile's logits, which were bounded with these `slopes` and made with these rows of
     /// the output matrix.
-    pub(super) fn add(&mut self, tile: &Tile, d_logits: &mut [f32], slopes: Option<Vec<f32>>, output: Mat<'_>) {
+    pub(super) fn add(&mut self, tile: &LogitTile, d_logits: &mut [f32], slopes: Option<Vec<f32>>, output: MatrixView<'_>) {
         if let Some(slopes) = slopes {
             d_logits.iter_mut().zip(slopes).for_each(|(d, slope)| *d *= slope);
         }
         let (d, factor, run) = (self.hidden.cols, self.scale.factor(), self.scale.precision.on_all_threads());
-        let d_logits = Mat::strided(d_logits, tile.tokens.len(), tile.rows.len(), tile.line());
-        matmul(&mut self.d_hidden[tile.rows.start * d..], d, Dst::Add, d_logits.t(), output, factor, run);
+        let d_logits = MatrixView::with_row_stride(d_logits, tile.tokens.len(), tile.rows.len(), tile.line());
+        matmul(&mut self.d_hidden[tile.rows.start * d..], d, WriteMode::Add, d_logits.t(), output, factor, run);
         if let Some(d_output) = &mut self.d_output {
             let hidden = self.hidden.some_rows(&tile.rows);
-            matmul(&mut d_output[tile.tokens.start * d..], d, Dst::Add, d_logits, hidden, factor, run);
+            matmul(&mut d_output[tile.tokens.start * d..], d, WriteMode::Add, d_logits, hidden, factor, run);
         }
     }
 }
 
-impl Tile {
+impl LogitTile {
     /// Returns all tiles of a block before those of the next one. Their sizes depend only on those of the matrices, so that sums
     /// over them have the same order with any number of threads.
     pub(super) fn all(m: usize, vocab: usize) -> impl Iterator<Item = Self> {
@@ -147,10 +147,10 @@ impl Tile {
     }
 
     /// Computes the tile's logits from the transposed hidden states and its tokens' rows of the output matrix.
-    fn logits<'a>(&self, room: &'a mut [f32], w: Mat<'_>, turned: &[f32], scale: Scale) -> &'a mut [f32] {
+    fn logits<'a>(&self, room: &'a mut [f32], w: MatrixView<'_>, turned: &[f32], scale: LogitScale) -> &'a mut [f32] {
         let logits = &mut room[..self.tokens.len() * self.line()];
-        let h = Mat::strided(&turned[self.rows.start..], w.cols, self.rows.len(), turned.len() / w.cols.max(1));
-        matmul(logits, self.line(), Dst::Replace, w, h, scale.factor(), scale.precision.on_all_threads());
+        let h = MatrixView::with_row_stride(&turned[self.rows.start..], w.cols, self.rows.len(), turned.len() / w.cols.max(1));
+        matmul(logits, self.line(), WriteMode::Replace, w, h, scale.factor(), scale.precision.on_all_threads());
         scale.bound(logits);
         logits
     }
@@ -168,12 +168,12 @@ impl Tile {
 }
 
 /// Returns the transpose of `values: [M, D]`.
-fn turn(values: &[f32], d: usize) -> Vec<f32> {
-    turn_padded(values, d, values.len() / d.max(1))
+fn transpose(values: &[f32], d: usize) -> Vec<f32> {
+    transpose_padded(values, d, values.len() / d.max(1))
 }
 
 /// Returns the transpose of `values: [M, D]` with lines of `line` values, of which those from `M` on are zero.
-pub(super) fn turn_padded(values: &[f32], d: usize, line: usize) -> Vec<f32> {
+pub(super) fn transpose_padded(values: &[f32], d: usize, line: usize) -> Vec<f32> {
     let mut turned = vec![0f32; d * line];
     turned.par_chunks_mut(LANES * line.max(1)).enumerate().for_each(|(i, lines)| {
         for (row, values) in values.chunks_exact(d).enumerate() {
@@ -192,10 +192,10 @@ mod tests {
     #[test]
     fn tiles_cover_everything_once_and_the_vocabulary_in_one_go() {
         let (m, vocab) = (2 * ROWS + 1, 3 * TOKENS + 5);
-        let tiles: Vec<Tile> = Tile::all(m, vocab).collect();
+        let tiles: Vec<LogitTile> = LogitTile::all(m, vocab).collect();
         assert!(tiles.windows(2).all(|pair| pair[0].tokens.start <= pair[1].tokens.start));
         let covered: usize = tiles.iter().map(|tile| tile.rows.len() * tile.tokens.len()).sum();
         assert_eq!((covered, tiles.len()), (m * vocab, 3 * 4));
-        assert!(Tile::room(1_000_000, 200_000).len() <= 1 << 21);
+        assert!(LogitTile::room(1_000_000, 200_000).len() <= 1 << 21);
     }
 }

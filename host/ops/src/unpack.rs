@@ -3,7 +3,7 @@
 
 #[cfg(target_arch = "x86_64")]
 use super::simd;
-use super::stored::Stored;
+use super::weight_storage::WeightValues;
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
@@ -17,25 +17,25 @@ pub(super) const INPUTS: usize = 128;
 const SIDE: usize = 8;
 
 /// Room for rearranged weights.
-pub(super) struct Room {
+pub(super) struct UnpackScratch {
     lines: Box<[[f32; WIDTH]; INPUTS]>,
     /// Weights of some outputs, output by output.
     rows: Box<[f32; SIDE * INPUTS]>,
 }
 
-impl Room {
+impl UnpackScratch {
     pub(super) fn new() -> Self {
         Self { lines: Box::new([[0.0; WIDTH]; INPUTS]), rows: Box::new([0.0; SIDE * INPUTS]) }
     }
 
     /// Returns the weights of these inputs, one line each with [`WIDTH`] of `outputs`. If there are fewer outputs, the remaining
     /// positions hold arbitrary values.
-    pub(super) fn lines(&mut self, w: &Stored<'_>, d_in: usize, outputs: &Range<usize>, inputs: &Range<usize>) -> &[f32] {
+    pub(super) fn lines(&mut self, w: &WeightValues<'_>, d_in: usize, outputs: &Range<usize>, inputs: &Range<usize>) -> &[f32] {
         let lines = &mut self.lines[..inputs.len()];
         for first in (0..WIDTH.min(outputs.len())).step_by(SIDE) {
             let output = |i: usize| (outputs.start + first + i).min(outputs.end - 1);
             #[cfg(target_arch = "x86_64")]
-            if let (Stored::Bf16(values), true) = (w, simd::wide_registers()) {
+            if let (WeightValues::Bf16(values), true) = (w, simd::wide_registers()) {
                 let rows: [&[half::bf16]; SIDE] =
                     std::array::from_fn(|i| &values[output(i) * d_in + inputs.start..][..inputs.len()]);
                 // SAFETY: the processor has AVX2.
@@ -53,7 +53,7 @@ impl Room {
 
 /// Returns values to be written.
 fn unset(values: &mut [f32]) -> &mut [MaybeUninit<f32>] {
-    // SAFETY: both have the same layout, and what [`Stored::widen`] writes are values.
+    // SAFETY: both have the same layout, and what [`WeightValues::widen`] writes are values.
     unsafe { &mut *(std::ptr::from_mut(values) as *mut [MaybeUninit<f32>]) }
 }
 
@@ -157,7 +157,7 @@ mod avx2 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Matrix;
+    use crate::WeightMatrix;
     use crate::testing::random;
     use candle_core::DType;
 
@@ -167,9 +167,9 @@ mod tests {
         let w = random(&[d_out, d_in]);
         for dtype in [DType::F32, DType::BF16, DType::F16] {
             let w = w.to_dtype(dtype).unwrap();
-            let (values, stored) = (crate::to_vec(&w).unwrap(), Stored::of(Matrix::Plain(&w)).unwrap());
+            let (values, stored) = (crate::to_vec(&w).unwrap(), WeightValues::open(WeightMatrix::Plain(&w)).unwrap());
             assert_eq!(values, w.to_dtype(DType::F32).unwrap().flatten_all().unwrap().to_vec1::<f32>().unwrap());
-            let mut room = Room::new();
+            let mut room = UnpackScratch::new();
             for (outputs, inputs) in [(0..32, 0..128), (32..45, 128..150), (32..45, 3..20), (7..8, 149..150)] {
                 let lines = room.lines(&stored, d_in, &outputs, &inputs);
                 assert_eq!(lines.len(), inputs.len() * WIDTH);

@@ -17,7 +17,7 @@ pub struct Parameter<'a> {
 
 /// The scalars of one update.
 #[derive(Clone, Copy, Debug)]
-pub struct Step {
+pub struct AdamWStep {
     /// Learning rate.
     pub lr: f64,
     /// Decay of the first moment.
@@ -34,11 +34,11 @@ pub struct Step {
     pub grad_scale: f32,
 }
 
-impl Step {
-    pub(super) fn scalars(self) -> Scalars {
+impl AdamWStep {
+    pub(super) fn scalars(self) -> AdamWScalars {
         let bias1 = 1.0 - self.beta1.powf(self.t as f64);
         let bias2 = 1.0 - self.beta2.powf(self.t as f64);
-        Scalars {
+        AdamWScalars {
             grad_scale: self.grad_scale,
             beta1: self.beta1 as f32,
             beta2: self.beta2 as f32,
@@ -52,7 +52,7 @@ impl Step {
 
 /// The factors for each value of an update.
 #[derive(Clone, Copy)]
-pub(super) struct Scalars {
+pub(super) struct AdamWScalars {
     pub grad_scale: f32,
     pub beta1: f32,
     pub beta2: f32,

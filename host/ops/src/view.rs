@@ -15,14 +15,14 @@ pub enum Precision {
 
 /// The values of an operand.
 #[derive(Clone, Copy)]
-pub(super) enum Values<'a> {
+pub(super) enum OperandValues<'a> {
     F32(&'a [f32]),
     Bf16(&'a [bf16]),
 }
 
-impl Values<'_> {
+impl OperandValues<'_> {
     /// Returns the values from a place on.
-    pub(super) fn from(self, place: usize) -> Self {
+    pub(super) fn starting_at(self, place: usize) -> Self {
         match self {
             Self::F32(values) => Self::F32(&values[place..]),
             Self::Bf16(values) => Self::Bf16(&values[place..]),
@@ -40,43 +40,43 @@ impl Values<'_> {
 
 /// A matrix inside a slice: element `(i, j)` is at `i * row_stride + j * col_stride`. One of the strides is one.
 #[derive(Clone, Copy)]
-pub(super) struct Mat<'a> {
-    pub data: Values<'a>,
+pub(super) struct MatrixView<'a> {
+    pub data: OperandValues<'a>,
     pub rows: usize,
     pub cols: usize,
     pub row_stride: usize,
     pub col_stride: usize,
 }
 
-impl<'a> Mat<'a> {
+impl<'a> MatrixView<'a> {
     /// Creates a row-major `[rows, cols]` view.
     pub fn new(data: &'a [f32], rows: usize, cols: usize) -> Self {
-        Self::strided(data, rows, cols, cols)
+        Self::with_row_stride(data, rows, cols, cols)
     }
 
     /// Creates a view of rows of `cols` values, `row_stride` apart.
-    pub fn strided(data: &'a [f32], rows: usize, cols: usize, row_stride: usize) -> Self {
+    pub fn with_row_stride(data: &'a [f32], rows: usize, cols: usize, row_stride: usize) -> Self {
         assert!(rows == 0 || cols == 0 || (rows - 1) * row_stride + cols <= data.len(), "matrix view out of bounds");
-        Self { data: Values::F32(data), rows, cols, row_stride, col_stride: 1 }
+        Self { data: OperandValues::F32(data), rows, cols, row_stride, col_stride: 1 }
     }
 
     /// Creates a row-major `[rows, cols]` view of values in bf16.
-    pub fn of_bf16(data: &'a [bf16], rows: usize, cols: usize) -> Self {
+    pub fn from_bf16(data: &'a [bf16], rows: usize, cols: usize) -> Self {
         assert_eq!(data.len(), rows * cols, "matrix view out of bounds");
-        Self { data: Values::Bf16(data), rows, cols, row_stride: cols, col_stride: 1 }
+        Self { data: OperandValues::Bf16(data), rows, cols, row_stride: cols, col_stride: 1 }
     }
 
     /// Returns a view of some of the rows.
     pub fn some_rows(self, rows: &Range<usize>) -> Self {
         assert!(rows.start <= rows.end && rows.end <= self.rows, "rows outside of the matrix");
-        let data = if rows.is_empty() { Values::F32(&[]) } else { self.data.from(rows.start * self.row_stride) };
+        let data = if rows.is_empty() { OperandValues::F32(&[]) } else { self.data.starting_at(rows.start * self.row_stride) };
         Self { data, rows: rows.len(), ..self }
     }
 
     /// Returns a view of some of the columns.
     pub fn some_columns(self, columns: &Range<usize>) -> Self {
         assert!(columns.start <= columns.end && columns.end <= self.cols, "columns outside of the matrix");
-        let data = if self.rows == 0 { self.data } else { self.data.from(columns.start * self.col_stride) };
+        let data = if self.rows == 0 { self.data } else { self.data.starting_at(columns.start * self.col_stride) };
         Self { data, cols: columns.len(), ..self }
     }
 

@@ -7,17 +7,17 @@ mod v0_2;
 
 pub(super) use bindings::{labelled, pairing, plugin, policy, preference, prompted_preference, reward_model};
 pub(super) use bindings::{turn_policy, types, weighted_preference};
-pub(super) use v0_2::Beside;
+pub(super) use v0_2::PreferenceExtra;
 
-use super::algorithm::{Ask, Data, DataSource, Interface, Sent, Shape, Shaped};
+use super::algorithm::{AlgorithmInterface, ConversionResult, Data, DataSource, PreparedCall, SentBatch, Shape};
 use super::columns;
 use super::contract::algorithm::Gradient;
 use super::contract::estimator::Estimates;
 use super::contract::pairing::Choice;
 use super::contract::types::WeightedReward;
-use super::hints::{Derivation, DerivedMetric};
-use super::needs::Needs;
-use super::running::Answer;
+use super::hints::{DerivationRule, DerivedMetricHint};
+use super::needs::NeededInputs;
+use super::plugin_instance::CallResult;
 use super::sandbox::Sandbox;
 use super::world::PACKAGE;
 use plugin::Needs as Flags;
@@ -27,7 +27,7 @@ use wasmtime::component::{Instance as Linked, InstancePre};
 
 /// The kinds of algorithms that the old versions have an interface for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum OldAlgorithmKind {
     /// Completions with advantages.
     Policy,
     /// Given pairs.
@@ -42,7 +42,7 @@ pub(super) enum Kind {
 
 /// An algorithm of version 0.1 or 0.2.
 pub(super) struct OldAlgorithm {
-    kind: Kind,
+    kind: OldAlgorithmKind,
     policy: Option<policy::GuestIndices>,
     turn_policy: Option<turn_policy::GuestIndices>,
     preference: Option<preference::GuestIndices>,
@@ -74,7 +74,7 @@ const HINTS: [(&str, &[&str]); 4] = [
 ];
 
 /// Returns the needs of a reward or an environment.
-pub(super) fn needs_of_texts(flags: Flags) -> Needs {
+pub(super) fn needs_of_texts(flags: Flags) -> NeededInputs {
     let names = [
         (Flags::PROMPT_TEXT, columns::PROMPT_TEXT),
         (Flags::COMPLETION_TEXT, columns::COMPLETION_TEXT),
@@ -84,7 +84,7 @@ pub(super) fn needs_of_texts(flags: Flags) -> Needs {
     names.into_iter().filter(|(flag, _)| flags.contains(*flag)).map(|(_, name)| name).collect()
 }
 
-impl Kind {
+impl OldAlgorithmKind {
     /// Returns the columns that its interface always has.
     fn always(self) -> &'static [&'static str] {
         match self {
@@ -97,7 +97,7 @@ impl Kind {
     }
 
     /// Returns the columns that a flag stands for.
-    fn of_flag(self, flag: Flags) -> &'static [&'static str] {
+    fn columns_of_flag(self, flag: Flags) -> &'static [&'static str] {
         let by_pass = matches!(self, Self::Preference | Self::OnlinePreference | Self::Labelled);
         match self {
             Self::RewardModel => &[],
@@ -137,16 +137,16 @@ impl Kind {
 
 impl OldAlgorithm {
     /// Looks up the functions of an algorithm; none if it is no algorithm.
-    pub(super) fn of(pre: &InstancePre<Sandbox>) -> Option<Self> {
+    pub(super) fn from_instance_pre(pre: &InstancePre<Sandbox>) -> Option<Self> {
         let (policy, preference) = (policy::GuestIndices::new(pre).ok(), preference::GuestIndices::new(pre).ok());
         let (pairing, labelled) = (pairing::GuestIndices::new(pre).ok(), labelled::GuestIndices::new(pre).ok());
         let reward_model = reward_model::GuestIndices::new(pre).ok();
         let kind = match () {
-            () if preference.is_some() && pairing.is_some() => Kind::OnlinePreference,
-            () if preference.is_some() => Kind::Preference,
-            () if labelled.is_some() => Kind::Labelled,
-            () if policy.is_some() => Kind::Policy,
-            () if reward_model.is_some() => Kind::RewardModel,
+            () if preference.is_some() && pairing.is_some() => OldAlgorithmKind::OnlinePreference,
+            () if preference.is_some() => OldAlgorithmKind::Preference,
+            () if labelled.is_some() => OldAlgorithmKind::Labelled,
+            () if policy.is_some() => OldAlgorithmKind::Policy,
+            () if reward_model.is_some() => OldAlgorithmKind::RewardModel,
             () => return None,
         };
         Some(Self {
@@ -163,11 +163,11 @@ impl OldAlgorithm {
     }
 
     /// Returns the metrics that the host used to log with the number of episodes, whichever algorithm logged that.
-    pub(super) fn derived_metrics(&self) -> Vec<DerivedMetric> {
-        let metric = |name: &str, rule, from: &str| DerivedMetric { name: name.into(), rule, from: from.into() };
+    pub(super) fn derived_metrics(&self) -> Vec<DerivedMetricHint> {
+        let metric = |name: &str, rule, from: &str| DerivedMetricHint { name: name.into(), rule, from: from.into() };
         match self.kind {
-            Kind::Policy => {
-                vec![metric("eps", Derivation::PerSecond, "episode"), metric("lr", Derivation::Copy, "learning_rate")]
+            OldAlgorithmKind::Policy => {
+                vec![metric("eps", DerivationRule::PerSecond, "episode"), metric("lr", DerivationRule::Copy, "learning_rate")]
             }
             _ => Vec::new(),
         }
@@ -177,15 +177,15 @@ impl OldAlgorithm {
     ///
     /// # Errors
     /// If the schema asks for what an algorithm can't have; the error is the end of a sentence about the schema.
-    pub(super) fn needs(&self, flags: Flags, schema: &str) -> Result<Needs, String> {
+    pub(super) fn needs(&self, flags: Flags, schema: &str) -> Result<NeededInputs, String> {
         needs(self.kind, flags, schema)
     }
 }
 
 /// Returns the columns that an algorithm of a kind needs, given its flags and its schema.
-fn needs(kind: Kind, flags: Flags, schema: &str) -> Result<Needs, String> {
+fn needs(kind: OldAlgorithmKind, flags: Flags, schema: &str) -> Result<NeededInputs, String> {
     let all = [Flags::REF_LOGP, Flags::MEAN_LOGITS, Flags::SAMPLING_LOGP, Flags::ENTROPY, Flags::VALUES];
-    let of_flags = all.into_iter().filter(|flag| flags.contains(*flag)).flat_map(|flag| kind.of_flag(flag));
+    let of_flags = all.into_iter().filter(|flag| flags.contains(*flag)).flat_map(|flag| kind.columns_of_flag(flag));
     let mut names: Vec<&str> = kind.always().iter().chain(of_flags).copied().collect();
     // One that is not JSON is refused with the settings.
     let schema: Value = serde_json::from_str(schema).unwrap_or_default();
@@ -217,7 +217,7 @@ impl OldAlgorithm {
         linked: &Linked,
         rollouts: &types::Rollouts,
         turns: Option<&turn_policy::Turns>,
-    ) -> Answer<policy::Advantages> {
+    ) -> CallResult<policy::Advantages> {
         match turns {
             Some(turns) => functions!(self.turn_policy, store, linked).call_estimate(&mut *store, rollouts, turns),
             None => functions!(self.policy, store, linked).call_estimate(&mut *store, rollouts),
@@ -229,7 +229,7 @@ impl OldAlgorithm {
         store: &mut Store<Sandbox>,
         linked: &Linked,
         rollouts: &types::Rollouts,
-    ) -> Answer<pairing::Choice> {
+    ) -> CallResult<pairing::Choice> {
         functions!(self.pairing, store, linked).call_choose(&mut *store, rollouts)
     }
 
@@ -238,7 +238,7 @@ impl OldAlgorithm {
         store: &mut Store<Sandbox>,
         linked: &Linked,
         tokens: &policy::Tokens,
-    ) -> Answer<policy::Gradient> {
+    ) -> CallResult<policy::Gradient> {
         functions!(self.policy, store, linked).call_loss(&mut *store, tokens)
     }
 
@@ -248,15 +248,15 @@ impl OldAlgorithm {
         store: &mut Store<Sandbox>,
         linked: &Linked,
         pairs: &preference::Pairs,
-        beside: &Beside,
-    ) -> Answer<(preference::Gradient, Option<Vec<f32>>)> {
+        beside: &PreferenceExtra,
+    ) -> CallResult<(preference::Gradient, Option<Vec<f32>>)> {
         let alone = |gradient| (gradient, None);
         match beside {
-            Beside::Nothing => Ok(functions!(self.preference, store, linked).call_loss(&mut *store, pairs)?.map(alone)),
-            Beside::Squares(squares) => {
+            PreferenceExtra::Nothing => Ok(functions!(self.preference, store, linked).call_loss(&mut *store, pairs)?.map(alone)),
+            PreferenceExtra::Squares(squares) => {
                 Ok(functions!(self.weighted_preference, store, linked).call_loss(&mut *store, pairs, squares)?.map(alone))
             }
-            Beside::Prompts(prompts) => {
+            PreferenceExtra::Prompts(prompts) => {
                 let given = functions!(self.prompted_preference, store, linked).call_loss(&mut *store, pairs, prompts)?;
                 Ok(given.map(|given| (given.pairs, Some(given.d_prompts))))
             }
@@ -268,7 +268,7 @@ impl OldAlgorithm {
         store: &mut Store<Sandbox>,
         linked: &Linked,
         examples: &labelled::Examples,
-    ) -> Answer<labelled::Gradient> {
+    ) -> CallResult<labelled::Gradient> {
         functions!(self.labelled, store, linked).call_loss(&mut *store, examples)
     }
 
@@ -277,29 +277,33 @@ impl OldAlgorithm {
         store: &mut Store<Sandbox>,
         linked: &Linked,
         pairs: &reward_model::Pairs,
-    ) -> Answer<reward_model::Gradient> {
+    ) -> CallResult<reward_model::Gradient> {
         functions!(self.reward_model, store, linked).call_loss(&mut *store, pairs)
     }
 }
 
-impl Interface for OldAlgorithm {
-    fn data(&self, _: &mut Store<Sandbox>, _: &Linked) -> Answer<Data> {
+impl AlgorithmInterface for OldAlgorithm {
+    fn data(&self, _: &mut Store<Sandbox>, _: &Linked) -> CallResult<Data> {
         Ok(Ok(self.kind.data()))
     }
 
     fn sees_generations(&self) -> (bool, bool) {
-        (self.kind == Kind::Policy, self.kind == Kind::OnlinePreference)
+        (self.kind == OldAlgorithmKind::Policy, self.kind == OldAlgorithmKind::OnlinePreference)
     }
 
     fn knows_mask(&self) -> bool {
-        self.kind == Kind::Policy
+        self.kind == OldAlgorithmKind::Policy
     }
 
     fn optional_estimates(&self) -> &'static [&'static str] {
         &[columns::MASK, columns::RETURN]
     }
 
-    fn estimate<'a>(&'a self, sent: &'a Sent<'a>, rewards: &'a [WeightedReward]) -> Shaped<Ask<'a, Estimates>> {
+    fn estimate<'a>(
+        &'a self,
+        sent: &'a SentBatch<'a>,
+        rewards: &'a [WeightedReward],
+    ) -> ConversionResult<PreparedCall<'a, Estimates>> {
         let rollouts = v0_1::rollouts(sent, rewards)?;
         // They are sent only to an algorithm that asks for them.
         let turns = (!sent.turns.is_empty()).then(|| v0_2::turns(sent, rewards)).transpose()?;
@@ -309,35 +313,39 @@ impl Interface for OldAlgorithm {
         }))
     }
 
-    fn choose<'a>(&'a self, sent: &'a Sent<'a>, rewards: &'a [WeightedReward]) -> Shaped<Ask<'a, Choice>> {
+    fn choose<'a>(
+        &'a self,
+        sent: &'a SentBatch<'a>,
+        rewards: &'a [WeightedReward],
+    ) -> ConversionResult<PreparedCall<'a, Choice>> {
         let rollouts = v0_1::rollouts(sent, rewards)?;
         Ok(Box::new(move |store, linked| Ok(self.call_choose(store, linked, &rollouts)?.map(|choice| Ok(v0_1::choice(choice))))))
     }
 
-    fn loss<'a>(&'a self, sent: &'a Sent<'a>) -> Shaped<Ask<'a, Gradient>> {
+    fn loss<'a>(&'a self, sent: &'a SentBatch<'a>) -> ConversionResult<PreparedCall<'a, Gradient>> {
         match self.kind {
-            Kind::Policy => {
+            OldAlgorithmKind::Policy => {
                 let tokens = v0_1::tokens(sent)?;
                 Ok(Box::new(move |store, linked| {
                     let given = self.call_policy(store, linked, &tokens)?;
                     Ok(given.map(|gradient| v0_1::gradient(gradient, sent.mask.len())))
                 }))
             }
-            Kind::Preference | Kind::OnlinePreference => {
-                let (pairs, beside) = (v0_1::pairs(sent)?, v0_2::beside(sent));
+            OldAlgorithmKind::Preference | OldAlgorithmKind::OnlinePreference => {
+                let (pairs, beside) = (v0_1::pairs(sent)?, v0_2::preference_extra(sent));
                 Ok(Box::new(move |store, linked| {
                     let given = self.call_preference(store, linked, &pairs, &beside)?;
                     Ok(given.map(|(gradient, d_prompts)| v0_2::pair_gradient(gradient, d_prompts, sent)))
                 }))
             }
-            Kind::Labelled => {
+            OldAlgorithmKind::Labelled => {
                 let examples = v0_2::examples(sent)?;
                 Ok(Box::new(move |store, linked| {
                     let given = self.call_labelled(store, linked, &examples)?;
                     Ok(given.map(|gradient| v0_2::labelled_gradient(gradient, sent.mask.len())))
                 }))
             }
-            Kind::RewardModel => {
+            OldAlgorithmKind::RewardModel => {
                 let pairs = v0_2::valued_pairs(sent)?;
                 Ok(Box::new(move |store, linked| {
                     let given = self.call_reward_model(store, linked, &pairs)?;
@@ -349,6 +357,6 @@ impl Interface for OldAlgorithm {
 }
 
 #[cfg(test)]
-mod kept;
+mod bitwise_compatibility;
 #[cfg(test)]
 mod tests;

@@ -3,24 +3,24 @@
 mod advantages;
 mod checks;
 #[cfg(test)]
-mod crafted;
+mod crafted_plugins;
 mod interface;
-mod sent;
+mod sent_batch;
 
 pub(super) use checks::values as check_values;
-pub(super) use interface::{Ask, Current, Interface, Shaped};
-pub(super) use sent::Sent;
+pub(super) use interface::{AlgorithmInterface, ConversionResult, CurrentAlgorithm, PreparedCall};
+pub(super) use sent_batch::SentBatch;
 
 use super::columns;
 use super::contract::{algorithm, estimator, pairing};
-use super::engine::Engine;
+use super::engine::PluginEngine;
 use super::error::LONGEST_TEXT;
-use super::figures::MetricsOf;
 use super::instance::Plugin;
-use super::loaded::Call;
+use super::loaded_plugin::PluginCall;
+use super::metrics::MetricOrigin;
 use super::world::Role;
-use super::{Error, Metric, Needs, Result, Source};
-use crate::config::{Limits, printable};
+use super::{Error, Metric, NeededInputs, PluginSource, Result};
+use crate::config::{PluginLimits, printable};
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use std::ops::{Deref, DerefMut};
@@ -35,7 +35,7 @@ const ODD: u64 = 0x9E37_79B9_7F4A_7C15;
 
 /// A generation as an estimator or a pairing sees it: that of all ranks.
 #[derive(Clone, Debug)]
-pub struct Generation {
+pub struct ScoredGeneration {
     /// Its sequences, in groups of a prompt.
     pub batch: Batch,
     /// Its rewards, whose scores are columns.
@@ -55,7 +55,7 @@ pub struct Estimates {
 
 /// Pairs that an algorithm makes of a generation, checked.
 #[derive(Clone, Debug, Default)]
-pub struct Choice {
+pub struct PairSelection {
     /// Sequences of the batch.
     pub pairs: Vec<Pair>,
     /// Metrics to log.
@@ -78,7 +78,7 @@ pub enum Assessment {
 
 /// A micro-batch's part of the loss with its derivatives, checked.
 #[derive(Clone, Debug, Default)]
-pub struct Gradient {
+pub struct MicroBatchLoss {
     /// This micro-batch's part of the step's loss.
     pub loss: f64,
     /// Derivatives by the entries of the columns of these names.
@@ -87,7 +87,7 @@ pub struct Gradient {
     pub metrics: Vec<Metric>,
 }
 
-impl Gradient {
+impl MicroBatchLoss {
     /// Returns the derivatives with respect to a column, if the loss depends on it.
     pub fn by(&self, column: &str) -> Option<&[f32]> {
         self.derivatives.iter().find(|d| d.name == column).map(|d| &d.values[..])
@@ -119,17 +119,17 @@ impl Batch {
 }
 
 /// A loaded algorithm of any version of the contract.
-pub struct Algorithm {
+pub struct AlgorithmPlugin {
     plugin: Plugin,
-    interface: Arc<dyn Interface>,
+    interface: Arc<dyn AlgorithmInterface>,
     data: Data,
     /// What the entries of the columns that its estimator returned last belong to.
     estimated: BTreeMap<String, Unit>,
     /// The functions of the plugin that has the loss, if this one only estimates advantages for it.
-    of_base: Option<Arc<dyn Interface>>,
+    of_base: Option<Arc<dyn AlgorithmInterface>>,
 }
 
-impl Deref for Algorithm {
+impl Deref for AlgorithmPlugin {
     type Target = Plugin;
 
     fn deref(&self) -> &Plugin {
@@ -137,33 +137,51 @@ impl Deref for Algorithm {
     }
 }
 
-impl DerefMut for Algorithm {
+impl DerefMut for AlgorithmPlugin {
     fn deref_mut(&mut self) -> &mut Plugin {
         &mut self.plugin
     }
 }
 
-impl Algorithm {
+impl AlgorithmPlugin {
     /// Loads and configures a plugin; `seed` is the run's.
     ///
     /// # Errors
     /// If it can't be loaded with this configuration.
-    pub fn load(engine: &Engine, source: &Source, config: &Map<String, Value>, limits: &Limits, seed: u64) -> Result<Self> {
+    pub fn load(
+        engine: &PluginEngine,
+        source: &PluginSource,
+        config: &Map<String, Value>,
+        limits: &PluginLimits,
+        seed: u64,
+    ) -> Result<Self> {
         if let Some(function) = advantages::estimator_of(engine, source, limits)? {
-            return Self::load_over(engine, source, &advantages::Settings::divide(config, &function), limits, seed);
+            return Self::load_over(
+                engine,
+                source,
+                &advantages::AdvantageScriptSettings::from_config(config, &function),
+                limits,
+                seed,
+            );
         }
         let mut plugin = Plugin::load(engine, source, Role::Algorithm, config, limits, seed)?;
         let name = plugin.name().to_owned();
         let wrong = |detail: String| Error::Config { name: name.clone(), detail: printable(&detail, LONGEST_TEXT) };
         let interface = plugin.shared().exports.algorithm().map_err(|e| wrong(e.to_string()))?;
-        let data = plugin.call(Call::new("describe-data"), |store, linked| interface.data(store, linked))?;
+        let data = plugin.call(PluginCall::new("describe-data"), |store, linked| interface.data(store, linked))?;
         checks::data(&data, interface.sees_generations()).map_err(wrong)?;
         plugin.info().needs.check(Role::Algorithm, &data.estimates).map_err(wrong)?;
         Ok(Self { plugin, interface, data, estimated: BTreeMap::new(), of_base: None })
     }
 
     /// Loads a script that estimates advantages, over the built-in algorithm that has the loss.
-    fn load_over(engine: &Engine, source: &Source, settings: &advantages::Settings, limits: &Limits, seed: u64) -> Result<Self> {
+    fn load_over(
+        engine: &PluginEngine,
+        source: &PluginSource,
+        settings: &advantages::AdvantageScriptSettings,
+        limits: &PluginLimits,
+        seed: u64,
+    ) -> Result<Self> {
         let opened = advantages::open_base(&settings.base, source.name())?;
         let base = Self::load(engine, &opened, &settings.of_base, limits, seed)?;
         base.check_is_base(source.name())?;
@@ -199,7 +217,7 @@ impl Algorithm {
     /// Returns the columns that its loss reads and that its estimator always returns.
     pub fn required_estimates(&self) -> impl Iterator<Item = &str> {
         let with_loss = self.of_base.as_ref().unwrap_or(&self.interface);
-        let (needs, optional) = (&self.plugin.with_loss().info().needs, with_loss.optional_estimates());
+        let (needs, optional) = (&self.plugin.loss_plugin().info().needs, with_loss.optional_estimates());
         self.data.estimates.iter().map(String::as_str).filter(move |name| needs.has(name) && !optional.contains(name))
     }
 
@@ -210,7 +228,7 @@ impl Algorithm {
 
     /// Has it estimate columns for a whole generation, or choose pairs from it, by what its loss is a sum over. Also returns its metrics.
     /// One that does neither learns from all tokens.
-    pub fn assess(&mut self, generation: &Generation) -> Result<(Assessment, Vec<Metric>)> {
+    pub fn assess(&mut self, generation: &ScoredGeneration) -> Result<(Assessment, Vec<Metric>)> {
         match self.data.shape {
             Shape::Completions if !self.interface.sees_generations().0 => {
                 Ok((Assessment::Columns { columns: Vec::new(), mask: generation.batch.mask.clone() }, Vec::new()))
@@ -220,7 +238,7 @@ impl Algorithm {
                 Ok((Assessment::Columns { columns, mask }, metrics))
             }
             Shape::Pairs => {
-                let Choice { pairs, metrics } = self.choose(generation)?;
+                let PairSelection { pairs, metrics } = self.choose(generation)?;
                 Ok((Assessment::Pairs(pairs), metrics))
             }
         }
@@ -228,11 +246,11 @@ impl Algorithm {
 
     /// Returns an estimator's columns for a whole generation. Sends only the columns that the plugin needs. A script's estimates take the
     /// place of those of its base, whose other columns and metrics stay.
-    pub fn estimate(&mut self, generation: &Generation) -> Result<Estimates> {
-        let at = Call::at("estimate", generation.batch.step);
+    pub fn estimate(&mut self, generation: &ScoredGeneration) -> Result<Estimates> {
+        let at = PluginCall::with_step("estimate", generation.batch.step);
         let (mut given, own) = self.estimated_by(&self.interface.clone(), at, generation, |plugin| plugin)?;
         let Some(of_base) = self.of_base.clone() else { return Ok(own) };
-        let (base, found) = self.estimated_by(&of_base, at, generation, Plugin::with_loss_mut)?;
+        let (base, found) = self.estimated_by(&of_base, at, generation, Plugin::loss_plugin_mut)?;
         let more: Vec<Column> = base.into_iter().filter(|column| !given.iter().any(|own| own.name == column.name)).collect();
         given.extend(more);
         let (columns, mask) = self.checked_estimates(at, &given, generation)?;
@@ -243,9 +261,9 @@ impl Algorithm {
     /// need not be all that the loss reads, since its base has others.
     fn estimated_by(
         &mut self,
-        interface: &Arc<dyn Interface>,
-        at: Call,
-        generation: &Generation,
+        interface: &Arc<dyn AlgorithmInterface>,
+        at: PluginCall,
+        generation: &ScoredGeneration,
         which: fn(&mut Plugin) -> &mut Plugin,
     ) -> Result<(Vec<Column>, Estimates)> {
         let needs = which(&mut self.plugin).info().needs.clone();
@@ -260,7 +278,7 @@ impl Algorithm {
         };
         let of = self.metrics_of();
         let metrics = which(&mut self.plugin).checked_metrics(of, given.metrics).map_err(|detail| self.wrong(at, detail))?;
-        let same = |again: Shaped<estimator::Estimates>| again.is_ok_and(|again| again.columns == given.columns);
+        let same = |again: ConversionResult<estimator::Estimates>| again.is_ok_and(|again| again.columns == given.columns);
         let plugin = which(&mut self.plugin);
         if !plugin.answer_again(at, false, &ask).is_none_or(same) {
             return Err(plugin.not_stateless(at, "the advantages differ"));
@@ -269,7 +287,12 @@ impl Algorithm {
     }
 
     /// Checks estimates that the loss will read, and records what their entries belong to. Returns the columns and the mask.
-    fn checked_estimates(&mut self, at: Call, given: &[Column], generation: &Generation) -> Result<(Vec<Column>, Vec<u8>)> {
+    fn checked_estimates(
+        &mut self,
+        at: PluginCall,
+        given: &[Column],
+        generation: &ScoredGeneration,
+    ) -> Result<(Vec<Column>, Vec<u8>)> {
         let (columns, mask) = checks::estimates(given, &self.data, &generation.batch).map_err(|detail| self.wrong(at, detail))?;
         if let Some(name) = self.required_estimates().find(|name| !columns.iter().any(|column| column.name == **name)) {
             let detail = format!("returned no column {name:?}, which is among its estimates and which its loss needs");
@@ -280,42 +303,43 @@ impl Algorithm {
     }
 
     /// Returns the pairs that it makes of a whole generation. Sends only the columns that the plugin needs.
-    pub fn choose(&mut self, generation: &Generation) -> Result<Choice> {
-        let (at, interface) = (Call::at("choose", generation.batch.step), self.interface.clone());
+    pub fn choose(&mut self, generation: &ScoredGeneration) -> Result<PairSelection> {
+        let (at, interface) = (PluginCall::with_step("choose", generation.batch.step), self.interface.clone());
         let sent = self.generation_sent(generation, &self.info().needs.clone())?;
         let ask = interface.choose(&sent, &generation.rewards).map_err(|detail| self.lacks(detail))?;
         let given = self.plugin.call(at, &ask)?.map_err(|detail| self.wrong(at, detail))?;
         checks::pairs(&given.pairs, &generation.batch).map_err(|detail| self.wrong(at, detail))?;
         let metrics = self.metrics(at, given.metrics)?;
-        let same = |again: Shaped<pairing::Choice>| again.is_ok_and(|again| again.pairs == given.pairs);
+        let same = |again: ConversionResult<pairing::Choice>| again.is_ok_and(|again| again.pairs == given.pairs);
         if !self.plugin.answer_again(at, false, &ask).is_none_or(same) {
             return Err(self.plugin.not_stateless(at, "the pairs differ"));
         }
-        Ok(Choice { pairs: given.pairs, metrics })
+        Ok(PairSelection { pairs: given.pairs, metrics })
     }
 
     /// Returns one micro-batch's part of the loss. Sends only the columns that the plugin needs.
-    pub fn loss(&mut self, batch: &Batch) -> Result<Gradient> {
-        let (at, interface) = (Call::at("loss", batch.step), self.of_base.as_ref().unwrap_or(&self.interface).clone());
-        let needs = self.plugin.with_loss().info().needs.clone();
-        let sent = Sent::new(batch, self.seed_of(batch), |column| needs.has(&column.name));
+    pub fn loss(&mut self, batch: &Batch) -> Result<MicroBatchLoss> {
+        let (at, interface) =
+            (PluginCall::with_step("loss", batch.step), self.of_base.as_ref().unwrap_or(&self.interface).clone());
+        let needs = self.plugin.loss_plugin().info().needs.clone();
+        let sent = SentBatch::new(batch, self.seed_of(batch), |column| needs.has(&column.name));
         let ask = interface.loss(&sent).map_err(|detail| self.lacks(detail))?;
-        let given = self.plugin.with_loss_mut().call(at, &ask)?.map_err(|detail| self.wrong(at, detail))?;
+        let given = self.plugin.loss_plugin_mut().call(at, &ask)?.map_err(|detail| self.wrong(at, detail))?;
         checks::loss(given.loss)
             .and_then(|()| checks::derivatives(&given.derivatives, &needs, batch, interface.knows_mask()))
             .map_err(|detail| self.wrong(at, detail))?;
         let metrics = self.metrics(at, given.metrics)?;
-        let same = |again: Shaped<algorithm::Gradient>| {
+        let same = |again: ConversionResult<algorithm::Gradient>| {
             again.is_ok_and(|again| again.loss.to_bits() == given.loss.to_bits() && again.derivatives == given.derivatives)
         };
-        if !self.plugin.with_loss_mut().answer_again(at, false, &ask).is_none_or(same) {
-            return Err(self.plugin.with_loss().not_stateless(at, "the loss differs"));
+        if !self.plugin.loss_plugin_mut().answer_again(at, false, &ask).is_none_or(same) {
+            return Err(self.plugin.loss_plugin().not_stateless(at, "the loss differs"));
         }
-        Ok(Gradient { loss: given.loss, derivatives: given.derivatives, metrics })
+        Ok(MicroBatchLoss { loss: given.loss, derivatives: given.derivatives, metrics })
     }
 
     /// Returns what is sent of a generation: the rewards' scores, and the columns that a plugin needs.
-    fn generation_sent<'a>(&self, generation: &'a Generation, needs: &Needs) -> Result<Sent<'a>> {
+    fn generation_sent<'a>(&self, generation: &'a ScoredGeneration, needs: &NeededInputs) -> Result<SentBatch<'a>> {
         let by_turn = needs.has(columns::TURN_REWARD);
         if by_turn && generation.batch.turns.is_empty() && generation.batch.entries(Unit::Sequence) > 0 {
             return Err(
@@ -326,7 +350,7 @@ impl Algorithm {
         let is_of_turn =
             |name: &str| by_turn && name.strip_prefix(columns::TURN_REWARD).is_some_and(|rest| rest.starts_with('/'));
         let needed = |column: &Column| needs.has(&column.name) || is_reward(&column.name) || is_of_turn(&column.name);
-        Ok(Sent::new(&generation.batch, self.seed_of(&generation.batch), needed))
+        Ok(SentBatch::new(&generation.batch, self.seed_of(&generation.batch), needed))
     }
 
     /// Returns the seed that it is sent with a batch.
@@ -335,20 +359,20 @@ impl Algorithm {
     }
 
     /// Checks the metrics of an answer.
-    fn metrics(&self, at: Call, given: Vec<Metric>) -> Result<Vec<Metric>> {
+    fn metrics(&self, at: PluginCall, given: Vec<Metric>) -> Result<Vec<Metric>> {
         self.plugin.checked_metrics(self.metrics_of(), given).map_err(|detail| self.wrong(at, detail))
     }
 
     /// Returns whose metrics it reports: of pairs and labelled completions, the host itself reports entropies.
-    fn metrics_of(&self) -> MetricsOf {
+    fn metrics_of(&self) -> MetricOrigin {
         match self.data.shape {
-            Shape::Completions if !self.info().needs.has(columns::LABEL) => MetricsOf::Completions,
-            _ => MetricsOf::Pairs,
+            Shape::Completions if !self.info().needs.has(columns::LABEL) => MetricOrigin::Completions,
+            _ => MetricOrigin::Pairs,
         }
     }
 
     /// Returns the error of an answer.
-    fn wrong(&self, at: Call, detail: String) -> Error {
+    fn wrong(&self, at: PluginCall, detail: String) -> Error {
         Error::Call {
             name: self.name().to_owned(),
             function: at.function,

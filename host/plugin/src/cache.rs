@@ -4,7 +4,7 @@
 //! matches.
 #![expect(unsafe_code, reason = "wasmtime can't check that it produced the code it is given")]
 
-use super::code::{Code, LARGEST_FILE};
+use super::code::{CompiledCode, LARGEST_FILE};
 use super::wrap;
 use crate::config::files::{self, is_open_to_others, owner};
 use crate::config::hex;
@@ -26,18 +26,18 @@ const LAYOUT: u32 = 2;
 
 /// A folder of compiled plugins.
 #[derive(Clone, Debug)]
-pub(super) struct Cache {
+pub(super) struct CompilationCache {
     folder: PathBuf,
     /// Owner whose files are trusted, on systems where files have owners.
     user: Option<u32>,
 }
 
-impl Cache {
+impl CompilationCache {
     /// Opens or creates the folder, in `RLHOST_CACHE_DIR` or the user's cache directory. Returns `None` if that fails or others
     /// can write to it.
     pub(super) fn open() -> Option<Self> {
         let folder = files::cache_folder()?.join("compiled");
-        match own(&folder) {
+        match ensure_private_folder(&folder) {
             Ok(user) => Some(Self { folder, user }),
             Err(e) => {
                 tracing::debug!("no cache of compiled plugins: {}: {e}", folder.display());
@@ -52,13 +52,13 @@ impl Cache {
     }
 
     /// Returns the cached code and its component if they exist and are intact.
-    pub(super) fn kept(&self, engine: &Engine, file: &Path) -> Option<(Code, Component)> {
+    pub(super) fn load(&self, engine: &Engine, file: &Path) -> Option<(CompiledCode, Component)> {
         let opened = files::open(file).ok()?;
         if owner(&opened.metadata().ok()?) != self.user {
             tracing::debug!("{} belongs to another user", file.display());
             return None;
         }
-        let code = Code::parse(files::all(opened, LARGEST_FILE).ok()?);
+        let code = CompiledCode::parse(files::read_limited(opened, LARGEST_FILE).ok()?);
         let Some(kept) = code.and_then(|code| component(engine, &code).map(|component| (code, component))) else {
             tracing::debug!("{} is damaged", file.display());
             return None;
@@ -68,8 +68,8 @@ impl Cache {
     }
 
     /// Caches compiled code, atomically.
-    pub(super) fn keep(&self, code: &Code, file: &Path) -> io::Result<()> {
-        files::keep(code.as_bytes(), file, ROOM)
+    pub(super) fn store(&self, code: &CompiledCode, file: &Path) -> io::Result<()> {
+        files::write_to_cache(code.as_bytes(), file, ROOM)
     }
 }
 
@@ -87,13 +87,13 @@ fn name(engine: &Engine, bytes: &[u8]) -> String {
 }
 
 /// Returns the component in compiled code, which this program wrote.
-pub(super) fn component(engine: &Engine, code: &Code) -> Option<Component> {
+pub(super) fn component(engine: &Engine, code: &CompiledCode) -> Option<Component> {
     // SAFETY: this program wrote it, in a folder that only this user can write to, or to another process of its own.
     unsafe { Component::deserialize(engine, code.code()) }.ok()
 }
 
 /// Creates a folder that only this user can open, or checks that it is one.
-pub(super) fn own(folder: &Path) -> io::Result<Option<u32>> {
+pub(super) fn ensure_private_folder(folder: &Path) -> io::Result<Option<u32>> {
     if let Some(parent) = folder.parent() {
         fs::create_dir_all(parent)?;
     }
@@ -119,13 +119,13 @@ mod tests {
     use super::*;
     use crate::code::CHECKSUM;
     use crate::compiler::Compiler;
-    use crate::config::Limits;
-    use crate::configuration::{Effort, configuration};
+    use crate::config::PluginLimits;
+    use crate::configuration::{CompileEffort, configuration};
 
     const COMPONENT: &[u8] = b"(component)";
 
-    fn cache(folder: &Path) -> Cache {
-        Cache { user: own(folder).unwrap(), folder: folder.to_path_buf() }
+    fn cache(folder: &Path) -> CompilationCache {
+        CompilationCache { user: ensure_private_folder(folder).unwrap(), folder: folder.to_path_buf() }
     }
 
     fn files_in(folder: &Path) -> Vec<PathBuf> {
@@ -135,22 +135,22 @@ mod tests {
     #[test]
     fn a_damaged_file_is_none() {
         let place = tempfile::tempdir().unwrap();
-        let engine = Engine::new(&configuration(Effort::Full)).unwrap();
+        let engine = Engine::new(&configuration(CompileEffort::Full)).unwrap();
         let cache = cache(&place.path().join("compiled"));
         let bytes = wat::parse_bytes(COMPONENT).unwrap();
         let file = cache.file(&engine, &bytes);
-        assert!(cache.kept(&engine, &file).is_none());
+        assert!(cache.load(&engine, &file).is_none());
         let compiler = Compiler::new(1);
-        let whole = compiler.compile(&bytes, Effort::Full, &Limits::default()).unwrap();
-        cache.keep(&whole, &file).unwrap();
+        let whole = compiler.compile(&bytes, CompileEffort::Full, &PluginLimits::default()).unwrap();
+        cache.store(&whole, &file).unwrap();
         assert_eq!((files_in(&cache.folder), fs::read(&file).unwrap()), (vec![file.clone()], whole.as_bytes().to_vec()));
-        assert!(cache.kept(&engine, &file).is_some());
+        assert!(cache.load(&engine, &file).is_some());
         let whole = whole.as_bytes();
         for (place, length) in [(0, whole.len()), (CHECKSUM, whole.len()), (whole.len() - 1, whole.len()), (0, 7), (0, 0)] {
             let mut damaged = whole[..length].to_vec();
             damaged.get_mut(place).into_iter().for_each(|byte| *byte ^= 1);
             fs::write(&file, &damaged).unwrap();
-            assert!(cache.kept(&engine, &file).is_none(), "{place} of {length}");
+            assert!(cache.load(&engine, &file).is_none(), "{place} of {length}");
         }
     }
 
@@ -158,11 +158,11 @@ mod tests {
     #[test]
     fn a_pipe_in_place_of_a_file_is_none() {
         let place = tempfile::tempdir().unwrap();
-        let engine = Engine::new(&configuration(Effort::Full)).unwrap();
+        let engine = Engine::new(&configuration(CompileEffort::Full)).unwrap();
         let cache = cache(&place.path().join("compiled"));
         let file = cache.file(&engine, b"any");
         assert!(std::process::Command::new("mkfifo").arg(&file).status().unwrap().success());
-        assert!(cache.kept(&engine, &file).is_none());
+        assert!(cache.load(&engine, &file).is_none());
     }
 
     #[cfg(unix)]
@@ -171,11 +171,11 @@ mod tests {
         use std::os::unix::fs::PermissionsExt;
         let place = tempfile::tempdir().unwrap();
         let folder = place.path().join("compiled");
-        own(&folder).unwrap();
+        ensure_private_folder(&folder).unwrap();
         fs::set_permissions(&folder, fs::Permissions::from_mode(0o770)).unwrap();
-        assert!(own(&folder).is_err());
+        assert!(ensure_private_folder(&folder).is_err());
         let link = place.path().join("link");
         std::os::unix::fs::symlink(place.path(), &link).unwrap();
-        assert!(own(&link).is_err());
+        assert!(ensure_private_folder(&link).is_err());
     }
 }

@@ -3,12 +3,12 @@
 use std::collections::VecDeque;
 
 /// The newest output, at most `limit` bytes.
-pub(super) struct Capture {
+pub(super) struct OutputCapture {
     limit: usize,
     bytes: VecDeque<u8>,
 }
 
-impl Capture {
+impl OutputCapture {
     pub(super) fn new(limit: usize) -> Self {
         Self { limit, bytes: VecDeque::new() }
     }
@@ -34,7 +34,7 @@ mod tests {
 
     #[test]
     fn keeps_the_newest_bytes_within_the_limit() {
-        let mut capture = Capture::new(8);
+        let mut capture = OutputCapture::new(8);
         capture.push(b"0123456789");
         capture.push(b"ab");
         assert_eq!(capture.take(), "456789ab");

@@ -5,13 +5,13 @@
 //! an endless loop or a huge list, this ends the keeper and not the plugin's call.
 
 use super::contract::cells::Failure;
-use super::deadline::{Clock, Deadline};
-use super::function::Function;
+use super::deadline::{Deadline, EngineClock};
+use super::function::ExportedFunction;
 use super::limits::CARRIED;
-use super::limits::Share;
-use super::logged::Logged;
+use super::limits::MemoryShare;
+use super::log_line_counts::LogLineCounts;
 use super::sandbox::{OpenCells, Sandbox};
-use crate::config::Limits;
+use crate::config::PluginLimits;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -32,15 +32,15 @@ const LARGEST_ANSWER: usize = 1 << 20;
 const LEFT: u64 = 8;
 
 /// How a plugin's cells are created. Shared by its instances.
-pub(super) struct Walls {
+pub(super) struct CellFactory {
     pre: InstancePre<Sandbox>,
     /// `inside.answer`.
-    answer: Function,
-    limits: Limits,
+    answer: ExportedFunction,
+    limits: PluginLimits,
     /// What each of its instances takes besides memories and tables, in bytes.
     fixed: usize,
-    logged: Logged,
-    clock: Clock,
+    logged: LogLineCounts,
+    clock: EngineClock,
     name: String,
     seed: u64,
     /// The largest memory of any cell opened so far, in bytes; 0 before the first.
@@ -49,13 +49,13 @@ pub(super) struct Walls {
     kept: AtomicUsize,
 }
 
-impl Walls {
+impl CellFactory {
     /// Prepares cells, which are asked with this function.
     pub(super) fn new(
-        (pre, answer): (InstancePre<Sandbox>, Function),
-        (clock, logged): (Clock, Logged),
+        (pre, answer): (InstancePre<Sandbox>, ExportedFunction),
+        (clock, logged): (EngineClock, LogLineCounts),
         name: &str,
-        limits: &Limits,
+        limits: &PluginLimits,
         fixed: usize,
         seed: u64,
     ) -> Self {
@@ -74,8 +74,8 @@ impl Walls {
 }
 
 /// A cell; instantiated by its first call, within that call's time.
-struct Cell {
-    limits: Limits,
+struct SandboxCell {
+    limits: PluginLimits,
     /// Whether it may open cells.
     keeps: bool,
     running: Option<(Store<Sandbox>, Linked)>,
@@ -83,10 +83,10 @@ struct Cell {
 
 /// The cells that an instance has open.
 pub(super) struct Cells {
-    walls: Arc<Walls>,
+    walls: Arc<CellFactory>,
     /// What they and the instance may take together.
-    share: Share,
-    open: BTreeMap<u32, Cell>,
+    share: MemoryShare,
+    open: BTreeMap<u32, SandboxCell>,
     opened: u32,
     /// Whether they may be keepers.
     may_keep: bool,
@@ -95,7 +95,7 @@ pub(super) struct Cells {
 }
 
 impl Cells {
-    pub(super) fn new(walls: Arc<Walls>, share: Share) -> Self {
+    pub(super) fn new(walls: Arc<CellFactory>, share: MemoryShare) -> Self {
         let deadline = walls.clock.after(Duration::ZERO);
         Self { walls, share, open: BTreeMap::new(), opened: 0, may_keep: true, deadline }
     }
@@ -112,11 +112,11 @@ impl OpenCells for Cells {
             return Err(Failure::Refused);
         }
         let memory_mb = self.walls.limits.memory_mb.min(memory_mb.into());
-        let limits = Limits { memory_mb, ..self.walls.limits.clone() };
+        let limits = PluginLimits { memory_mb, ..self.walls.limits.clone() };
         let size = if keeps { &self.walls.kept } else { &self.walls.size };
         size.fetch_max(limits.memory(), Ordering::Relaxed);
         self.opened = self.opened.wrapping_add(1);
-        self.open.insert(self.opened, Cell { limits, keeps, running: None });
+        self.open.insert(self.opened, SandboxCell { limits, keeps, running: None });
         Ok(self.opened)
     }
 
@@ -136,12 +136,12 @@ impl OpenCells for Cells {
     }
 }
 
-impl Cell {
+impl SandboxCell {
     /// Returns the instance, ready for a call until the deadline.
     fn instance(
         &mut self,
-        walls: &Arc<Walls>,
-        share: &Share,
+        walls: &Arc<CellFactory>,
+        share: &MemoryShare,
         deadline: Deadline,
     ) -> Result<&mut (Store<Sandbox>, Linked), Failure> {
         let ticks = walls.clock.until(deadline) + 1;

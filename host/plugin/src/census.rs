@@ -13,7 +13,7 @@ use wasmparser::{
 
 /// Kinds of things in a component.
 #[derive(Clone, Copy)]
-enum Kind {
+enum CensusKind {
     Components,
     Modules,
     Instances,
@@ -50,11 +50,11 @@ pub(super) const MOST_MEMORIES: u64 = 100;
 /// Largest number of tables in an instance of a component.
 pub(super) const MOST_TABLES: u64 = 1_000;
 
-type Counts = [u64; LIMITS.len()];
+type CensusCounts = [u64; LIMITS.len()];
 
 /// Memory that wasmtime 48 keeps in an instance for each thing in its definition, in bytes, at least. A test in `tests/` compares the sum
 /// with what instances take (`VMOffsets`, `Instance`, `Table` and `Memory` of wasmtime have the parts).
-mod kept {
+mod instance_cost {
     /// An instance of a core module, with its entries in the store.
     pub(super) const INSTANCE: u64 = 2048;
     /// An instance of a component: the table of its handles.
@@ -77,22 +77,22 @@ mod kept {
 
 /// What was counted.
 #[derive(Debug)]
-struct Counted {
-    things: Counts,
+struct CensusTotals {
+    things: CensusCounts,
     /// Memory of an instance besides its memories and tables, in bytes.
     fixed: u64,
 }
 
 /// Why a component is not compiled.
 #[derive(Debug)]
-pub(super) enum Refusal {
+pub(super) enum CompileRefusal {
     /// It can't be read.
     Damaged(String),
     /// It contains more than a plugin may.
     TooMuch(String),
 }
 
-impl From<BinaryReaderError> for Refusal {
+impl From<BinaryReaderError> for CompileRefusal {
     fn from(error: BinaryReaderError) -> Self {
         Self::Damaged(error.to_string())
     }
@@ -102,9 +102,9 @@ impl From<BinaryReaderError> for Refusal {
 #[derive(Default)]
 struct Definition {
     /// What it contains, however often it is instantiated.
-    once: Counts,
+    once: CensusCounts,
     /// What each of its instances contains.
-    each: Counts,
+    each: CensusCounts,
     /// Memory that is kept for each of its instances, in bytes.
     kept: u64,
     /// How often one of its instances instantiates each earlier definition.
@@ -112,16 +112,16 @@ struct Definition {
 }
 
 impl Definition {
-    fn once(&mut self, kind: Kind, more: u64) {
+    fn once(&mut self, kind: CensusKind, more: u64) {
         self.once[kind as usize] += more;
     }
 
-    fn each(&mut self, kind: Kind, more: u64) {
+    fn each(&mut self, kind: CensusKind, more: u64) {
         self.each[kind as usize] += more;
     }
 
     /// Counts things in each instance for which memory is kept.
-    fn each_kept(&mut self, kind: Kind, more: u64, bytes: u64) {
+    fn each_kept(&mut self, kind: CensusKind, more: u64, bytes: u64) {
         self.each(kind, more);
         self.kept = self.kept.saturating_add(more.saturating_mul(bytes));
     }
@@ -133,15 +133,15 @@ impl Definition {
 
     /// Counts an instance of another definition, with this many arguments.
     fn instance_of(&mut self, made: usize, arguments: usize) {
-        self.each(Kind::Instances, 1);
-        self.each(Kind::Imports, arguments as u64);
+        self.each(CensusKind::Instances, 1);
+        self.each(CensusKind::Imports, arguments as u64);
         *self.makes.entry(made).or_default() += 1;
     }
 
     /// Counts an instance made of this many exports.
     fn instance_from(&mut self, exports: usize) {
-        self.each(Kind::Instances, 1);
-        self.each(Kind::Exports, exports as u64);
+        self.each(CensusKind::Instances, 1);
+        self.each(CensusKind::Exports, exports as u64);
     }
 }
 
@@ -163,26 +163,26 @@ struct Census {
 
 /// Rejects a component that contains more than a plugin may, or whose instances would take more than `most` bytes besides their memories
 /// and tables. Returns those bytes.
-pub(super) fn check(component: &[u8], most: u64) -> Result<u64, Refusal> {
-    let Counted { fixed, .. } = counts(component)?;
-    bounded(fixed, most)?;
+pub(super) fn check(component: &[u8], most: u64) -> Result<u64, CompileRefusal> {
+    let CensusTotals { fixed, .. } = counts(component)?;
+    check_memory(fixed, most)?;
     Ok(fixed)
 }
 
 /// Rejects a component whose instances take more than they may, in bytes, besides their memories and tables.
-pub(super) fn bounded(fixed: u64, most: u64) -> Result<(), Refusal> {
+pub(super) fn check_memory(fixed: u64, most: u64) -> Result<(), CompileRefusal> {
     if fixed <= most {
         return Ok(());
     }
     let takes = if fixed == u64::MAX { "too much to count".to_owned() } else { format!("{} MiB", fixed.div_ceil(1 << 20)) };
-    Err(Refusal::TooMuch(format!(
+    Err(CompileRefusal::TooMuch(format!(
         "an instance of it, with all nested ones, takes {takes} of memory besides its memories and tables; at most {} MiB are allowed \
          (limits.memory_mb, limits.total_memory_mb)",
         most >> 20
     )))
 }
 
-fn counts(component: &[u8]) -> Result<Counted, Refusal> {
+fn counts(component: &[u8]) -> Result<CensusTotals, CompileRefusal> {
     let mut census = Census { read: Vec::new(), open: vec![Frame::default()] };
     for payload in Parser::new(0).parse_all(component) {
         census.take(payload?)?;
@@ -193,7 +193,7 @@ fn counts(component: &[u8]) -> Result<Counted, Refusal> {
 }
 
 /// Returns the sum over all definitions, each multiplied by its number of instances.
-fn multiplied(definitions: &[Definition]) -> Counted {
+fn multiplied(definitions: &[Definition]) -> CensusTotals {
     let (mut total, mut fixed) = ([0u64; LIMITS.len()], 0u64);
     let mut times = vec![0u64; definitions.len()];
     if let Some(root) = times.last_mut() {
@@ -210,21 +210,21 @@ fn multiplied(definitions: &[Definition]) -> Counted {
             *total = total.saturating_add(once).saturating_add(each.saturating_mul(here.max(1)));
         }
     }
-    Counted { things: total, fixed }
+    CensusTotals { things: total, fixed }
 }
 
-fn within(counts: &Counts) -> Result<(), Refusal> {
+fn within(counts: &CensusCounts) -> Result<(), CompileRefusal> {
     match counts.iter().zip(LIMITS).find(|(count, (_, most))| *count > most) {
         Some((count, (what, most))) => {
             let count = if *count == u64::MAX { "too many to count".to_owned() } else { count.to_string() };
-            Err(Refusal::TooMuch(format!("it contains {count} {what}, including nested ones; at most {most} are allowed")))
+            Err(CompileRefusal::TooMuch(format!("it contains {count} {what}, including nested ones; at most {most} are allowed")))
         }
         None => Ok(()),
     }
 }
 
 impl Census {
-    fn take(&mut self, payload: Payload<'_>) -> Result<(), Refusal> {
+    fn take(&mut self, payload: Payload<'_>) -> Result<(), CompileRefusal> {
         match payload {
             Payload::ModuleSection { .. } => self.begin(true),
             Payload::ComponentSection { .. } => self.begin(false),
@@ -242,23 +242,23 @@ impl Census {
         }
     }
 
-    fn begin(&mut self, is_module: bool) -> Result<(), Refusal> {
+    fn begin(&mut self, is_module: bool) -> Result<(), CompileRefusal> {
         if let Some(frame) = self.open.last_mut() {
-            frame.definition.once(if is_module { Kind::Modules } else { Kind::Components }, 1);
+            frame.definition.once(if is_module { CensusKind::Modules } else { CensusKind::Components }, 1);
         }
         let mut definition = Definition::default();
-        definition.keep(1, if is_module { kept::INSTANCE } else { kept::COMPONENT });
+        definition.keep(1, if is_module { instance_cost::INSTANCE } else { instance_cost::COMPONENT });
         self.open.push(Frame { is_module, definition, ..Frame::default() });
         let definitions = (self.read.len() + self.open.len()) as u64;
         let [(components, most_components), (modules, most_modules), ..] = LIMITS;
         if definitions > most_components + most_modules {
             let most = format!("{most_components} {components} and {most_modules} {modules}");
-            return Err(Refusal::TooMuch(format!("it contains more than {most}")));
+            return Err(CompileRefusal::TooMuch(format!("it contains more than {most}")));
         }
         Ok(())
     }
 
-    fn end(&mut self) -> Result<(), Refusal> {
+    fn end(&mut self) -> Result<(), CompileRefusal> {
         let Some(frame) = self.open.pop() else { return Ok(()) };
         if let Some(outer) = self.open.last_mut() {
             let list = if frame.is_module { &mut outer.modules } else { &mut outer.components };
@@ -270,37 +270,41 @@ impl Census {
 }
 
 /// Returns the definition with this index.
-fn named(list: &[usize], index: u32) -> Result<usize, Refusal> {
-    let damaged = || Refusal::Damaged(format!("it refers to component or core module {index}, which does not exist"));
+fn named(list: &[usize], index: u32) -> Result<usize, CompileRefusal> {
+    let damaged = || CompileRefusal::Damaged(format!("it refers to component or core module {index}, which does not exist"));
     list.get(index as usize).copied().ok_or_else(damaged)
 }
 
 /// Rejects passing components as values: the receiver could instantiate something unknown here.
-fn as_value(what: &str) -> Refusal {
-    Refusal::TooMuch(format!("it {what} components or core modules as values; a plugin must contain what it instantiates"))
+fn as_value(what: &str) -> CompileRefusal {
+    CompileRefusal::TooMuch(format!("it {what} components or core modules as values; a plugin must contain what it instantiates"))
 }
 
 impl Frame {
-    fn core(&mut self, payload: Payload<'_>) -> Result<(), Refusal> {
+    fn core(&mut self, payload: Payload<'_>) -> Result<(), CompileRefusal> {
         let holds = &mut self.definition;
         match payload {
-            Payload::TypeSection(section) => holds.once(Kind::Types, section.count().into()),
+            Payload::TypeSection(section) => holds.once(CensusKind::Types, section.count().into()),
             Payload::FunctionSection(section) => {
-                holds.once(Kind::Functions, section.count().into());
-                holds.keep(section.count().into(), kept::FUNCTION);
+                holds.once(CensusKind::Functions, section.count().into());
+                holds.keep(section.count().into(), instance_cost::FUNCTION);
             }
             Payload::ExportSection(section) => {
-                holds.once(Kind::Exports, section.count().into());
-                holds.keep(section.count().into(), kept::EXPORT);
+                holds.once(CensusKind::Exports, section.count().into());
+                holds.keep(section.count().into(), instance_cost::EXPORT);
             }
-            Payload::MemorySection(section) => holds.each_kept(Kind::Memories, section.count().into(), kept::MEMORY),
-            Payload::TableSection(section) => holds.each_kept(Kind::Tables, section.count().into(), kept::TABLE),
-            Payload::GlobalSection(section) => holds.each_kept(Kind::Globals, section.count().into(), kept::GLOBAL),
+            Payload::MemorySection(section) => {
+                holds.each_kept(CensusKind::Memories, section.count().into(), instance_cost::MEMORY);
+            }
+            Payload::TableSection(section) => holds.each_kept(CensusKind::Tables, section.count().into(), instance_cost::TABLE),
+            Payload::GlobalSection(section) => {
+                holds.each_kept(CensusKind::Globals, section.count().into(), instance_cost::GLOBAL);
+            }
             Payload::ImportSection(section) => {
                 for import in section.into_imports() {
                     import?;
                     // The reference to a function comes on top.
-                    holds.each_kept(Kind::Imports, 1, kept::IMPORT + kept::FUNCTION);
+                    holds.each_kept(CensusKind::Imports, 1, instance_cost::IMPORT + instance_cost::FUNCTION);
                 }
             }
             Payload::ElementSection(section) => {
@@ -309,19 +313,19 @@ impl Frame {
                         ElementItems::Functions(functions) => functions.count(),
                         ElementItems::Expressions(_, expressions) => expressions.count(),
                     };
-                    holds.keep(elements.into(), kept::ELEMENT);
-                    holds.keep(1, kept::SEGMENT);
+                    holds.keep(elements.into(), instance_cost::ELEMENT);
+                    holds.keep(1, instance_cost::SEGMENT);
                 }
             }
-            Payload::DataSection(section) => holds.keep(section.count().into(), kept::SEGMENT),
+            Payload::DataSection(section) => holds.keep(section.count().into(), instance_cost::SEGMENT),
             _ => {}
         }
         Ok(())
     }
 
     /// Counts an export, which is a new name for what it exports.
-    fn export(&mut self, export: &ComponentExport<'_>) -> Result<(), Refusal> {
-        self.definition.each(Kind::Exports, 1);
+    fn export(&mut self, export: &ComponentExport<'_>) -> Result<(), CompileRefusal> {
+        self.definition.each(CensusKind::Exports, 1);
         let list = match export.kind {
             ComponentExternalKind::Module => &mut self.modules,
             ComponentExternalKind::Component => &mut self.components,
@@ -331,16 +335,16 @@ impl Frame {
         Ok(())
     }
 
-    fn component(&mut self, payload: Payload<'_>, outer: &[Self]) -> Result<(), Refusal> {
+    fn component(&mut self, payload: Payload<'_>, outer: &[Self]) -> Result<(), CompileRefusal> {
         let holds = &mut self.definition;
         match payload {
             Payload::ComponentCanonicalSection(section) => {
-                holds.each_kept(Kind::Functions, section.count().into(), kept::BETWEEN);
+                holds.each_kept(CensusKind::Functions, section.count().into(), instance_cost::BETWEEN);
             }
-            Payload::CoreTypeSection(section) => holds.each(Kind::Types, section.count().into()),
+            Payload::CoreTypeSection(section) => holds.each(CensusKind::Types, section.count().into()),
             Payload::ComponentTypeSection(section) => {
                 for ty in section {
-                    holds.each(Kind::Types, parts(&ty?));
+                    holds.each(CensusKind::Types, parts(&ty?));
                 }
             }
             Payload::ComponentImportSection(section) => {
@@ -348,7 +352,7 @@ impl Frame {
                     if matches!(import?.ty, ComponentTypeRef::Module(_) | ComponentTypeRef::Component(_)) {
                         return Err(as_value("imports"));
                     }
-                    holds.each(Kind::Imports, 1);
+                    holds.each(CensusKind::Imports, 1);
                 }
             }
             Payload::ComponentExportSection(section) => {
@@ -388,14 +392,14 @@ impl Frame {
         Ok(())
     }
 
-    fn alias(&mut self, alias: &ComponentAlias<'_>, outer: &[Self]) -> Result<(), Refusal> {
-        self.definition.each(Kind::Exports, 1);
+    fn alias(&mut self, alias: &ComponentAlias<'_>, outer: &[Self]) -> Result<(), CompileRefusal> {
+        self.definition.each(CensusKind::Exports, 1);
         match *alias {
             ComponentAlias::InstanceExport { kind: ComponentExternalKind::Module | ComponentExternalKind::Component, .. } => {
                 Err(as_value("takes"))
             }
             ComponentAlias::Outer { kind, count, index } => {
-                let damaged = || Refusal::Damaged(format!("an alias refers to a component {count} levels up"));
+                let damaged = || CompileRefusal::Damaged(format!("an alias refers to a component {count} levels up"));
                 let from = match (outer.len() as u64).checked_sub(count.into()) {
                     Some(at) if count > 0 => outer.get(at as usize).ok_or_else(damaged)?,
                     _ if count == 0 => &*self,
@@ -445,7 +449,7 @@ fn parts(ty: &ComponentType<'_>) -> u64 {
 mod tests {
     use super::*;
 
-    fn counted(wat: &str) -> Result<Counts, String> {
+    fn counted(wat: &str) -> Result<CensusCounts, String> {
         counted_with_memory(wat).map(|counted| counted.things)
     }
 
@@ -453,13 +457,13 @@ mod tests {
         counted_with_memory(wat).unwrap().fixed
     }
 
-    fn counted_with_memory(wat: &str) -> Result<Counted, String> {
+    fn counted_with_memory(wat: &str) -> Result<CensusTotals, String> {
         counts(&wat::parse_str(wat).unwrap()).map_err(|refusal| match refusal {
-            Refusal::Damaged(text) | Refusal::TooMuch(text) => text,
+            CompileRefusal::Damaged(text) | CompileRefusal::TooMuch(text) => text,
         })
     }
 
-    fn count(wat: &str, kind: Kind) -> u64 {
+    fn count(wat: &str, kind: CensusKind) -> u64 {
         counted(wat).unwrap()[kind as usize]
     }
 
@@ -481,12 +485,12 @@ mod tests {
         // One of the root, three of the leaf, each with two of the module.
         let made = nested(2, 3);
         let found = counted(&made).unwrap();
-        assert_eq!(found[Kind::Components as usize], 2);
-        assert_eq!(found[Kind::Modules as usize], 1);
-        assert_eq!(found[Kind::Instances as usize], 1 + 3 + 3 * 2);
-        assert_eq!(found[Kind::Memories as usize], 3 * 2 * 2);
-        assert_eq!((found[Kind::Tables as usize], found[Kind::Globals as usize]), (6, 6));
-        assert_eq!(found[Kind::Functions as usize], 1);
+        assert_eq!(found[CensusKind::Components as usize], 2);
+        assert_eq!(found[CensusKind::Modules as usize], 1);
+        assert_eq!(found[CensusKind::Instances as usize], 1 + 3 + 3 * 2);
+        assert_eq!(found[CensusKind::Memories as usize], 3 * 2 * 2);
+        assert_eq!((found[CensusKind::Tables as usize], found[CensusKind::Globals as usize]), (6, 6));
+        assert_eq!(found[CensusKind::Functions as usize], 1);
         assert!(counted("(component)").unwrap().iter().all(|n| *n == 0));
     }
 
@@ -495,7 +499,7 @@ mod tests {
         for (levels, times) in [(6, 10), (13, 10), (40, 50)] {
             let bytes = wat::parse_str(nested(levels, times)).unwrap();
             assert!(bytes.len() < 20_000);
-            let Err(Refusal::TooMuch(said)) = check(&bytes, u64::MAX) else { panic!("{levels} levels of {times}") };
+            let Err(CompileRefusal::TooMuch(said)) = check(&bytes, u64::MAX) else { panic!("{levels} levels of {times}") };
             assert!(said.contains("instances") && said.contains("at most 10000"), "{said}");
         }
     }
@@ -506,9 +510,9 @@ mod tests {
         let times = |name: &str| format!("(instance (instantiate {name}))").repeat(3);
         let two = "(component $a (core module $m (memory 1)) (core instance (instantiate $m)))";
         let exported = format!("(component {two} (export $again \"c\" (component $a)) {})", times("$again"));
-        assert_eq!(count(&exported, Kind::Memories), 3);
+        assert_eq!(count(&exported, CensusKind::Memories), 3);
         let aliased = format!("(component {two} (alias outer 0 $a (component $again)) {})", times("$again"));
-        assert_eq!(count(&aliased, Kind::Memories), 3);
+        assert_eq!(count(&aliased, CensusKind::Memories), 3);
         let passed = "(component (component (import \"c\" (component $c)) (instance (instantiate $c))))";
         assert!(counted(passed).unwrap_err().contains("as values"));
         let taken = format!(
@@ -521,9 +525,12 @@ mod tests {
     #[test]
     fn what_is_in_types_and_modules_counts() {
         let types = "(component (type (instance (type u8) (type (record (field \"a\" u8))) (export \"f\" (func)))) (type u8))";
-        assert!(count(types, Kind::Types) >= 5);
+        assert!(count(types, CensusKind::Types) >= 5);
         let module = "(component (core module (import \"a\" \"b\" (func)) (func) (func) (func) (export \"f\" (func 0))))";
-        assert_eq!((count(module, Kind::Functions), count(module, Kind::Imports), count(module, Kind::Exports)), (3, 1, 1));
+        assert_eq!(
+            (count(module, CensusKind::Functions), count(module, CensusKind::Imports), count(module, CensusKind::Exports)),
+            (3, 1, 1)
+        );
         let many = format!("(component (core module {}))", "(global i32 (i32.const 0))".repeat(200_001));
         assert!(counted(&many).unwrap_err().contains("200001 globals"));
     }
@@ -532,11 +539,11 @@ mod tests {
     fn what_can_t_be_read_is_damaged() {
         let whole = wat::parse_str(nested(3, 2)).unwrap();
         for length in 9..whole.len() {
-            assert!(!matches!(check(&whole[..length], u64::MAX), Err(Refusal::TooMuch(_))), "{length}");
+            assert!(!matches!(check(&whole[..length], u64::MAX), Err(CompileRefusal::TooMuch(_))), "{length}");
         }
         // Instantiates a component that does not exist.
         let bytes = [&b"\0asm\x0d\0\x01\0"[..], &[5, 4, 1, 0, 7, 0]].concat();
-        assert!(matches!(check(&bytes, u64::MAX), Err(Refusal::Damaged(_))));
+        assert!(matches!(check(&bytes, u64::MAX), Err(CompileRefusal::Damaged(_))));
     }
     #[test]
     fn what_each_instance_keeps_is_multiplied_by_their_number() {
@@ -552,7 +559,7 @@ mod tests {
         assert_eq!(made(990) - made(0), 990 * (made(1) - made(0)));
         assert!(made(1) - made(0) >= 2 * 20_000 * 32);
         let bytes = wat::parse_str(module(&"(core instance (instantiate $m))".repeat(990))).unwrap();
-        let Err(Refusal::TooMuch(said)) = check(&bytes, 512 << 20) else { panic!("{} MiB", made(990) >> 20) };
+        let Err(CompileRefusal::TooMuch(said)) = check(&bytes, 512 << 20) else { panic!("{} MiB", made(990) >> 20) };
         assert!(said.contains("MiB of memory besides its memories and tables; at most 512 MiB are allowed"), "{said}");
         check(&bytes, 2 << 30).unwrap();
     }

@@ -19,9 +19,9 @@ const START: usize = TRIED.end;
 
 /// A whole file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Code(Vec<u8>);
+pub(super) struct CompiledCode(Vec<u8>);
 
-impl Code {
+impl CompiledCode {
     /// Creates the file of a plugin whose instances each take `fixed` bytes besides their memories and tables.
     pub(super) fn new(fixed: u64, code: &[u8]) -> Self {
         let mut whole = vec![0; START];
@@ -86,18 +86,18 @@ mod tests {
 
     #[test]
     fn code_counts_if_it_is_whole() {
-        let mut code = Code::new(7 << 40, &[1, 2, 3]);
+        let mut code = CompiledCode::new(7 << 40, &[1, 2, 3]);
         assert!(!code.was_tried(u64::MAX, 0));
         code.set_tried(9 << 20, 5);
         let whole = code.as_bytes().to_vec();
-        let read = Code::parse(whole.clone()).unwrap();
+        let read = CompiledCode::parse(whole.clone()).unwrap();
         assert_eq!((read.fixed(), read.code()), (7 << 40, &[1, 2, 3][..]));
         assert!(read.was_tried(9 << 20, 5) && read.was_tried(10 << 20, 5));
         assert!(!read.was_tried(8 << 20, 5) && !read.was_tried(9 << 20, 6));
         for place in 0..whole.len() {
             let mut damaged = whole.clone();
             damaged[place] ^= 1;
-            assert_eq!((Code::parse(damaged), Code::parse(whole[..place].to_vec())), (None, None), "{place}");
+            assert_eq!((CompiledCode::parse(damaged), CompiledCode::parse(whole[..place].to_vec())), (None, None), "{place}");
         }
     }
 }

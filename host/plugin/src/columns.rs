@@ -12,7 +12,7 @@ pub const TOKEN_IDS: &str = "token_ids";
 pub const DATASET_COLUMNS: &str = "dataset_columns";
 
 /// What rewards may need.
-pub(super) const OF_REWARDS: [&str; 4] = [PROMPT_TEXT, COMPLETION_TEXT, TOKEN_IDS, DATASET_COLUMNS];
+pub(super) const REWARD_INPUTS: [&str; 4] = [PROMPT_TEXT, COMPLETION_TEXT, TOKEN_IDS, DATASET_COLUMNS];
 
 /// Current log-probabilities of the policy.
 pub const LOGP: &str = "logp";
@@ -80,7 +80,7 @@ pub fn divergence_of(name: &str) -> Option<f64> {
 
 /// A column that the host can compute.
 #[derive(Debug)]
-pub struct Known {
+pub struct HostColumn {
     /// Its name.
     pub name: &'static str,
     /// What its entries belong to.
@@ -93,38 +93,38 @@ pub struct Known {
     pub has_derivative: bool,
 }
 
-const fn known(name: &'static str, unit: Unit) -> Known {
-    Known { name, unit, in_generation: false, in_loss: true, has_derivative: false }
+const fn host_column(name: &'static str, unit: Unit) -> HostColumn {
+    HostColumn { name, unit, in_generation: false, in_loss: true, has_derivative: false }
 }
 
 /// All columns that the host can compute, except those whose names contain a reward's.
-pub const KNOWN: [Known; 20] = [
-    Known { has_derivative: true, ..known(LOGP, Unit::Token) },
-    Known { in_generation: true, ..known(OLD_LOGP, Unit::Token) },
-    Known { in_generation: true, ..known(REF_LOGP, Unit::Token) },
-    Known { in_generation: true, ..known(TEACHER_LOGP, Unit::Token) },
-    Known { has_derivative: true, ..known(TEACHER_DIVERGENCE, Unit::Token) },
-    Known { in_generation: true, ..known(SAMPLING_LOGP, Unit::Token) },
-    Known { has_derivative: true, ..known(ENTROPY, Unit::Token) },
-    known(MEAN_LOGITS, Unit::Token),
-    known(LOG_SUM_SQUARES, Unit::Token),
-    Known { has_derivative: true, ..known(PROMPT_LOGP, Unit::PromptToken) },
-    Known { has_derivative: true, ..known(VALUE, Unit::Token) },
-    Known { in_generation: true, ..known(OLD_VALUE, Unit::Token) },
-    Known { has_derivative: true, ..known(SEQUENCE_VALUE, Unit::Sequence) },
-    known(LABEL, Unit::Sequence),
-    known(MARGIN, Unit::Group),
-    Known { in_generation: true, ..known(FINISHED, Unit::Sequence) },
-    known(MICRO_BATCH_LABEL, Unit::MicroBatch),
-    known(MISMATCHED_LOGP, Unit::MicroBatch),
-    known(MISMATCHED_REF_LOGP, Unit::MicroBatch),
-    Known { in_generation: true, in_loss: false, ..known(TURN_REWARD, Unit::Turn) },
+pub const HOST_COLUMNS: [HostColumn; 20] = [
+    HostColumn { has_derivative: true, ..host_column(LOGP, Unit::Token) },
+    HostColumn { in_generation: true, ..host_column(OLD_LOGP, Unit::Token) },
+    HostColumn { in_generation: true, ..host_column(REF_LOGP, Unit::Token) },
+    HostColumn { in_generation: true, ..host_column(TEACHER_LOGP, Unit::Token) },
+    HostColumn { has_derivative: true, ..host_column(TEACHER_DIVERGENCE, Unit::Token) },
+    HostColumn { in_generation: true, ..host_column(SAMPLING_LOGP, Unit::Token) },
+    HostColumn { has_derivative: true, ..host_column(ENTROPY, Unit::Token) },
+    host_column(MEAN_LOGITS, Unit::Token),
+    host_column(LOG_SUM_SQUARES, Unit::Token),
+    HostColumn { has_derivative: true, ..host_column(PROMPT_LOGP, Unit::PromptToken) },
+    HostColumn { has_derivative: true, ..host_column(VALUE, Unit::Token) },
+    HostColumn { in_generation: true, ..host_column(OLD_VALUE, Unit::Token) },
+    HostColumn { has_derivative: true, ..host_column(SEQUENCE_VALUE, Unit::Sequence) },
+    host_column(LABEL, Unit::Sequence),
+    host_column(MARGIN, Unit::Group),
+    HostColumn { in_generation: true, ..host_column(FINISHED, Unit::Sequence) },
+    host_column(MICRO_BATCH_LABEL, Unit::MicroBatch),
+    host_column(MISMATCHED_LOGP, Unit::MicroBatch),
+    host_column(MISMATCHED_REF_LOGP, Unit::MicroBatch),
+    HostColumn { in_generation: true, in_loss: false, ..host_column(TURN_REWARD, Unit::Turn) },
 ];
 
-impl Known {
+impl HostColumn {
     /// Returns the known column of this name.
     pub fn find(name: &str) -> Option<&'static Self> {
-        KNOWN.iter().find(|known| match known.name {
+        HOST_COLUMNS.iter().find(|known| match known.name {
             TEACHER_DIVERGENCE => divergence_of(name).is_some(),
             own => own == name,
         })
@@ -182,7 +182,7 @@ mod tests {
         for (name, beta) in
             [("teacher_divergence/0", Some(0.0)), ("teacher_divergence/0.5", Some(0.5)), ("teacher_divergence/1", Some(1.0))]
         {
-            assert_eq!((divergence_of(name), Known::find(name).map(|known| known.name)), (beta, Some(TEACHER_DIVERGENCE)));
+            assert_eq!((divergence_of(name), HostColumn::find(name).map(|known| known.name)), (beta, Some(TEACHER_DIVERGENCE)));
         }
         for name in [
             "teacher_divergence",
@@ -191,7 +191,7 @@ mod tests {
             "teacher_divergence/NaN",
             "teacher_divergence0.5",
         ] {
-            assert!(divergence_of(name).is_none() && Known::find(name).is_none(), "{name}");
+            assert!(divergence_of(name).is_none() && HostColumn::find(name).is_none(), "{name}");
         }
     }
 
@@ -199,7 +199,7 @@ mod tests {
     fn the_contract_lists_every_known_column_as_it_is() {
         let contract = include_str!("../../../plugin-sdk/wit/rlhost-plugin.wit");
         let text = contract.lines().map(|line| line.trim().trim_start_matches("///").trim()).collect::<Vec<_>>().join(" ");
-        for known in &KNOWN {
+        for known in &HOST_COLUMNS {
             let unit = match known.unit {
                 Unit::Token => "token",
                 Unit::PromptToken => "prompt-token",

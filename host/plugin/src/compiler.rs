@@ -4,16 +4,16 @@
 //! The other process is this program again, started as `rlhost compile-plugin`. It reads the plugin from standard input, writes
 //! the code to standard output, a file that only this user can read, and errors to standard error. It sets its own limits before
 //! it reads a byte. A program that uses this library without being `rlhost` (a test, a benchmark) does not have that subcommand.
-//! Unless it calls [`compile_apart`], it compiles in its own process, with checks but without limits.
+//! Unless it calls [`compile_in_subprocesses`], it compiles in its own process, with checks but without limits.
 
-use super::census::{self, Refusal};
-use super::code::{Code, LARGEST_CODE, LARGEST_FILE};
-use super::configuration::{Effort, configuration};
+use super::census::{self, CompileRefusal};
+use super::code::{CompiledCode, LARGEST_CODE, LARGEST_FILE};
+use super::configuration::{CompileEffort, configuration};
 use super::error::LONGEST_TEXT;
 use super::files::LARGEST;
 use super::trial::TrialOrder;
 use super::wrap;
-use crate::config::{Limits, files, printable};
+use crate::config::{PluginLimits, files, printable};
 use std::borrow::Cow;
 use std::ffi::OsString;
 use std::fs::File;
@@ -45,13 +45,13 @@ const MOST_THREADS: usize = 8;
 /// Exit codes of the other process.
 const DAMAGED: u8 = 3;
 const REFUSED: u8 = 4;
-pub(super) const UNMADE: u8 = 5;
+pub(super) const NOT_INSTANTIATED: u8 = 5;
 pub(super) const UNLINKED: u8 = 6;
 
 static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
 
 /// Compiles plugins in separate processes from now on. Only for a program that handles [`CompileOrder`] first in `main`.
-pub fn compile_apart() {
+pub fn compile_in_subprocesses() {
     // On Linux, this is the running program, even if its file has been replaced since.
     let own = Path::new("/proc/self/exe");
     let program = if own.exists() { Ok(own.to_owned()) } else { std::env::current_exe() };
@@ -63,17 +63,17 @@ pub fn compile_apart() {
 
 /// A plugin that can be instantiated.
 #[derive(Clone)]
-pub(super) struct Compiled {
+pub(super) struct CompiledPlugin {
     pub component: Component,
     /// What each of its instances takes besides memories and tables, in bytes.
     pub fixed: usize,
     /// Why no instance could be made on trial, if so; loading it then fails with that.
-    pub unmade: Option<String>,
+    pub trial_error: Option<String>,
 }
 
 /// What came of a trial.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Trial {
+pub(super) enum TrialVerdict {
     /// An instance was made.
     Made,
     /// None was, for a reason other than memory.
@@ -90,7 +90,7 @@ pub struct CompileOrder {
     pub seconds: u64,
     /// Memory that each of its instances may take, in bytes.
     each: u64,
-    effort: Effort,
+    effort: CompileEffort,
 }
 
 impl CompileOrder {
@@ -99,8 +99,8 @@ impl CompileOrder {
     pub fn parse(arguments: &[OsString]) -> Option<Self> {
         let [_, command, memory, seconds, each, effort] = arguments else { return None };
         let effort = match effort.to_str()? {
-            FULL => Effort::Full,
-            LESS => Effort::Less,
+            FULL => CompileEffort::Full,
+            LESS => CompileEffort::Less,
             _ => return None,
         };
         let number = |given: &OsString| given.to_str()?.parse().ok();
@@ -111,26 +111,26 @@ impl CompileOrder {
     #[must_use]
     pub fn carry_out(&self) -> ExitCode {
         let unread = |e: io::Error| match e.kind() {
-            io::ErrorKind::OutOfMemory => Refusal::TooMuch(e.to_string()),
-            _ => Refusal::Damaged(e.to_string()),
+            io::ErrorKind::OutOfMemory => CompileRefusal::TooMuch(e.to_string()),
+            _ => CompileRefusal::Damaged(e.to_string()),
         };
-        ended(files::all(io::stdin().lock(), LARGEST).map_err(unread).and_then(|bytes| {
+        exit_code(files::read_limited(io::stdin().lock(), LARGEST).map_err(unread).and_then(|bytes| {
             let code = compiled(&bytes, self.effort, self.each)?;
             let mut out = io::stdout().lock();
             let written = out.write_all(code.as_bytes()).and_then(|()| out.flush());
-            written.map_err(|e| Refusal::TooMuch(format!("can't store its code: {e}")))
+            written.map_err(|e| CompileRefusal::TooMuch(format!("can't store its code: {e}")))
         }))
     }
 }
 
 /// Ends a process of this kind, with its error on standard error.
-pub(super) fn ended(done: Result<(), Refusal>) -> ExitCode {
+pub(super) fn exit_code(done: Result<(), CompileRefusal>) -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(refusal) => {
             let (code, said) = match refusal {
-                Refusal::Damaged(said) => (DAMAGED, said),
-                Refusal::TooMuch(said) => (REFUSED, said),
+                CompileRefusal::Damaged(said) => (DAMAGED, said),
+                CompileRefusal::TooMuch(said) => (REFUSED, said),
             };
             // The caller sees the exit code even if the text is lost.
             let _ = io::stderr().write_all(printable(&said, LONGEST_TEXT).as_bytes());
@@ -141,29 +141,29 @@ pub(super) fn ended(done: Result<(), Refusal>) -> ExitCode {
 
 /// Returns the component that a plugin is or is wrapped into, if it contains no more than a plugin may, and the bytes that each of its
 /// instances takes besides memories and tables, if those are at most `each`.
-pub(super) fn counted(bytes: &[u8], each: u64) -> Result<(Cow<'_, [u8]>, u64), Refusal> {
-    let component = wrap::as_component(bytes).map_err(Refusal::Damaged)?;
+pub(super) fn check_component(bytes: &[u8], each: u64) -> Result<(Cow<'_, [u8]>, u64), CompileRefusal> {
+    let component = wrap::as_component(bytes).map_err(CompileRefusal::Damaged)?;
     let fixed = census::check(&component, each)?;
     Ok((component, fixed))
 }
 
 /// Checks and compiles a plugin in this process.
-fn compiled(bytes: &[u8], effort: Effort, each: u64) -> Result<Code, Refusal> {
-    let engine = wasmtime::Engine::new(&configuration(effort)).map_err(|e| Refusal::TooMuch(format!("{e:#}")))?;
-    let (component, fixed) = counted(bytes, each)?;
+fn compiled(bytes: &[u8], effort: CompileEffort, each: u64) -> Result<CompiledCode, CompileRefusal> {
+    let engine = wasmtime::Engine::new(&configuration(effort)).map_err(|e| CompileRefusal::TooMuch(format!("{e:#}")))?;
+    let (component, fixed) = check_component(bytes, each)?;
     let code = engine.precompile_component(&component).map_err(|e| match e.root_cause().is::<wasmtime::OutOfMemory>() {
-        true => Refusal::TooMuch(e.to_string()),
-        false => Refusal::Damaged(e.root_cause().to_string()),
+        true => CompileRefusal::TooMuch(e.to_string()),
+        false => CompileRefusal::Damaged(e.root_cause().to_string()),
     })?;
     if code.len() as u64 > LARGEST_CODE {
         let most = LARGEST_CODE >> 20;
-        return Err(Refusal::TooMuch(format!("its code has {} MiB; the limit is {most}", code.len() >> 20)));
+        return Err(CompileRefusal::TooMuch(format!("its code has {} MiB; the limit is {most}", code.len() >> 20)));
     }
-    Ok(Code::new(fixed, &code))
+    Ok(CompiledCode::new(fixed, &code))
 }
 
 /// Returns the memory that an instance may take, in bytes.
-pub(super) fn memory_of_one(limits: &Limits) -> u64 {
+pub(super) fn memory_of_one(limits: &PluginLimits) -> u64 {
     limits.memory().min(limits.total_memory()) as u64
 }
 
@@ -191,32 +191,37 @@ impl Compiler {
     }
 
     /// Compiles a plugin, within limits.
-    pub(super) fn compile(&self, bytes: &[u8], effort: Effort, limits: &Limits) -> Result<Code, Refusal> {
-        let failed = |e: io::Error| Refusal::TooMuch(format!("can't create a file for its code: {e}"));
+    pub(super) fn compile(
+        &self,
+        bytes: &[u8],
+        effort: CompileEffort,
+        limits: &PluginLimits,
+    ) -> Result<CompiledCode, CompileRefusal> {
+        let failed = |e: io::Error| CompileRefusal::TooMuch(format!("can't create a file for its code: {e}"));
         let Some(program) = &self.program else { return compiled(bytes, effort, memory_of_one(limits)) };
         let mut file = scratch().map_err(failed)?;
         let seconds = limits.compile_timeout_s;
         let mut command = Command::new(program);
         command.arg(COMMAND).arg(limits.compile_memory().to_string()).arg(seconds.to_string());
-        command.arg(memory_of_one(limits).to_string()).arg(if effort == Effort::Full { FULL } else { LESS });
+        command.arg(memory_of_one(limits).to_string()).arg(if effort == CompileEffort::Full { FULL } else { LESS });
         command.env("RAYON_NUM_THREADS", self.threads.clamp(1, MOST_THREADS).to_string()).env_remove("RUST_BACKTRACE");
         // Each of glibc's arenas reserves address space too.
         command.env("MALLOC_ARENA_MAX", "2");
         let out = file.try_clone().map_err(failed)?;
         command.stdin(Stdio::piped()).stdout(out).stderr(Stdio::piped());
         let mut child =
-            command.spawn().map_err(|e| Refusal::TooMuch(format!("can't start the process that compiles it: {e}")))?;
+            command.spawn().map_err(|e| CompileRefusal::TooMuch(format!("can't start the process that compiles it: {e}")))?;
         let (status, said) = attend(&mut child, bytes, Duration::from_secs(seconds.saturating_mul(WALL)))
-            .map_err(|e| Refusal::TooMuch(format!("lost the process that compiles it: {e}")))?;
+            .map_err(|e| CompileRefusal::TooMuch(format!("lost the process that compiles it: {e}")))?;
         match status {
             Some(status) if status.success() => {
                 file.rewind().map_err(failed)?;
-                let whole = files::all(file, LARGEST_FILE).map_err(failed)?;
-                Code::parse(whole).ok_or_else(|| Refusal::TooMuch("the compiler's output is damaged".to_owned()))
+                let whole = files::read_limited(file, LARGEST_FILE).map_err(failed)?;
+                CompiledCode::parse(whole).ok_or_else(|| CompileRefusal::TooMuch("the compiler's output is damaged".to_owned()))
             }
-            Some(status) if status.code() == Some(DAMAGED.into()) => Err(Refusal::Damaged(said)),
-            Some(status) if status.code() == Some(REFUSED.into()) && !lacked_memory(&said) => Err(Refusal::TooMuch(said)),
-            status => Err(Refusal::TooMuch(why(status, &said, limits))),
+            Some(status) if status.code() == Some(DAMAGED.into()) => Err(CompileRefusal::Damaged(said)),
+            Some(status) if status.code() == Some(REFUSED.into()) && !lacked_memory(&said) => Err(CompileRefusal::TooMuch(said)),
+            status => Err(CompileRefusal::TooMuch(why(status, &said, limits))),
         }
     }
 }
@@ -224,11 +229,11 @@ impl Compiler {
 impl Compiler {
     /// Makes an instance of a compiled plugin in a separate process, which the system allows as much memory as the plugin's limits and a
     /// little more. If that is not enough, the count was too low and the plugin is refused.
-    pub(super) fn try_out(&self, code: &Code, limits: &Limits) -> Result<Trial, Refusal> {
+    pub(super) fn try_out(&self, code: &CompiledCode, limits: &PluginLimits) -> Result<TrialVerdict, CompileRefusal> {
         let each = memory_of_one(limits);
         let is_due = TrialOrder::IS_BOUNDED && !code.was_tried(each, limits.table_elements);
         let Some(program) = self.program.as_ref().filter(|_| is_due) else {
-            return Ok(Trial::Omitted);
+            return Ok(TrialVerdict::Omitted);
         };
         let mut command = Command::new(program);
         let seconds = limits.call_timeout().as_secs().saturating_add(1);
@@ -237,22 +242,25 @@ impl Compiler {
         // What an allocator keeps ready would count from the start, and be free to take.
         command.env("MALLOC_ARENA_MAX", "1").env("MIMALLOC_ARENA_EAGER_COMMIT", "0");
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
-        let mut child = command.spawn().map_err(|e| Refusal::TooMuch(format!("can't start the process that tries it: {e}")))?;
+        let mut child =
+            command.spawn().map_err(|e| CompileRefusal::TooMuch(format!("can't start the process that tries it: {e}")))?;
         let longest = Duration::from_secs(seconds.saturating_mul(WALL).saturating_add(60));
         let (status, said) = attend(&mut child, code.as_bytes(), longest)
-            .map_err(|e| Refusal::TooMuch(format!("lost the process that tries it: {e}")))?;
+            .map_err(|e| CompileRefusal::TooMuch(format!("lost the process that tries it: {e}")))?;
         match status {
-            Some(status) if status.success() => Ok(Trial::Made),
-            Some(status) if status.code() == Some(UNMADE.into()) => Ok(Trial::Unmade(printable(&said, LONGEST_TEXT))),
-            Some(status) if status.code() == Some(UNLINKED.into()) => Ok(Trial::Omitted),
+            Some(status) if status.success() => Ok(TrialVerdict::Made),
+            Some(status) if status.code() == Some(NOT_INSTANTIATED.into()) => {
+                Ok(TrialVerdict::Unmade(printable(&said, LONGEST_TEXT)))
+            }
+            Some(status) if status.code() == Some(UNLINKED.into()) => Ok(TrialVerdict::Omitted),
             _ if lacked_memory(&said) => {
                 let most = each >> 20;
-                Err(Refusal::TooMuch(format!("an instance of it takes more than {most} MiB of memory (limits.memory_mb)")))
+                Err(CompileRefusal::TooMuch(format!("an instance of it takes more than {most} MiB of memory (limits.memory_mb)")))
             }
-            None => Err(Refusal::TooMuch(format!("making an instance of it took longer than {} s", longest.as_secs()))),
+            None => Err(CompileRefusal::TooMuch(format!("making an instance of it took longer than {} s", longest.as_secs()))),
             Some(status) => {
                 let said = said.lines().next().map(|line| format!(": {line}")).unwrap_or_default();
-                Err(Refusal::TooMuch(format!("the process that made an instance of it ended with {status}{said}")))
+                Err(CompileRefusal::TooMuch(format!("the process that made an instance of it ended with {status}{said}")))
             }
         }
     }
@@ -297,7 +305,7 @@ fn lacked_memory(said: &str) -> bool {
 }
 
 /// Says in words why the process ended.
-fn why(status: Option<ExitStatus>, said: &str, limits: &Limits) -> String {
+fn why(status: Option<ExitStatus>, said: &str, limits: &PluginLimits) -> String {
     let seconds = limits.compile_timeout_s;
     let Some(status) = status else {
         return format!("compiling it took longer than {} s (limits.compile_timeout_s)", seconds.saturating_mul(WALL));
@@ -356,15 +364,15 @@ mod tests {
         let (status, said) = attend(&mut start("cat >/dev/null; yes | head -c 1000000 >&2"), &input, long).unwrap();
         assert!(status.unwrap().success() && said.len() <= SAID as usize);
         let (status, _) = attend(&mut start("exec sleep 600"), &input, Duration::from_millis(50)).unwrap();
-        assert!(why(status, "", &Limits::default()).contains("limits.compile_timeout_s"));
+        assert!(why(status, "", &PluginLimits::default()).contains("limits.compile_timeout_s"));
         let (status, said) = attend(&mut start("kill -XCPU $$"), &input, long).unwrap();
-        assert!(why(status, &said, &Limits::default()).contains("300 s of processor time"));
+        assert!(why(status, &said, &PluginLimits::default()).contains("300 s of processor time"));
         let (status, said) = attend(&mut start("echo 'x has overflowed its stack' >&2; kill -ABRT $$"), &input, long).unwrap();
-        assert!(why(status, &said, &Limits::default()).contains("nested too deeply"));
+        assert!(why(status, &said, &PluginLimits::default()).contains("nested too deeply"));
         let (status, said) =
             attend(&mut start("echo 'out of memory (failed to allocate 8 bytes)' >&2; exit 3"), &input, long).unwrap();
-        assert!(why(status, &said, &Limits::default()).contains("limits.compile_memory_mb"));
+        assert!(why(status, &said, &PluginLimits::default()).contains("limits.compile_memory_mb"));
         let (status, said) = attend(&mut start("kill -KILL $$"), &input, long).unwrap();
-        assert!(why(status, &said, &Limits::default()).contains("signal: 9"));
+        assert!(why(status, &said, &PluginLimits::default()).contains("signal: 9"));
     }
 }

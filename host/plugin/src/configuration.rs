@@ -5,7 +5,7 @@ use wasmtime::Config;
 
 /// How much time the compiler takes for better code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Effort {
+pub(super) enum CompileEffort {
     /// As much as it brings.
     Full,
     /// Three quarters of the time, for code that is a few percent slower. For interpreters, which take seconds.
@@ -13,9 +13,9 @@ pub(super) enum Effort {
 }
 
 /// Returns the settings for compiling and running plugins. Code can be run whatever effort went into it.
-pub(super) fn configuration(effort: Effort) -> Config {
+pub(super) fn configuration(effort: CompileEffort) -> Config {
     let mut config = Config::new();
-    if effort == Effort::Less {
+    if effort == CompileEffort::Less {
         config.cranelift_opt_level(wasmtime::OptLevel::None);
     }
     config.epoch_interruption(true).concurrency_support(false).relaxed_simd_deterministic(true).max_wasm_stack(PLUGIN_STACK);

@@ -21,9 +21,9 @@ const GRACE: u64 = 10;
 
 /// Ticks since the engine started.
 #[derive(Clone, Default)]
-pub(super) struct Clock(Arc<AtomicU64>);
+pub(super) struct EngineClock(Arc<AtomicU64>);
 
-impl Clock {
+impl EngineClock {
     /// Ticks on a thread of its own for as long as `tick` returns true.
     pub(super) fn begin(&self, tick: impl Fn() -> bool + Send + 'static) -> Result<()> {
         let ticks = self.0.clone();
@@ -72,51 +72,51 @@ fn in_steps(time: Duration, step: Duration) -> u64 {
 }
 
 /// A call in progress.
-struct UnderWay {
+struct OngoingCall {
     what: String,
     /// The check at which it is overdue.
     until: u64,
     /// Whether the run can continue without it.
-    beside: bool,
+    in_background: bool,
 }
 
 /// Watches calls from outside, in case the limits inside a call fail.
 #[derive(Clone, Default)]
-pub(super) struct Watchdog(Arc<Mutex<Calls>>);
+pub(super) struct CallWatchdog(Arc<Mutex<OngoingCalls>>);
 
 #[derive(Default)]
-struct Calls {
+struct OngoingCalls {
     looks: u64,
     next: u64,
-    under_way: BTreeMap<u64, UnderWay>,
+    under_way: BTreeMap<u64, OngoingCall>,
 }
 
 /// Removes a call's entry when dropped.
-pub(super) struct Watched {
-    watchdog: Watchdog,
+pub(super) struct CallWatchGuard {
+    watchdog: CallWatchdog,
     number: u64,
 }
 
-impl Drop for Watched {
+impl Drop for CallWatchGuard {
     fn drop(&mut self) {
         self.watchdog.with(|calls| calls.under_way.remove(&self.number));
     }
 }
 
-impl Watchdog {
-    fn with<R>(&self, f: impl FnOnce(&mut Calls) -> R) -> R {
+impl CallWatchdog {
+    fn with<R>(&self, f: impl FnOnce(&mut OngoingCalls) -> R) -> R {
         f(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Watches a call until the returned value is dropped. It is overdue after twice its limit plus ten seconds.
-    pub(super) fn watch(&self, what: String, limit: Duration, beside: bool) -> Watched {
+    pub(super) fn watch(&self, what: String, limit: Duration, beside: bool) -> CallWatchGuard {
         let number = self.with(|calls| {
             let until = calls.looks.saturating_add(in_steps(limit.saturating_mul(2), LOOK)).saturating_add(GRACE);
             calls.next += 1;
-            calls.under_way.insert(calls.next, UnderWay { what, until, beside });
+            calls.under_way.insert(calls.next, OngoingCall { what, until, in_background: beside });
             calls.next
         });
-        Watched { watchdog: self.clone(), number }
+        CallWatchGuard { watchdog: self.clone(), number }
     }
 
     /// Checks once. Returns newly overdue calls and whether the run can continue without them.
@@ -124,7 +124,7 @@ impl Watchdog {
         self.with(|calls| {
             calls.looks += 1;
             let overdue = calls.under_way.extract_if(.., |_, call| call.until <= calls.looks);
-            overdue.map(|(_, call)| (call.what, call.beside)).collect()
+            overdue.map(|(_, call)| (call.what, call.in_background)).collect()
         })
     }
 
@@ -168,7 +168,7 @@ mod tests {
 
     #[test]
     fn a_call_is_told_of_once_when_it_is_overdue_and_never_when_it_ended() {
-        let watchdog = Watchdog::default();
+        let watchdog = CallWatchdog::default();
         let limit = Duration::from_secs(5);
         let hung = watchdog.watch("a".into(), limit, true);
         drop(watchdog.watch("b".into(), limit, false));
@@ -182,7 +182,7 @@ mod tests {
 
     #[test]
     fn time_passes_by_ticks() {
-        let clock = Clock::default();
+        let clock = EngineClock::default();
         let deadline = clock.after(Duration::from_millis(25));
         assert_eq!(clock.until(deadline), 3);
         clock.0.fetch_add(2, Ordering::Relaxed);

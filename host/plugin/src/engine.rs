@@ -1,19 +1,19 @@
 //! The WebAssembly engine: compilation with a cache on disk, the clock for time limits, and what plugins may import.
 
-use super::asking::Asker;
-use super::census::Refusal;
-use super::compiler::Compiled;
+use super::census::CompileRefusal;
+use super::compiler::CompiledPlugin;
 use super::components::Components;
-use super::configuration::{Effort, configuration};
-use super::deadline::{Clock, Watchdog};
-use super::figures::Names;
+use super::configuration::{CompileEffort, configuration};
+use super::deadline::{CallWatchdog, EngineClock};
 use super::folders::Folders;
-use super::logged::Logged;
+use super::log_line_counts::LogLineCounts;
+use super::metrics::MetricOwners;
+use super::requests::PluginHttpClient;
 use super::sandbox::Sandbox;
 use super::script::Language;
 use super::world::PACKAGE;
 use super::{Error, Result, contract};
-use crate::config::{Limits, STACK};
+use crate::config::{PluginLimits, STACK};
 use std::collections::BTreeMap;
 use std::error::Error as _;
 use std::sync::Arc;
@@ -21,38 +21,38 @@ use wasmtime::component::{HasSelf, Linker};
 
 /// One per process; cheap to clone.
 #[derive(Clone)]
-pub struct Engine {
+pub struct PluginEngine {
     pub(super) wasmtime: wasmtime::Engine,
     pub(super) linker: Linker<Sandbox>,
     components: Components,
-    pub(super) names: Names,
-    pub(super) logged: Logged,
-    pub(super) clock: Clock,
-    pub(super) watchdog: Watchdog,
+    pub(super) names: MetricOwners,
+    pub(super) logged: LogLineCounts,
+    pub(super) clock: EngineClock,
+    pub(super) watchdog: CallWatchdog,
     /// Number of threads that calls may be spread over.
     pub(super) threads: usize,
     /// Whether a run continues if a call made through this engine hangs.
-    pub(super) beside: bool,
+    pub(super) in_background: bool,
     /// Senders of rewards' requests, by the reward's name.
-    pub(super) askers: BTreeMap<String, Arc<Asker>>,
+    pub(super) http_clients: BTreeMap<String, Arc<PluginHttpClient>>,
     /// What plugins may read, by the plugin's name.
     pub(super) folders: BTreeMap<String, Arc<Folders>>,
 }
 
-impl Engine {
+impl PluginEngine {
     /// Starts the engine. Compiled plugins are cached in `RLHOST_CACHE_DIR` or the user's cache directory; without either, they
     /// are compiled each time.
     pub fn new() -> Result<Self> {
         let fail = |e: wasmtime::Error| Error::Engine(format!("{e:#}"));
-        let wasmtime = wasmtime::Engine::new(&configuration(Effort::Full)).map_err(fail)?;
+        let wasmtime = wasmtime::Engine::new(&configuration(CompileEffort::Full)).map_err(fail)?;
         let mut linker = Linker::new(&wasmtime);
-        offer(&mut linker).map_err(fail)?;
-        let (clock, watchdog, weak) = (Clock::default(), Watchdog::default(), wasmtime.weak());
+        add_to_linker(&mut linker).map_err(fail)?;
+        let (clock, watchdog, weak) = (EngineClock::default(), CallWatchdog::default(), wasmtime.weak());
         let tick = move || weak.upgrade().map(|engine| engine.increment_epoch()).is_some();
         clock.begin(tick).and_then(|()| watchdog.begin()).map_err(|e| Error::Engine(e.to_string()))?;
         let threads = threads().map_err(|e| Error::Engine(format!("can't start a thread for each processor: {e}")))?;
         let components = Components::open(threads);
-        let (names, logged) = (Names::default(), Logged::default());
+        let (names, logged) = (MetricOwners::default(), LogLineCounts::default());
         Ok(Self {
             wasmtime,
             linker,
@@ -62,8 +62,8 @@ impl Engine {
             clock,
             watchdog,
             threads,
-            beside: false,
-            askers: BTreeMap::new(),
+            in_background: false,
+            http_clients: BTreeMap::new(),
             folders: BTreeMap::new(),
         })
     }
@@ -71,28 +71,32 @@ impl Engine {
     /// Returns the same engine for background work: it compiles with this many threads, and a call that hangs does not end the
     /// run.
     #[must_use]
-    pub fn beside(&self, threads: usize) -> Self {
-        Self { components: self.components.compiling_with(threads), beside: true, ..self.clone() }
+    pub fn for_background(&self, threads: usize) -> Self {
+        Self { components: self.components.with_threads(threads), in_background: true, ..self.clone() }
     }
 
     /// Returns a plugin's component, compiled now or cached. An instance of it is made on trial within these limits, unless one was.
-    pub(super) fn component(&self, bytes: &[u8], limits: &Limits) -> std::result::Result<Compiled, Refusal> {
-        self.components.of_plugin(&self.wasmtime, bytes, limits)
+    pub(super) fn component(&self, bytes: &[u8], limits: &PluginLimits) -> std::result::Result<CompiledPlugin, CompileRefusal> {
+        self.components.load_plugin(&self.wasmtime, bytes, limits)
     }
 
     /// Returns the carried interpreter of a language, compiled once per machine and read once per process.
-    pub(super) fn interpreter(&self, language: Language, limits: &Limits) -> std::result::Result<Compiled, Refusal> {
+    pub(super) fn interpreter(
+        &self,
+        language: Language,
+        limits: &PluginLimits,
+    ) -> std::result::Result<CompiledPlugin, CompileRefusal> {
         self.components.interpreter(&self.wasmtime, language, limits)
     }
 
     /// Returns the names of the metrics that plugins have reported.
-    pub fn reported(&self) -> Vec<String> {
+    pub fn reported_metrics(&self) -> Vec<String> {
         self.names.reported()
     }
 
     /// Lets the reward of this name, in all its versions, send requests.
-    pub fn grant(&mut self, name: &str, asker: Arc<Asker>) {
-        self.askers.insert(name.to_owned(), asker);
+    pub fn grant(&mut self, name: &str, asker: Arc<PluginHttpClient>) {
+        self.http_clients.insert(name.to_owned(), asker);
     }
 
     /// Lets the plugin of this name, in all its versions, read folders.
@@ -102,7 +106,7 @@ impl Engine {
 }
 
 /// Adds to a linker what every plugin may import. All versions of these interfaces are the same.
-fn offer(linker: &mut Linker<Sandbox>) -> wasmtime::Result<()> {
+fn add_to_linker(linker: &mut Linker<Sandbox>) -> wasmtime::Result<()> {
     for version in ["0.1.0", "1.0.0"] {
         let mut host = linker.instance(&format!("{PACKAGE}host@{version}"))?;
         contract::host::add_to_linker_instance::<_, HasSelf<Sandbox>>(&mut host, |sandbox| sandbox)?;

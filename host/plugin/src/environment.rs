@@ -1,20 +1,20 @@
-//! Environments: play episodes with several turns. A [`Session`] is a group of episodes on one instance. Every reply is checked
+//! Environments: play episodes with several turns. A [`EnvironmentSession`] is a group of episodes on one instance. Every reply is checked
 //! and recorded, so that a failed instance can be replaced by a new one on which the calls are replayed.
 
-use super::deadline::{Clock, Deadline};
-use super::engine::Engine;
-use super::exports::Environment;
-use super::figures::MetricsOf;
+use super::deadline::{Deadline, EngineClock};
+use super::engine::PluginEngine;
+use super::exports::EnvironmentExports;
 use super::instance::Plugin;
-use super::limits::Share;
-use super::loaded::{Call as Named, Loaded};
+use super::limits::MemoryShare;
+use super::loaded_plugin::{LoadedPlugin, PluginCall as Named};
+use super::memory_partition::{LEAST_SHARE, MemoryPartition, WAITING};
+use super::metrics::MetricOrigin;
+use super::plugin_instance::{InstanceSlot, PluginInstance};
 use super::reward::{LARGEST_SCORE, is_score};
-use super::room::{LEAST_SHARE, Room, WAITING};
-use super::running::{Running, Slot};
 use super::sandbox::Sandbox;
 use super::world::Role;
-use super::{Error, Metric, Result, Source};
-use crate::config::{Limits, is_shown, printable};
+use super::{Error, Metric, PluginSource, Result};
+use crate::config::{PluginLimits, is_shown, printable};
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use std::ops::{Deref, DerefMut};
@@ -67,7 +67,7 @@ const LONGEST_NAME: usize = 128;
 /// A loaded environment.
 pub struct EnvironmentPlugin {
     plugin: Plugin,
-    room: Room,
+    room: MemoryPartition,
 }
 
 impl Deref for EnvironmentPlugin {
@@ -86,32 +86,38 @@ impl DerefMut for EnvironmentPlugin {
 
 impl EnvironmentPlugin {
     /// Loads and configures a plugin; `seed` is the run's.
-    pub fn load(engine: &Engine, source: &Source, config: &Map<String, Value>, limits: &Limits, seed: u64) -> Result<Self> {
+    pub fn load(
+        engine: &PluginEngine,
+        source: &PluginSource,
+        config: &Map<String, Value>,
+        limits: &PluginLimits,
+        seed: u64,
+    ) -> Result<Self> {
         let mut plugin = Plugin::load(engine, source, Role::Environment, config, limits, seed)?;
         let (loaded, shared) = (plugin.memory_of_idle(), plugin.shared());
         // The first instance is called again only for these.
         let grows = shared.exports.observes() || shared.exports.has_state();
         let kept = loaded.saturating_add(if grows { LEAST_SHARE } else { 0 }).min(limits.total_memory());
         plugin.limit_total(kept);
-        let room = Room::new(limits, (loaded, kept), shared.asker.is_some(), shared.opens_cells());
+        let room = MemoryPartition::new(limits, (loaded, kept), shared.http_client.is_some(), shared.opens_cells());
         Ok(Self { plugin, room })
     }
 
     /// Returns how many instances may be called in parallel: one per thread, or more if they wait for servers.
-    pub fn side_by_side(&self) -> usize {
+    pub fn max_parallel_sessions(&self) -> usize {
         let threads = self.plugin.shared().threads();
-        let wanted = if self.plugin.asker().is_some() { threads.max(WAITING) } else { threads };
+        let wanted = if self.plugin.http_client().is_some() { threads.max(WAITING) } else { threads };
         wanted.min(self.room.instances)
     }
 
     /// Returns a group of episodes on a separate instance, which starts with the first of them. What servers answer is recorded within a
     /// `scope`: in another one, the same episodes are asked for anew.
-    pub fn session(&self, scope: u64) -> Session {
+    pub fn session(&self, scope: u64) -> EnvironmentSession {
         let loaded = self.plugin.shared();
-        let share = Share::new(self.room.share);
+        let share = MemoryShare::new(self.room.share);
         let of_servers = loaded.time_of_servers().saturating_mul(CALLS_WITH_SERVERS);
-        let left = Clock::ticks(loaded.limits.episodes_timeout().saturating_add(of_servers));
-        Session { loaded, share, running: None, episodes: BTreeMap::new(), scope, last: false, left, broken: None }
+        let left = EngineClock::ticks(loaded.limits.episodes_timeout().saturating_add(of_servers));
+        EnvironmentSession { loaded, share, running: None, episodes: BTreeMap::new(), scope, last: false, left, broken: None }
     }
 
     /// Plays episodes with given turns: `says` returns the text and the calls of each, and whether it ended on its own, from the
@@ -123,10 +129,11 @@ impl EnvironmentPlugin {
         &self,
         starts: &[Start],
         says: impl Fn(usize, usize, &[Tool]) -> Option<(String, Vec<Call>, bool)>,
-    ) -> Result<Vec<Rehearsed>> {
+    ) -> Result<Vec<RehearsedEpisode>> {
         let mut session = self.session(0);
         let opened = session.begin(starts.to_vec()).into_iter().collect::<Result<Vec<_>>>()?;
-        let mut played: Vec<Rehearsed> = opened.into_iter().map(|opening| Rehearsed { opening, replies: Vec::new() }).collect();
+        let mut played: Vec<RehearsedEpisode> =
+            opened.into_iter().map(|opening| RehearsedEpisode { opening, replies: Vec::new() }).collect();
         let mut open: Vec<usize> = (0..starts.len()).collect();
         for number in 0.. {
             let turn = |&place: &usize| {
@@ -153,7 +160,7 @@ impl EnvironmentPlugin {
 }
 
 /// Returns the calls of a turn, each with an id made of the turn's number and its own.
-pub fn calls(turn: usize, found: &[(String, String)]) -> Vec<Call> {
+pub fn tool_calls(turn: usize, found: &[(String, String)]) -> Vec<Call> {
     // Of nine letters and digits, as Mistral's templates demand.
     let id = |i: usize| format!("call{:05}", (100 * turn + i) % 100_000);
     let call =
@@ -163,7 +170,7 @@ pub fn calls(turn: usize, found: &[(String, String)]) -> Vec<Call> {
 
 /// An environment's replies in an episode.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Rehearsed {
+pub struct RehearsedEpisode {
     /// How it opened it.
     pub opening: Opening,
     /// Its replies.
@@ -171,34 +178,34 @@ pub struct Rehearsed {
 }
 
 /// An open episode: all calls and replies of its instance.
-struct Record {
+struct OpenEpisode {
     start: Start,
     opening: Opening,
     turns: Vec<(Turn, Reply)>,
     /// Bytes of the texts of the replies.
-    heard: usize,
+    reply_bytes: usize,
 }
 
 /// A call to an environment about one episode.
-enum Asked {
+enum EnvironmentCall {
     Begin(Start),
     Step(Turn),
 }
 
 /// The result of a call to an environment.
-enum Answer {
+enum EnvironmentAnswer {
     Opening(Opening),
     Reply(Reply),
 }
 
 /// A group of episodes on one instance. Every reply is checked and recorded, so that a failed instance can be replaced by a new
 /// one on which the calls are replayed.
-pub struct Session {
-    loaded: Arc<Loaded>,
+pub struct EnvironmentSession {
+    loaded: Arc<LoadedPlugin>,
     /// What its instance and that one's cells may take.
-    share: Share,
-    running: Option<Running>,
-    episodes: BTreeMap<u64, Record>,
+    share: MemoryShare,
+    running: Option<PluginInstance>,
+    episodes: BTreeMap<u64, OpenEpisode>,
     scope: u64,
     /// Whether an episode is tried for the last time.
     last: bool,
@@ -208,23 +215,23 @@ pub struct Session {
     broken: Option<String>,
 }
 
-impl Session {
+impl EnvironmentSession {
     /// Opens episodes. One that fails is retried on a new instance, and then alone.
     pub fn begin(&mut self, starts: Vec<Start>) -> Vec<Result<Opening>> {
-        let answers = self.ask("begin", starts.into_iter().map(Asked::Begin).collect());
+        let answers = self.ask("begin", starts.into_iter().map(EnvironmentCall::Begin).collect());
         let opening = |answer| match answer {
-            Answer::Opening(opening) => Ok(opening),
-            Answer::Reply(_) => Err(self.error("begin", "answered something else".into())),
+            EnvironmentAnswer::Opening(opening) => Ok(opening),
+            EnvironmentAnswer::Reply(_) => Err(self.error("begin", "answered something else".into())),
         };
         answers.into_iter().map(|answer| answer.and_then(opening)).collect()
     }
 
     /// Returns the replies to turns, in order. An episode that fails is replayed on a new instance, and then alone.
     pub fn step(&mut self, turns: Vec<Turn>) -> Vec<Result<Reply>> {
-        let answers = self.ask("step", turns.into_iter().map(Asked::Step).collect());
+        let answers = self.ask("step", turns.into_iter().map(EnvironmentCall::Step).collect());
         let reply = |answer| match answer {
-            Answer::Reply(reply) => Ok(reply),
-            Answer::Opening(_) => Err(self.error("step", "answered something else".into())),
+            EnvironmentAnswer::Reply(reply) => Ok(reply),
+            EnvironmentAnswer::Opening(_) => Err(self.error("step", "answered something else".into())),
         };
         answers.into_iter().map(|answer| answer.and_then(reply)).collect()
     }
@@ -246,7 +253,7 @@ impl Session {
         self.spend(began);
         open.iter().for_each(|episode| drop(self.episodes.remove(episode)));
         let metrics = finished?;
-        self.loaded.checked_metrics(MetricsOf::Scores, metrics).map_err(|detail| self.error("finish", detail))
+        self.loaded.checked_metrics(MetricOrigin::Scores, metrics).map_err(|detail| self.error("finish", detail))
     }
 
     fn error(&self, function: &'static str, detail: String) -> Error {
@@ -268,9 +275,9 @@ impl Session {
         }
     }
 
-    /// Calls the environment about each episode once, like [`Session::ask_anew`], within the rest of the episodes' time. If it asks
+    /// Calls the environment about each episode once, like [`EnvironmentSession::ask_anew`], within the rest of the episodes' time. If it asks
     /// for isolated rows, each episode is a separate call.
-    fn ask(&mut self, function: &'static str, asked: Vec<Asked>) -> Vec<Result<Answer>> {
+    fn ask(&mut self, function: &'static str, asked: Vec<EnvironmentCall>) -> Vec<Result<EnvironmentAnswer>> {
         if self.loaded.info.hints.isolated_rows && asked.len() > 1 {
             return asked.into_iter().flat_map(|one| self.ask(function, vec![one])).collect();
         }
@@ -290,7 +297,7 @@ impl Session {
 
     /// Calls the environment about each episode once. After a failure, retries on a new instance, then about each episode alone,
     /// all within the time of one call.
-    fn ask_anew(&mut self, function: &'static str, asked: Vec<Asked>) -> Vec<Result<Answer>> {
+    fn ask_anew(&mut self, function: &'static str, asked: Vec<EnvironmentCall>) -> Vec<Result<EnvironmentAnswer>> {
         for _ in 0..2 {
             let deadline = self.deadline();
             match self.ready(deadline).and_then(|()| self.attempt_new(function, &asked, deadline)) {
@@ -314,13 +321,13 @@ impl Session {
         let kept = answers.into_iter().zip(asked).map(|(answer, asked)| match answer {
             Ok(answer) => Ok(self.keep(asked, answer)),
             Err(error) => {
-                if let Asked::Step(turn) = asked {
+                if let EnvironmentCall::Step(turn) = asked {
                     self.episodes.remove(&turn.episode);
                 }
                 Err(error)
             }
         });
-        let kept: Vec<Result<Answer>> = kept.collect();
+        let kept: Vec<Result<EnvironmentAnswer>> = kept.collect();
         if let Err(error) = self.ready(self.deadline()) {
             self.broken = Some(format!("its other episodes can't be replayed: {error}"));
         }
@@ -328,9 +335,9 @@ impl Session {
     }
 
     /// Calls about one episode on a new instance that has no other.
-    fn alone(&mut self, function: &'static str, asked: &Asked, deadline: Deadline) -> Result<Answer> {
+    fn alone(&mut self, function: &'static str, asked: &EnvironmentCall, deadline: Deadline) -> Result<EnvironmentAnswer> {
         self.running = Some(self.loaded.start(None, &self.share, deadline)?);
-        if let Asked::Step(turn) = asked {
+        if let EnvironmentCall::Step(turn) = asked {
             self.play_again(&[turn.episode], deadline)?;
         }
         self.last = true;
@@ -339,15 +346,15 @@ impl Session {
     }
 
     /// Adds a reply to its episode's record.
-    fn keep(&mut self, asked: Asked, answer: Answer) -> Answer {
+    fn keep(&mut self, asked: EnvironmentCall, answer: EnvironmentAnswer) -> EnvironmentAnswer {
         match (asked, &answer) {
-            (Asked::Begin(start), Answer::Opening(opening)) => {
+            (EnvironmentCall::Begin(start), EnvironmentAnswer::Opening(opening)) => {
                 let opening = opening.clone();
-                self.episodes.insert(start.episode, Record { start, opening, turns: Vec::new(), heard: 0 });
+                self.episodes.insert(start.episode, OpenEpisode { start, opening, turns: Vec::new(), reply_bytes: 0 });
             }
-            (Asked::Step(turn), Answer::Reply(reply)) => {
+            (EnvironmentCall::Step(turn), EnvironmentAnswer::Reply(reply)) => {
                 if let Some(record) = self.episodes.get_mut(&turn.episode) {
-                    record.heard += bytes_of(&reply.messages);
+                    record.reply_bytes += bytes_of(&reply.messages);
                     record.turns.push((turn, reply.clone()));
                 }
             }
@@ -369,20 +376,22 @@ impl Session {
     /// Replays the calls of these episodes on the instance. Its replies must be the same.
     fn play_again(&mut self, episodes: &[u64], deadline: Deadline) -> Result<()> {
         let differs = |this: &Self, function| this.error(function, "it answers differently when an episode is replayed".into());
-        let records: Vec<&Record> = episodes.iter().filter_map(|episode| self.episodes.get(episode)).collect();
-        let starts: Vec<Asked> = records.iter().map(|record| Asked::Begin(record.start.clone())).collect();
+        let records: Vec<&OpenEpisode> = episodes.iter().filter_map(|episode| self.episodes.get(episode)).collect();
+        let starts: Vec<EnvironmentCall> = records.iter().map(|record| EnvironmentCall::Begin(record.start.clone())).collect();
         let openings: Vec<Opening> = records.iter().map(|record| record.opening.clone()).collect();
         let most = records.iter().map(|record| record.turns.len()).max().unwrap_or(0);
         let rounds: Vec<Vec<(Turn, Reply)>> =
             (0..most).map(|i| records.iter().filter_map(|record| record.turns.get(i).cloned()).collect()).collect();
-        let same = |(answer, before): (Answer, Opening)| matches!(answer, Answer::Opening(now) if now == before);
+        let same =
+            |(answer, before): (EnvironmentAnswer, Opening)| matches!(answer, EnvironmentAnswer::Opening(now) if now == before);
         if !self.attempt("begin", &starts, deadline)?.into_iter().zip(openings).all(same) {
             return Err(differs(self, "begin"));
         }
         for round in rounds {
-            let (turns, replies): (Vec<Asked>, Vec<Reply>) =
-                round.into_iter().map(|(turn, reply)| (Asked::Step(turn), reply)).unzip();
-            let same = |(answer, before): (Answer, Reply)| matches!(answer, Answer::Reply(now) if now == before);
+            let (turns, replies): (Vec<EnvironmentCall>, Vec<Reply>) =
+                round.into_iter().map(|(turn, reply)| (EnvironmentCall::Step(turn), reply)).unzip();
+            let same =
+                |(answer, before): (EnvironmentAnswer, Reply)| matches!(answer, EnvironmentAnswer::Reply(now) if now == before);
             if !self.attempt("step", &turns, deadline)?.into_iter().zip(replies).all(same) {
                 return Err(differs(self, "step"));
             }
@@ -391,11 +400,16 @@ impl Session {
     }
 
     /// Makes new calls to the instance, and checks the state of its episodes after the replies.
-    fn attempt_new(&mut self, function: &'static str, asked: &[Asked], deadline: Deadline) -> Result<Vec<Answer>> {
+    fn attempt_new(
+        &mut self,
+        function: &'static str,
+        asked: &[EnvironmentCall],
+        deadline: Deadline,
+    ) -> Result<Vec<EnvironmentAnswer>> {
         let answers = self.attempt(function, asked, deadline)?;
-        let heard = |(asked, answer): (&Asked, &Answer)| match (asked, answer) {
-            (Asked::Step(turn), Answer::Reply(reply)) => {
-                self.episodes.get(&turn.episode).map_or(0, |record| record.heard) + bytes_of(&reply.messages)
+        let heard = |(asked, answer): (&EnvironmentCall, &EnvironmentAnswer)| match (asked, answer) {
+            (EnvironmentCall::Step(turn), EnvironmentAnswer::Reply(reply)) => {
+                self.episodes.get(&turn.episode).map_or(0, |record| record.reply_bytes) + bytes_of(&reply.messages)
             }
             _ => 0,
         };
@@ -409,23 +423,28 @@ impl Session {
     }
 
     /// Calls the instance, which must exist, and checks its replies.
-    fn attempt(&mut self, function: &'static str, asked: &[Asked], deadline: Deadline) -> Result<Vec<Answer>> {
+    fn attempt(
+        &mut self,
+        function: &'static str,
+        asked: &[EnvironmentCall],
+        deadline: Deadline,
+    ) -> Result<Vec<EnvironmentAnswer>> {
         if asked.is_empty() {
             return Ok(Vec::new());
         }
         let (mut starts, mut turns) = (Vec::new(), Vec::new());
         for one in asked {
             match one {
-                Asked::Begin(start) => starts.push(start.clone()),
-                Asked::Step(turn) => turns.push(turn.clone()),
+                EnvironmentCall::Begin(start) => starts.push(start.clone()),
+                EnvironmentCall::Step(turn) => turns.push(turn.clone()),
             }
         }
-        let answers: Vec<Answer> = if turns.is_empty() {
+        let answers: Vec<EnvironmentAnswer> = if turns.is_empty() {
             let given = self.call(function, deadline, |environment, store, linked| environment.begin(store, linked, &starts))?;
-            given.into_iter().map(|opening| checked_opening(opening).map(Answer::Opening)).collect::<Checked<_>>()
+            given.into_iter().map(|opening| checked_opening(opening).map(EnvironmentAnswer::Opening)).collect::<CheckResult<_>>()
         } else {
             let given = self.call(function, deadline, |environment, store, linked| environment.step(store, linked, &turns))?;
-            given.into_iter().map(|reply| checked_reply(reply).map(Answer::Reply)).collect::<Checked<_>>()
+            given.into_iter().map(|reply| checked_reply(reply).map(EnvironmentAnswer::Reply)).collect::<CheckResult<_>>()
         }
         .map_err(|detail| self.error(function, printable(&detail, super::error::LONGEST_TEXT)))?;
         if answers.len() != asked.len() {
@@ -438,10 +457,10 @@ impl Session {
         &mut self,
         function: &'static str,
         deadline: Deadline,
-        f: impl FnOnce(Environment, &mut Store<Sandbox>, &Linked) -> super::running::Answer<R>,
+        f: impl FnOnce(EnvironmentExports, &mut Store<Sandbox>, &Linked) -> super::plugin_instance::CallResult<R>,
     ) -> Result<R> {
-        let call = Named::of_episodes(function, self.scope, self.last);
-        let slot = Slot { running: self.running.take(), share: self.share.clone() };
+        let call = Named::with_episodes(function, self.scope, self.last);
+        let slot = InstanceSlot { running: self.running.take(), share: self.share.clone() };
         let (running, answer) =
             self.loaded.ask(slot, None, deadline, call, |store, linked| f(self.loaded.exports.environment()?, store, linked));
         self.running = running;
@@ -449,7 +468,7 @@ impl Session {
     }
 }
 
-type Checked<T> = std::result::Result<T, String>;
+type CheckResult<T> = std::result::Result<T, String>;
 
 fn is_name(text: &str) -> bool {
     is_shown(text, LONGEST_NAME)
@@ -463,7 +482,7 @@ fn bytes_of(messages: &[Message]) -> usize {
 }
 
 /// Checks messages of at most this many bytes; `own` says whose they are.
-fn checked_messages(messages: &[Message], own: &str, most: usize) -> Checked<()> {
+fn checked_messages(messages: &[Message], own: &str, most: usize) -> CheckResult<()> {
     if messages.len() > MOST_MESSAGES {
         return Err(format!("{own} has {} messages; the limit is {MOST_MESSAGES}", messages.len()));
     }
@@ -482,7 +501,7 @@ fn checked_messages(messages: &[Message], own: &str, most: usize) -> Checked<()>
     Ok(())
 }
 
-fn checked_opening(opening: Opening) -> Checked<Opening> {
+fn checked_opening(opening: Opening) -> CheckResult<Opening> {
     if let Some(prompt) = &opening.prompt {
         checked_messages(prompt, "a prompt", LONGEST_PROMPT)?;
         if prompt.last().is_none_or(|last| OWN_ROLES.contains(&last.role.as_str())) {
@@ -509,7 +528,7 @@ fn checked_opening(opening: Opening) -> Checked<Opening> {
     Ok(opening)
 }
 
-fn checked_reply(mut reply: Reply) -> Checked<Reply> {
+fn checked_reply(mut reply: Reply) -> CheckResult<Reply> {
     checked_messages(&reply.messages, "a reply", LONGEST_REPLY)?;
     if let Some(Message { role, .. }) = reply.messages.iter().find(|message| !ROLES.contains(&message.role.as_str())) {
         return Err(match OWN_ROLES.contains(&role.as_str()) {

@@ -96,7 +96,7 @@ impl Error {
     /// loaded with its settings, not one that fails at its work.
     pub fn is_mistake(&self) -> bool {
         match self {
-            Self::Io { source, .. } => crate::config::files::is_of_the_path(source),
+            Self::Io { source, .. } => crate::config::files::is_path_error(source),
             // These two are of a run under way.
             Self::Call { step, function, .. } => step.is_none() && !matches!(*function, "snapshot" | "an episode"),
             Self::Engine(_) => false,

@@ -1,13 +1,13 @@
 //! What a component exports of the contract, in any version, looked up once. Interfaces that all versions have in the same shape are
-//! called with the types of 1.0; the others differ by version ([`adapters`](super::adapters), [`Interface`]).
+//! called with the types of 1.0; the others differ by version ([`adapters`](super::adapters), [`AlgorithmInterface`]).
 
 use super::adapters::{self, OldAlgorithm};
-use super::algorithm::{Current, Interface};
+use super::algorithm::{AlgorithmInterface, CurrentAlgorithm};
 use super::contract::{environment, plugin, reward, types};
-use super::function::Function;
-use super::hints::DerivedMetric;
-use super::needs::Needs;
-use super::running::Answer;
+use super::function::ExportedFunction;
+use super::hints::DerivedMetricHint;
+use super::needs::NeededInputs;
+use super::plugin_instance::CallResult;
 use super::sandbox::Sandbox;
 use super::script::Interpreter;
 use super::world::{PACKAGE, Role};
@@ -17,32 +17,32 @@ use wasmtime::component::Instance as Linked;
 use wasmtime::component::InstancePre;
 
 /// The functions of an interface that is there only in some roles.
-fn there<T>(interface: Option<T>, name: &str) -> wasmtime::Result<T> {
+fn require_interface<T>(interface: Option<T>, name: &str) -> wasmtime::Result<T> {
     interface.ok_or_else(|| wasmtime::Error::msg(format!("it does not export {PACKAGE}{name}")))
 }
 
 /// How a plugin describes itself.
 #[derive(Clone)]
-enum Describe {
-    Current(Function),
+enum DescribeFunction {
+    Current(ExportedFunction),
     Old(adapters::plugin::GuestIndices),
 }
 
 /// The functions of an environment.
 #[derive(Clone, Copy)]
-pub(super) struct Environment {
-    begin: Function,
-    step: Function,
-    finish: Function,
+pub(super) struct EnvironmentExports {
+    begin: ExportedFunction,
+    step: ExportedFunction,
+    finish: ExportedFunction,
 }
 
-impl Environment {
+impl EnvironmentExports {
     pub(super) fn begin(
         &self,
         store: &mut Store<Sandbox>,
         linked: &Linked,
         starts: &[environment::Start],
-    ) -> Answer<Vec<environment::Opening>> {
+    ) -> CallResult<Vec<environment::Opening>> {
         self.begin.ask(store, linked, (starts,))
     }
 
@@ -51,11 +51,11 @@ impl Environment {
         store: &mut Store<Sandbox>,
         linked: &Linked,
         turns: &[environment::Turn],
-    ) -> Answer<Vec<environment::Reply>> {
+    ) -> CallResult<Vec<environment::Reply>> {
         self.step.ask(store, linked, (turns,))
     }
 
-    pub(super) fn finish(&self, store: &mut Store<Sandbox>, linked: &Linked, episodes: &[u64]) -> Answer<Vec<types::Metric>> {
+    pub(super) fn finish(&self, store: &mut Store<Sandbox>, linked: &Linked, episodes: &[u64]) -> CallResult<Vec<types::Metric>> {
         self.finish.ask(store, linked, (episodes,))
     }
 }
@@ -66,57 +66,58 @@ pub(super) struct Description {
     pub version: String,
     pub description: String,
     pub config_schema: String,
-    pub needs: Needs,
+    pub needs: NeededInputs,
     pub stateless: bool,
     /// Metrics that are derived from its own, besides those of its schema.
-    pub derived_metrics: Vec<DerivedMetric>,
+    pub derived_metrics: Vec<DerivedMetricHint>,
 }
 
 /// What a component exports of the contract, in any version, looked up once.
 #[derive(Clone)]
 pub(super) struct Exports {
-    describe: Describe,
-    configure: Function,
+    describe: DescribeFunction,
+    configure: ExportedFunction,
     /// `snapshot` and `restore`.
-    state: Option<[Function; 2]>,
-    observe: Option<Function>,
-    answer: Option<Function>,
-    score: Option<Function>,
+    state: Option<[ExportedFunction; 2]>,
+    observe: Option<ExportedFunction>,
+    answer: Option<ExportedFunction>,
+    score: Option<ExportedFunction>,
     interpreter: Option<Interpreter>,
-    environment: Option<Environment>,
-    current: Option<Arc<Current>>,
+    environment: Option<EnvironmentExports>,
+    current: Option<Arc<CurrentAlgorithm>>,
     old: Option<Arc<OldAlgorithm>>,
 }
 
 impl Exports {
     /// Looks up what a component exports that was checked against a role.
-    pub(super) fn of(pre: &InstancePre<Sandbox>) -> wasmtime::Result<Self> {
+    pub(super) fn from_instance_pre(pre: &InstancePre<Sandbox>) -> wasmtime::Result<Self> {
         let component = pre.component();
         let find = |interface: &str, version: &str, name: &str| {
-            Function::find(component, &format!("{PACKAGE}{interface}@{version}.0"), name)
+            ExportedFunction::find(component, &format!("{PACKAGE}{interface}@{version}.0"), name)
         };
         let current = find("plugin", "1.0", "describe");
         let (first, second) = if current.is_some() { ("1.0", "1.0") } else { ("0.1", "0.2") };
         let describe = match current {
-            Some(describe) => Describe::Current(describe),
-            None => Describe::Old(adapters::plugin::GuestIndices::new(pre)?),
+            Some(describe) => DescribeFunction::Current(describe),
+            None => DescribeFunction::Old(adapters::plugin::GuestIndices::new(pre)?),
         };
-        let pair = |interface: &str, names: [&str; 2]| -> Option<[Function; 2]> {
+        let pair = |interface: &str, names: [&str; 2]| -> Option<[ExportedFunction; 2]> {
             Some([find(interface, first, names[0])?, find(interface, first, names[1])?])
         };
         let environment = |name| find("environment", second, name);
-        let environment =
-            || Some(Environment { begin: environment("begin")?, step: environment("step")?, finish: environment("finish")? });
+        let environment = || {
+            Some(EnvironmentExports { begin: environment("begin")?, step: environment("step")?, finish: environment("finish")? })
+        };
         Ok(Self {
-            configure: there(find("plugin", first, "configure"), "plugin")?,
+            configure: require_interface(find("plugin", first, "configure"), "plugin")?,
             state: pair("state", ["snapshot", "restore"]),
             observe: find("observer", first, "observe"),
             answer: find("inside", second, "answer"),
             score: find("reward", first, "score"),
             interpreter: Interpreter::find(component),
             environment: environment(),
-            current: current.and_then(|_| Current::of(component)).map(Arc::new),
-            old: if current.is_some() { None } else { OldAlgorithm::of(pre).map(Arc::new) },
+            current: current.and_then(|_| CurrentAlgorithm::from_component(component)).map(Arc::new),
+            old: if current.is_some() { None } else { OldAlgorithm::from_instance_pre(pre).map(Arc::new) },
             describe,
         })
     }
@@ -132,7 +133,7 @@ impl Exports {
     }
 
     /// Returns the function that cells are asked with, if it opens any.
-    pub(super) fn answer(&self) -> Option<Function> {
+    pub(super) fn answer(&self) -> Option<ExportedFunction> {
         self.answer
     }
 
@@ -142,20 +143,20 @@ impl Exports {
     }
 
     /// Returns the functions of an environment.
-    pub(super) fn environment(&self) -> wasmtime::Result<Environment> {
-        there(self.environment, "environment")
+    pub(super) fn environment(&self) -> wasmtime::Result<EnvironmentExports> {
+        require_interface(self.environment, "environment")
     }
 
     /// Returns the functions of an algorithm.
-    pub(super) fn algorithm(&self) -> wasmtime::Result<Arc<dyn Interface>> {
-        let current = || self.current.clone().map(|current| current as Arc<dyn Interface>);
-        there(self.old.clone().map(|old| old as Arc<dyn Interface>).or_else(current), "algorithm")
+    pub(super) fn algorithm(&self) -> wasmtime::Result<Arc<dyn AlgorithmInterface>> {
+        let current = || self.current.clone().map(|current| current as Arc<dyn AlgorithmInterface>);
+        require_interface(self.old.clone().map(|old| old as Arc<dyn AlgorithmInterface>).or_else(current), "algorithm")
     }
 
     /// Returns the functions of an algorithm of version 0.1 or 0.2.
     #[cfg(test)]
     pub(super) fn old(&self) -> wasmtime::Result<&OldAlgorithm> {
-        there(self.old.as_deref(), "policy")
+        require_interface(self.old.as_deref(), "policy")
     }
 
     /// Has an instance describe itself, in this role. The inner error is the end of a sentence about its configuration schema.
@@ -166,14 +167,14 @@ impl Exports {
         linked: &Linked,
     ) -> wasmtime::Result<Result<Description, String>> {
         match &self.describe {
-            Describe::Current(describe) => {
+            DescribeFunction::Current(describe) => {
                 let (info,): (plugin::Info,) = describe.call(store, linked, ())?;
                 let plugin::Info { name, version, description, config_schema, needs, stateless } = info;
                 let needs = needs.into_iter().collect();
                 let derived_metrics = Vec::new();
                 Ok(Ok(Description { name, version, description, config_schema, needs, stateless, derived_metrics }))
             }
-            Describe::Old(describe) => {
+            DescribeFunction::Old(describe) => {
                 let info = describe.load(&mut *store, linked)?.call_describe(&mut *store)?;
                 let needs = match (&self.old, role) {
                     (_, Role::Reward | Role::Environment) | (None, _) => Ok(adapters::needs_of_texts(info.needs)),
@@ -194,17 +195,17 @@ impl Exports {
         }
     }
 
-    pub(super) fn configure(&self, store: &mut Store<Sandbox>, linked: &Linked, json: &str) -> Answer<()> {
+    pub(super) fn configure(&self, store: &mut Store<Sandbox>, linked: &Linked, json: &str) -> CallResult<()> {
         self.configure.ask(store, linked, (json,))
     }
 
-    pub(super) fn snapshot(&self, store: &mut Store<Sandbox>, linked: &Linked) -> Answer<Vec<u8>> {
-        let [snapshot, _] = there(self.state, "state")?;
+    pub(super) fn snapshot(&self, store: &mut Store<Sandbox>, linked: &Linked) -> CallResult<Vec<u8>> {
+        let [snapshot, _] = require_interface(self.state, "state")?;
         snapshot.ask(store, linked, ())
     }
 
-    pub(super) fn restore(&self, store: &mut Store<Sandbox>, linked: &Linked, state: &[u8], written_by: &str) -> Answer<()> {
-        let [_, restore] = there(self.state, "state")?;
+    pub(super) fn restore(&self, store: &mut Store<Sandbox>, linked: &Linked, state: &[u8], written_by: &str) -> CallResult<()> {
+        let [_, restore] = require_interface(self.state, "state")?;
         restore.ask(store, linked, (state, written_by))
     }
 
@@ -214,12 +215,12 @@ impl Exports {
         linked: &Linked,
         step: u64,
         metrics: &[(String, f64)],
-    ) -> Answer<()> {
-        there(self.observe, "observer")?.call::<_, ()>(store, linked, (step, metrics))?;
+    ) -> CallResult<()> {
+        require_interface(self.observe, "observer")?.call::<_, ()>(store, linked, (step, metrics))?;
         Ok(Ok(()))
     }
 
-    pub(super) fn score(&self, store: &mut Store<Sandbox>, linked: &Linked, batch: &reward::Batch) -> Answer<reward::Scores> {
-        there(self.score, "reward")?.ask(store, linked, (batch,))
+    pub(super) fn score(&self, store: &mut Store<Sandbox>, linked: &Linked, batch: &reward::Batch) -> CallResult<reward::Scores> {
+        require_interface(self.score, "reward")?.ask(store, linked, (batch,))
     }
 }

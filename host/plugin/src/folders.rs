@@ -17,7 +17,7 @@ const MOST: usize = 10_000;
 const DEEPEST: usize = 32;
 
 /// A file, or a folder with the names of its entries, in order, and their places in [`Folders::nodes`].
-pub(super) enum Node {
+pub(super) enum FolderNode {
     File(Vec<u8>),
     Folder(Vec<(String, usize)>),
 }
@@ -25,7 +25,7 @@ pub(super) enum Node {
 /// The folders of one plugin.
 pub struct Folders {
     /// The first is the root, whose entries are the folders under the names that they were given.
-    nodes: Vec<Node>,
+    nodes: Vec<FolderNode>,
     hash: String,
 }
 
@@ -35,14 +35,14 @@ impl Folders {
     /// # Errors
     /// If one can't be read, has something other than files and folders inside, or they are too large together.
     pub fn read<'a>(named: impl IntoIterator<Item = (&'a String, &'a String)>) -> Result<Arc<Self>, String> {
-        let mut reading = Reading { nodes: vec![Node::Folder(Vec::new())], left: LARGEST };
+        let mut reading = FolderReader { nodes: vec![FolderNode::Folder(Vec::new())], left: LARGEST };
         let mut root = Vec::new();
         for (name, path) in named {
             let wrong = |detail: String| format!("folders.{name}: {detail}");
             root.push((name.clone(), reading.folder(Path::new(path), 0).map_err(wrong)?));
         }
         let mut nodes = reading.nodes;
-        nodes[0] = Node::Folder(sorted(root));
+        nodes[0] = FolderNode::Folder(sorted(root));
         let mut hasher = Sha256::new();
         hash(&nodes, 0, &mut hasher);
         let hash = hex(&hasher.finalize());
@@ -54,13 +54,13 @@ impl Folders {
         &self.hash
     }
 
-    pub(super) fn node(&self, at: usize) -> Option<&Node> {
+    pub(super) fn node(&self, at: usize) -> Option<&FolderNode> {
         self.nodes.get(at)
     }
 
     /// Returns the folders' names and places.
-    pub(super) fn given(&self) -> impl Iterator<Item = (&String, usize)> {
-        let root = if let Some(Node::Folder(root)) = self.nodes.first() { Some(root) } else { None };
+    pub(super) fn roots(&self) -> impl Iterator<Item = (&String, usize)> {
+        let root = if let Some(FolderNode::Folder(root)) = self.nodes.first() { Some(root) } else { None };
         root.into_iter().flatten().map(|(name, at)| (name, *at))
     }
 
@@ -74,7 +74,7 @@ impl Folders {
             return Err("not-permitted");
         }
         for part in path.split('/') {
-            let Some(Node::Folder(entries)) = self.nodes.get(at) else { return Err("not-directory") };
+            let Some(FolderNode::Folder(entries)) = self.nodes.get(at) else { return Err("not-directory") };
             match part {
                 "" | "." => {}
                 ".." => at = before.pop().ok_or("not-permitted")?,
@@ -89,20 +89,20 @@ impl Folders {
     }
 }
 
-struct Reading {
-    nodes: Vec<Node>,
+struct FolderReader {
+    nodes: Vec<FolderNode>,
     /// Bytes that the remaining files may have.
     left: u64,
 }
 
-impl Reading {
+impl FolderReader {
     fn folder(&mut self, path: &Path, depth: usize) -> Result<usize, String> {
         let shown = printable(&path.display().to_string(), 500);
         let failed = |e: std::io::Error| format!("can't read {shown}: {e}");
         if depth > DEEPEST {
             return Err(format!("{shown} is more than {DEEPEST} folders deep"));
         }
-        let at = self.add(Node::Folder(Vec::new()))?;
+        let at = self.add(FolderNode::Folder(Vec::new()))?;
         let mut entries = Vec::new();
         for entry in fs::read_dir(path).map_err(failed)? {
             let entry = entry.map_err(failed)?;
@@ -118,7 +118,7 @@ impl Reading {
                     _ => format!("can't read {shown}: {e}"),
                 })?;
                 self.left -= bytes.len() as u64;
-                self.add(Node::File(bytes))?
+                self.add(FolderNode::File(bytes))?
             } else {
                 return Err(format!(
                     "{shown} is neither a file nor a folder; a plugin's folder may hold nothing else, and no links"
@@ -126,11 +126,11 @@ impl Reading {
             };
             entries.push((name, place));
         }
-        self.nodes[at] = Node::Folder(sorted(entries));
+        self.nodes[at] = FolderNode::Folder(sorted(entries));
         Ok(at)
     }
 
-    fn add(&mut self, node: Node) -> Result<usize, String> {
+    fn add(&mut self, node: FolderNode) -> Result<usize, String> {
         if self.nodes.len() > MOST {
             return Err(format!("it has more than {MOST} files and folders"));
         }
@@ -145,14 +145,14 @@ fn sorted(mut entries: Vec<(String, usize)>) -> Vec<(String, usize)> {
 }
 
 /// Adds a node with all that is in it to a hash, in the order of names.
-fn hash(nodes: &[Node], at: usize, into: &mut Sha256) {
+fn hash(nodes: &[FolderNode], at: usize, into: &mut Sha256) {
     match nodes.get(at) {
-        Some(Node::File(bytes)) => {
+        Some(FolderNode::File(bytes)) => {
             into.update([1]);
             into.update((bytes.len() as u64).to_le_bytes());
             into.update(bytes);
         }
-        Some(Node::Folder(entries)) => {
+        Some(FolderNode::Folder(entries)) => {
             into.update([2]);
             into.update((entries.len() as u64).to_le_bytes());
             for (name, at) in entries {
@@ -180,11 +180,11 @@ mod tests {
         fs::create_dir_all(place.path().join("a/b")).unwrap();
         fs::write(place.path().join("a/b/c.txt"), "one").unwrap();
         let folders = read(place.path()).unwrap();
-        let (name, root) = folders.given().next().unwrap();
+        let (name, root) = folders.roots().next().unwrap();
         assert_eq!(name, "words");
         let found = |path: &str| folders.find(root, path).map(|at| folders.node(at));
         for path in ["a/b/c.txt", "./a//b/../b/c.txt"] {
-            assert!(matches!(found(path), Ok(Some(Node::File(bytes))) if bytes == b"one"), "{path}");
+            assert!(matches!(found(path), Ok(Some(FolderNode::File(bytes))) if bytes == b"one"), "{path}");
         }
         let codes = [
             ("..", "not-permitted"),

@@ -2,21 +2,21 @@
 
 use super::schema::{constants, default_of};
 use super::settings::{DEEPEST, Setting, has_type, info_of, inner, settings_in};
-use super::{Engine, Result, Source};
-use crate::config::Limits;
+use super::{PluginEngine, PluginSource, Result};
+use crate::config::PluginLimits;
 use serde::Serialize;
 use serde_json::Value;
 
 /// A setting, as a field of a form.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Field {
+pub struct FormField {
     /// Its name.
     pub name: String,
     /// What it means.
     pub help: String,
     /// What can be entered.
     #[serde(flatten)]
-    pub kind: FieldKind,
+    pub kind: FormFieldKind,
     /// Its value if none is given; null if it has none.
     pub default: Value,
     /// Whether it can be absent.
@@ -26,7 +26,7 @@ pub struct Field {
 /// What can be entered into a field.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
-pub enum FieldKind {
+pub enum FormFieldKind {
     /// True or false.
     Switch,
     /// A number.
@@ -53,27 +53,27 @@ pub enum FieldKind {
 ///
 /// # Errors
 /// If it can't be loaded.
-pub fn fields_of(engine: &Engine, source: &Source, limits: &Limits) -> Result<Vec<Field>> {
+pub fn fields_of(engine: &PluginEngine, source: &PluginSource, limits: &PluginLimits) -> Result<Vec<FormField>> {
     let schema = info_of(engine, source, limits)?.config_schema;
     Ok(fields_in(&serde_json::from_str(&schema).unwrap_or_default()))
 }
 
 /// Reads the fields of a schema; settings whose names no flag could have are left out.
-fn fields_in(schema: &Value) -> Vec<Field> {
-    settings_in(schema).into_iter().map(|setting| Field::of(setting, schema)).collect()
+fn fields_in(schema: &Value) -> Vec<FormField> {
+    settings_in(schema).into_iter().map(|setting| FormField::from_setting(setting, schema)).collect()
 }
 
-impl Field {
-    fn of(Setting { name, help, .. }: Setting, schema: &Value) -> Self {
+impl FormField {
+    fn from_setting(Setting { name, help, .. }: Setting, schema: &Value) -> Self {
         let property = &schema["properties"][&name];
         let default = default_of(property).unwrap_or_default();
         let is_optional = has_type(property, "null", schema, DEEPEST);
-        Self { name, help, kind: FieldKind::of(property, schema), default, is_optional }
+        Self { name, help, kind: FormFieldKind::from_property(property, schema), default, is_optional }
     }
 }
 
-impl FieldKind {
-    fn of(property: &Value, schema: &Value) -> Self {
+impl FormFieldKind {
+    fn from_property(property: &Value, schema: &Value) -> Self {
         let is = |kind: &str| has_type(property, kind, schema, DEEPEST);
         let mut choices = Vec::new();
         constants(property, schema, &mut choices);
@@ -118,12 +118,12 @@ mod tests {
             "$defs": {"Unit": {"enum": ["tokens", "characters"]}, "Small": {"type": "number", "maximum": 1.0}}});
         let fields = fields_in(&schema);
         let of = |name: &str| fields.iter().find(|field| field.name == name).map(|field| field.kind.clone()).unwrap();
-        let number = |is_whole, minimum, maximum| FieldKind::Number { is_whole, minimum, maximum };
+        let number = |is_whole, minimum, maximum| FormFieldKind::Number { is_whole, minimum, maximum };
         assert_eq!(of("target"), number(true, Some(0.0), Some(64.0)));
         assert_eq!(of("beta"), number(false, None, Some(1.0)));
-        assert_eq!(of("unit"), FieldKind::Choice { choices: vec!["tokens".into(), "characters".into()] });
-        assert_eq!((of("on"), of("word"), of("many")), (FieldKind::Switch, FieldKind::Text, FieldKind::Json));
-        assert_eq!(of("either"), FieldKind::Json);
+        assert_eq!(of("unit"), FormFieldKind::Choice { choices: vec!["tokens".into(), "characters".into()] });
+        assert_eq!((of("on"), of("word"), of("many")), (FormFieldKind::Switch, FormFieldKind::Text, FormFieldKind::Json));
+        assert_eq!(of("either"), FormFieldKind::Json);
         let optional: Vec<&str> = fields.iter().filter(|field| field.is_optional).map(|field| field.name.as_str()).collect();
         assert_eq!(optional, ["beta", "word"]);
         let target = serde_json::to_value(&fields[0]).unwrap();

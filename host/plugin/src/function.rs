@@ -1,16 +1,16 @@
 //! A function that a component exports.
 
 use super::contract::types;
-use super::running::Answer;
+use super::plugin_instance::CallResult;
 use super::sandbox::Sandbox;
 use wasmtime::Store;
 use wasmtime::component::{Component, ComponentExportIndex, ComponentNamedList, Instance as Linked, Lift, Lower};
 
 /// A function that a component exports.
 #[derive(Clone, Copy)]
-pub(super) struct Function(ComponentExportIndex);
+pub(super) struct ExportedFunction(ComponentExportIndex);
 
-impl Function {
+impl ExportedFunction {
     /// Returns the function of an interface.
     pub(super) fn find(component: &Component, interface: &str, name: &str) -> Option<Self> {
         let interface = component.get_export_index(None, interface)?;
@@ -32,7 +32,7 @@ impl Function {
     }
 
     /// Calls a function that returns an answer or the plugin's own error.
-    pub(super) fn ask<Given, Answered>(self, store: &mut Store<Sandbox>, linked: &Linked, given: Given) -> Answer<Answered>
+    pub(super) fn ask<Given, Answered>(self, store: &mut Store<Sandbox>, linked: &Linked, given: Given) -> CallResult<Answered>
     where
         Given: ComponentNamedList + Lower,
         Answered: Lift + 'static,

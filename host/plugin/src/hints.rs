@@ -20,7 +20,7 @@ const GREATEST_COUNT: u64 = 1 << 20;
 
 /// Keys of a run for which an algorithm has its own default; none leaves the host's.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Defaults {
+pub struct HintedDefaults {
     /// Number of completions per prompt.
     pub num_generations: Option<usize>,
     /// Sampling temperature.
@@ -31,9 +31,9 @@ pub struct Defaults {
     pub router_aux_loss_coef: Option<f64>,
 }
 
-impl Defaults {
+impl HintedDefaults {
     /// Reads them from `defaults` in the keyword. The error is the end of a sentence.
-    fn of(given: &Value) -> Result<Self, String> {
+    fn from_json(given: &Value) -> Result<Self, String> {
         let members = given.as_object().ok_or_else(|| format!("has {KEYWORD}.defaults {given}; it must be an object"))?;
         let count = |name: &str| {
             let fits = |count: &u64| (1..=GREATEST_COUNT).contains(count);
@@ -83,18 +83,18 @@ impl Defaults {
 
 /// A metric that the host logs because of another, under a name that an algorithm's users know.
 #[derive(Clone, Debug, PartialEq)]
-pub struct DerivedMetric {
+pub struct DerivedMetricHint {
     /// Its name.
     pub name: String,
     /// How it follows from the other.
-    pub rule: Derivation,
+    pub rule: DerivationRule,
     /// The metric whose rows it is logged in.
     pub from: String,
 }
 
 /// How a metric follows from another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Derivation {
+pub enum DerivationRule {
     /// The metric is a copy of the other.
     Copy,
     /// By how much the other grows in a second, rounded down.
@@ -105,9 +105,9 @@ pub enum Derivation {
 const MOST_DERIVED: usize = 16;
 const LONGEST_NAME: usize = 128;
 
-impl DerivedMetric {
+impl DerivedMetricHint {
     /// Reads them from `derived_metrics` in the keyword. The error is the end of a sentence.
-    fn all(given: &Value) -> Result<Vec<Self>, String> {
+    fn parse_all(given: &Value) -> Result<Vec<Self>, String> {
         let shape = || {
             format!(
                 "has {KEYWORD}.derived_metrics {given}; it must be an object of at most {MOST_DERIVED} members such as \
@@ -119,8 +119,8 @@ impl DerivedMetric {
             let mut rules = given.as_object().ok_or_else(shape)?.iter();
             let (Some((rule, from)), None) = (rules.next(), rules.next()) else { return Err(shape()) };
             let rule = match rule.as_str() {
-                "copy" => Derivation::Copy,
-                "per_second" => Derivation::PerSecond,
+                "copy" => DerivationRule::Copy,
+                "per_second" => DerivationRule::PerSecond,
                 _ => return Err(shape()),
             };
             let from = from.as_str().filter(|from| is_shown(from, LONGEST_NAME) && is_shown(name, LONGEST_NAME));
@@ -136,9 +136,9 @@ pub struct Hints {
     /// The peak learning rate of a run that sets none, for a full-size model.
     pub learning_rate: f64,
     /// The algorithm's own defaults for other keys.
-    pub defaults: Defaults,
+    pub defaults: HintedDefaults,
     /// Metrics that the host logs because of the algorithm's.
-    pub derived_metrics: Vec<DerivedMetric>,
+    pub derived_metrics: Vec<DerivedMetricHint>,
     /// Whether given pairs begin and end with the tokenizer's begin and end tokens, whatever a chat template writes.
     pub framed: bool,
     /// Whether given tokens may be scored as smoothed targets, of which a share is spread evenly over the vocabulary.
@@ -153,7 +153,7 @@ impl Default for Hints {
     fn default() -> Self {
         Self {
             learning_rate: 1e-6,
-            defaults: Defaults::default(),
+            defaults: HintedDefaults::default(),
             derived_metrics: Vec::new(),
             framed: false,
             smoothed: false,
@@ -165,7 +165,7 @@ impl Default for Hints {
 
 impl Hints {
     /// Reads them from a schema. The error is the end of a sentence.
-    pub(super) fn of(schema: &str) -> Result<Self, String> {
+    pub(super) fn from_schema(schema: &str) -> Result<Self, String> {
         let mut hints = Self::default();
         // One that is not JSON is refused with the settings.
         let schema: Value = serde_json::from_str(schema).unwrap_or_default();
@@ -177,8 +177,8 @@ impl Hints {
                 format!("has {KEYWORD}.learning_rate {rate}; it must be a number above 0 and at most {GREATEST_RATE}")
             })?;
         }
-        hints.defaults = members.get("defaults").map_or(Ok(Defaults::default()), Defaults::of)?;
-        hints.derived_metrics = members.get("derived_metrics").map_or(Ok(Vec::new()), DerivedMetric::all)?;
+        hints.defaults = members.get("defaults").map_or(Ok(HintedDefaults::default()), HintedDefaults::from_json)?;
+        hints.derived_metrics = members.get("derived_metrics").map_or(Ok(Vec::new()), DerivedMetricHint::parse_all)?;
         let switches = [
             ("framed", &mut hints.framed),
             ("smoothed", &mut hints.smoothed),
@@ -199,7 +199,7 @@ mod tests {
 
     #[test]
     fn an_algorithm_may_propose_a_learning_rate_within_bounds() {
-        let rate = |schema: &str| Hints::of(schema).map(|hints| hints.learning_rate);
+        let rate = |schema: &str| Hints::from_schema(schema).map(|hints| hints.learning_rate);
         for silent in ["{}", "not json", r#"{"x-rlhost": {}}"#, r#"{"x-rlhost": {"later": [1]}}"#, r#"{"properties": {}}"#] {
             assert_eq!(rate(silent), Ok(1e-6), "{silent}");
         }
@@ -215,13 +215,13 @@ mod tests {
     #[test]
     fn an_algorithm_may_have_metrics_derived_from_its_own() {
         let derived = |given: &str| {
-            Hints::of(&format!("{{\"x-rlhost\": {{\"derived_metrics\": {given}}}}}")).map(|hints| hints.derived_metrics)
+            Hints::from_schema(&format!("{{\"x-rlhost\": {{\"derived_metrics\": {given}}}}}")).map(|hints| hints.derived_metrics)
         };
-        let of = |name: &str, rule: Derivation, from: &str| DerivedMetric { name: name.into(), rule, from: from.into() };
+        let of = |name: &str, rule: DerivationRule, from: &str| DerivedMetricHint { name: name.into(), rule, from: from.into() };
         assert_eq!(derived("{}"), Ok(Vec::new()));
         assert_eq!(
             derived(r#"{"eps": {"per_second": "episode"}, "lr": {"copy": "learning_rate"}}"#),
-            Ok(vec![of("eps", Derivation::PerSecond, "episode"), of("lr", Derivation::Copy, "learning_rate")])
+            Ok(vec![of("eps", DerivationRule::PerSecond, "episode"), of("lr", DerivationRule::Copy, "learning_rate")])
         );
         let many: Vec<String> = (0..=MOST_DERIVED).map(|i| format!("\"{i}\": {{\"copy\": \"x\"}}")).collect();
         for wrong in [
@@ -241,13 +241,14 @@ mod tests {
 
     #[test]
     fn an_algorithm_may_have_its_own_defaults_within_bounds() {
-        let defaults = |given: &str| Hints::of(&format!("{{\"x-rlhost\": {{\"defaults\": {given}}}}}")).map(|h| h.defaults);
-        assert_eq!(defaults("{}"), Ok(Defaults::default()));
+        let defaults =
+            |given: &str| Hints::from_schema(&format!("{{\"x-rlhost\": {{\"defaults\": {given}}}}}")).map(|h| h.defaults);
+        assert_eq!(defaults("{}"), Ok(HintedDefaults::default()));
         let all = defaults(
             r#"{"num_generations": 2, "temperature": 0.9, "max_completion_length": 64, "router_aux_loss_coef": 0, "later": 1}"#,
         )
         .unwrap();
-        let want = Defaults {
+        let want = HintedDefaults {
             num_generations: Some(2),
             temperature: Some(0.9),
             max_completion_length: Some(64),
@@ -270,15 +271,15 @@ mod tests {
 
     #[test]
     fn a_plugin_may_ask_for_framed_pairs_or_isolated_rows_and_take_smoothed_targets() {
-        let framed = |schema: &str| Hints::of(schema).map(|hints| hints.framed);
+        let framed = |schema: &str| Hints::from_schema(schema).map(|hints| hints.framed);
         assert_eq!(framed("{}"), Ok(false));
         assert_eq!(framed(r#"{"x-rlhost": {"framed": true}}"#), Ok(true));
         assert!(framed(r#"{"x-rlhost": {"framed": 1}}"#).unwrap_err().contains("true or false"));
-        let smoothed = |schema: &str| Hints::of(schema).map(|hints| hints.smoothed);
-        let compares = |schema: &str| Hints::of(schema).map(|hints| hints.compares);
+        let smoothed = |schema: &str| Hints::from_schema(schema).map(|hints| hints.smoothed);
+        let compares = |schema: &str| Hints::from_schema(schema).map(|hints| hints.compares);
         assert_eq!((compares("{}"), compares(r#"{"x-rlhost": {"compares": true}}"#)), (Ok(false), Ok(true)));
         assert_eq!((smoothed("{}"), smoothed(r#"{"x-rlhost": {"smoothed": true}}"#)), (Ok(false), Ok(true)));
-        let apart = |schema: &str| Hints::of(schema).map(|hints| hints.isolated_rows);
+        let apart = |schema: &str| Hints::from_schema(schema).map(|hints| hints.isolated_rows);
         assert_eq!((apart("{}"), apart(r#"{"x-rlhost": {"isolated_rows": true}}"#)), (Ok(false), Ok(true)));
         assert!(apart(r#"{"x-rlhost": {"isolated_rows": "yes"}}"#).unwrap_err().contains("isolated_rows"));
     }

@@ -1,19 +1,19 @@
 //! A plugin with its warm instances. Calls run under limits, in parallel if the plugin is stateless. Instances that fail are
 //! replaced, and a state survives them.
 
-use super::asking::Asker;
 use super::deadline::Deadline;
-use super::engine::Engine;
-use super::figures::MetricsOf;
-use super::limits::Share;
+use super::engine::PluginEngine;
+use super::limits::MemoryShare;
 use super::limits::{CARRIED, carried_by_each};
-use super::loaded::{Call, Info, Loaded};
-use super::running::{Answer, Running, Slot};
+use super::loaded_plugin::{LoadedPlugin, PluginCall, PluginInfo};
+use super::metrics::MetricOrigin;
+use super::plugin_instance::{CallResult, InstanceSlot, PluginInstance};
+use super::requests::PluginHttpClient;
 use super::sandbox::Sandbox;
 use super::state::PluginState;
 use super::world::Role;
-use super::{Error, Metric, Result, Source, schema};
-use crate::config::Limits;
+use super::{Error, Metric, PluginSource, Result, schema};
+use crate::config::PluginLimits;
 use rayon::prelude::*;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
@@ -33,9 +33,9 @@ pub(super) const OUT_OF_TIME: &str = "the call's time ran out before this row";
 
 /// A plugin that was checked, described and configured.
 pub struct Plugin {
-    loaded: Arc<Loaded>,
+    loaded: Arc<LoadedPlugin>,
     /// Configured instances that are not being called.
-    idle: Vec<Running>,
+    idle: Vec<PluginInstance>,
     /// The last exported state; new instances start with it.
     state: Option<PluginState>,
     /// Whether it was called since then.
@@ -62,16 +62,16 @@ impl Plugin {
         self.loaded.is_script()
     }
 
-    /// Loads and configures a plugin; see [`Loaded::load`].
+    /// Loads and configures a plugin; see [`LoadedPlugin::load`].
     pub(super) fn load(
-        engine: &Engine,
-        source: &Source,
+        engine: &PluginEngine,
+        source: &PluginSource,
         role: Role,
         config: &Map<String, Value>,
-        limits: &Limits,
+        limits: &PluginLimits,
         seed: u64,
     ) -> Result<Self> {
-        let (loaded, running) = Loaded::load(engine, source, role, config, limits, seed)?;
+        let (loaded, running) = LoadedPlugin::load(engine, source, role, config, limits, seed)?;
         let total = limits.total_memory();
         Ok(Self {
             loaded: Arc::new(loaded),
@@ -94,12 +94,12 @@ impl Plugin {
     }
 
     /// Returns the plugin that has the loss: its base, or itself.
-    pub(super) fn with_loss(&self) -> &Self {
+    pub(super) fn loss_plugin(&self) -> &Self {
         self.base.as_deref().unwrap_or(self)
     }
 
     /// Returns the plugin that has the loss, to be called.
-    pub(super) fn with_loss_mut(&mut self) -> &mut Self {
+    pub(super) fn loss_plugin_mut(&mut self) -> &mut Self {
         match self.base {
             Some(ref mut base) => base,
             None => self,
@@ -117,7 +117,7 @@ impl Plugin {
     }
 
     /// Returns its description.
-    pub fn info(&self) -> &Info {
+    pub fn info(&self) -> &PluginInfo {
         &self.loaded.info
     }
 
@@ -127,33 +127,33 @@ impl Plugin {
     }
 
     /// Returns the settings that differ from its defaults. A new version is given these.
-    pub fn settings_beyond_defaults(&self) -> Map<String, Value> {
+    pub fn non_default_settings(&self) -> Map<String, Value> {
         schema::beyond_defaults(&self.loaded.info.config_schema, &self.loaded.config)
     }
 
     /// Returns its limits.
-    pub fn limits(&self) -> &Limits {
+    pub fn limits(&self) -> &PluginLimits {
         &self.loaded.limits
     }
 
     /// Marks a plugin that was loaded in the background as one that the run depends on.
     pub fn enter_run(&self) {
-        self.loaded.beside.store(false, Ordering::Relaxed);
+        self.loaded.in_background.store(false, Ordering::Relaxed);
         self.base.iter().for_each(|base| base.enter_run());
     }
 
     /// Returns the sender of its requests, if it sends any.
-    pub fn asker(&self) -> Option<&Asker> {
-        self.loaded.asker.as_deref()
+    pub fn http_client(&self) -> Option<&PluginHttpClient> {
+        self.loaded.http_client.as_deref()
     }
 
     /// Checks the metrics that it reported in a role.
-    pub(super) fn checked_metrics(&self, of: MetricsOf, given: Vec<Metric>) -> std::result::Result<Vec<Metric>, String> {
+    pub(super) fn checked_metrics(&self, of: MetricOrigin, given: Vec<Metric>) -> std::result::Result<Vec<Metric>, String> {
         self.loaded.checked_metrics(of, given)
     }
 
     /// Returns what its instances share.
-    pub(super) fn shared(&self) -> Arc<Loaded> {
+    pub(super) fn shared(&self) -> Arc<LoadedPlugin> {
         self.loaded.clone()
     }
 
@@ -170,7 +170,7 @@ impl Plugin {
             return Ok(());
         }
         let loaded = self.loaded.clone();
-        self.call(Call::at("observe", step), |store, linked| loaded.exports.observe(store, linked, step, figures))
+        self.call(PluginCall::with_step("observe", step), |store, linked| loaded.exports.observe(store, linked, step, figures))
     }
 
     /// Returns whether it exports `observer`.
@@ -184,8 +184,8 @@ impl Plugin {
     }
 
     /// Returns whether its answers depend on earlier calls and it exports no state that could be moved to another instance.
-    pub fn forgets(&self) -> bool {
-        let base = self.base.as_deref().is_some_and(Self::forgets);
+    pub fn loses_state(&self) -> bool {
+        let base = self.base.as_deref().is_some_and(Self::loses_state);
         base || !self.loaded.info.stateless && !self.loaded.exports.has_state()
     }
 
@@ -201,10 +201,12 @@ impl Plugin {
     fn own_snapshot(&mut self) -> Result<Option<PluginState>> {
         if self.loaded.exports.has_state() && self.changed {
             let loaded = self.loaded.clone();
-            let bytes = self.call(Call::new("snapshot"), |store, linked| loaded.exports.snapshot(store, linked))?;
+            let bytes = self.call(PluginCall::new("snapshot"), |store, linked| loaded.exports.snapshot(store, linked))?;
             if bytes.len() > LARGEST_STATE {
                 let (has, most) = (bytes.len() >> 20, LARGEST_STATE >> 20);
-                return Err(self.loaded.error(Call::new("snapshot"), format!("its state has {has} MiB; the limit is {most}")));
+                return Err(self
+                    .loaded
+                    .error(PluginCall::new("snapshot"), format!("its state has {has} MiB; the limit is {most}")));
             }
             let info = &self.loaded.info;
             self.state = Some(PluginState { bytes: bytes.into(), written_by: format!("{} {}", info.name, info.version) });
@@ -249,7 +251,7 @@ impl Plugin {
     /// Lets go of the instances that a later call can replace, for a plugin that is not called for a while. Returns them to be dropped,
     /// which takes time. One whose answers depend on earlier calls, and that exports no state, keeps its instance.
     pub fn release(&mut self) -> impl Send + use<> {
-        if self.forgets() {
+        if self.loses_state() {
             return Vec::new();
         }
         let of_base = self.base.iter_mut().flat_map(|base| std::mem::take(&mut base.idle));
@@ -308,8 +310,8 @@ impl Plugin {
 
     /// Returns places for this many instances, the ready ones first. All have the same share of the memory that other instances leave;
     /// those are dropped where it would not be enough.
-    fn slots(&mut self, count: usize) -> Vec<Slot> {
-        let ready: Vec<Option<Running>> = (0..count).map(|_| self.idle.pop()).collect();
+    fn slots(&mut self, count: usize) -> Vec<InstanceSlot> {
+        let ready: Vec<Option<PluginInstance>> = (0..count).map(|_| self.idle.pop()).collect();
         let total = self.total;
         let largest = ready.iter().flatten().map(|running| running.share().used()).max().unwrap_or(0);
         let enough = if count == 1 { self.loaded.most_useful() } else { largest };
@@ -317,16 +319,20 @@ impl Plugin {
             self.idle.clear();
         }
         let each = total.saturating_sub(self.memory_of_idle()) / count.max(1);
-        let slot = |running: Option<Running>| {
-            let share = running.as_ref().map_or_else(|| Share::new(each), |running| running.share().clone());
+        let slot = |running: Option<PluginInstance>| {
+            let share = running.as_ref().map_or_else(|| MemoryShare::new(each), |running| running.share().clone());
             share.set_most(each);
-            Slot { running, share }
+            InstanceSlot { running, share }
         };
         ready.into_iter().map(slot).collect()
     }
 
     /// Calls into an instance. One that trapped is dropped.
-    pub(super) fn call<R>(&mut self, call: Call, f: impl FnOnce(&mut Store<Sandbox>, &Linked) -> Answer<R>) -> Result<R> {
+    pub(super) fn call<R>(
+        &mut self,
+        call: PluginCall,
+        f: impl FnOnce(&mut Store<Sandbox>, &Linked) -> CallResult<R>,
+    ) -> Result<R> {
         self.call_until(self.deadline(), call, f)
     }
 
@@ -334,8 +340,8 @@ impl Plugin {
     pub(super) fn call_until<R>(
         &mut self,
         deadline: Deadline,
-        call: Call,
-        f: impl FnOnce(&mut Store<Sandbox>, &Linked) -> Answer<R>,
+        call: PluginCall,
+        f: impl FnOnce(&mut Store<Sandbox>, &Linked) -> CallResult<R>,
     ) -> Result<R> {
         let slot = self.slots(1).remove(0);
         self.changed = true;
@@ -356,11 +362,11 @@ impl Plugin {
     /// This changes nothing for a plugin that keeps its word, so it need not be the same in a resumed run.
     pub(super) fn answer_again<R>(
         &mut self,
-        call: Call,
+        call: PluginCall,
         counts: bool,
-        f: impl FnOnce(&mut Store<Sandbox>, &Linked) -> Answer<R>,
+        f: impl FnOnce(&mut Store<Sandbox>, &Linked) -> CallResult<R>,
     ) -> Option<R> {
-        if !self.loaded.info.stateless || self.loaded.asker.is_some() || self.loaded.opens_cells() {
+        if !self.loaded.info.stateless || self.loaded.http_client.is_some() || self.loaded.opens_cells() {
             return None;
         }
         let calls = self.answers.entry(call.function).or_default();
@@ -379,13 +385,13 @@ impl Plugin {
         if total.saturating_sub(self.memory_of_idle()) < self.loaded.most_useful() {
             self.idle.clear();
         }
-        let share = Share::new(total.saturating_sub(self.memory_of_idle()));
-        let slot = Slot { running: None, share };
+        let share = MemoryShare::new(total.saturating_sub(self.memory_of_idle()));
+        let slot = InstanceSlot { running: None, share };
         self.loaded.ask_silently(slot, self.state.as_ref(), self.deadline(), call, f).1.ok()
     }
 
     /// Returns the error of a plugin whose answer, to the same call, was another one than before; `what` says of what and how.
-    pub(super) fn not_stateless(&self, call: Call, what: &str) -> Error {
+    pub(super) fn not_stateless(&self, call: PluginCall, what: &str) -> Error {
         let detail = format!(
             "it declares stateless: true, but answers the same call differently after other calls: {what}. A resumed run would differ; \
              keep nothing between calls, or declare stateless: false and export the state"
@@ -401,8 +407,8 @@ impl Plugin {
     pub(super) fn call_side_by_side<R: Send>(
         &mut self,
         calls: usize,
-        call: Call,
-        f: impl Fn(usize, &mut Store<Sandbox>, &Linked) -> Answer<R> + Sync,
+        call: PluginCall,
+        f: impl Fn(usize, &mut Store<Sandbox>, &Linked) -> CallResult<R> + Sync,
     ) -> Result<Vec<R>> {
         let slots = self.slots(calls);
         let (answers, enough) = self.call_each(0, slots, call, &f);
@@ -423,13 +429,13 @@ impl Plugin {
     fn call_each<R: Send>(
         &mut self,
         first: usize,
-        slots: Vec<Slot>,
-        call: Call,
-        f: &(impl Fn(usize, &mut Store<Sandbox>, &Linked) -> Answer<R> + Sync),
+        slots: Vec<InstanceSlot>,
+        call: PluginCall,
+        f: &(impl Fn(usize, &mut Store<Sandbox>, &Linked) -> CallResult<R> + Sync),
     ) -> (Result<Vec<R>>, bool) {
         self.changed = true;
         let (loaded, state, carried) = (&self.loaded, self.state.as_ref(), carried_by_each(slots.len()));
-        let shares: Vec<Share> = slots.iter().map(|slot| slot.share.clone()).collect();
+        let shares: Vec<MemoryShare> = slots.iter().map(|slot| slot.share.clone()).collect();
         let asked = slots.into_par_iter().enumerate().map(|(i, slot)| {
             let deadline = loaded.deadline();
             loaded.ask(slot, state, deadline, call, |store, linked| {
@@ -437,9 +443,9 @@ impl Plugin {
                 f(first + i, store, linked)
             })
         });
-        let (running, answers): (Vec<Option<Running>>, Vec<Result<R>>) = asked.unzip();
+        let (running, answers): (Vec<Option<PluginInstance>>, Vec<Result<R>>) = asked.unzip();
         self.idle.extend(running.into_iter().flatten());
-        (answers.into_iter().collect(), !shares.iter().any(Share::was_too_small))
+        (answers.into_iter().collect(), !shares.iter().any(MemoryShare::was_too_small))
     }
 
     /// Makes this many calls of a stateless plugin, each with a time limit of its own and all until a deadline, on some instances
@@ -449,8 +455,8 @@ impl Plugin {
         &mut self,
         calls: usize,
         until: Deadline,
-        call: Call,
-        f: impl Fn(usize, &mut Store<Sandbox>, &Linked) -> Answer<R> + Sync,
+        call: PluginCall,
+        f: impl Fn(usize, &mut Store<Sandbox>, &Linked) -> CallResult<R> + Sync,
     ) -> Result<Vec<R>> {
         let slots = self.slots(self.most_side_by_side().min(calls));
         let (answers, enough) = self.call_in_turn(calls, slots, until, call, &f);
@@ -466,16 +472,16 @@ impl Plugin {
     fn call_in_turn<R: Send>(
         &mut self,
         calls: usize,
-        slots: Vec<Slot>,
+        slots: Vec<InstanceSlot>,
         until: Deadline,
-        call: Call,
-        f: &(impl Fn(usize, &mut Store<Sandbox>, &Linked) -> Answer<R> + Sync),
+        call: PluginCall,
+        f: &(impl Fn(usize, &mut Store<Sandbox>, &Linked) -> CallResult<R> + Sync),
     ) -> (Result<Vec<R>>, bool) {
         self.changed = true;
         let (loaded, state, next) = (&self.loaded, self.state.as_ref(), AtomicUsize::new(0));
         let carried = carried_by_each(slots.len());
-        let shares: Vec<Share> = slots.iter().map(|slot| slot.share.clone()).collect();
-        let working = slots.into_par_iter().map(|Slot { mut running, share }| {
+        let shares: Vec<MemoryShare> = slots.iter().map(|slot| slot.share.clone()).collect();
+        let working = slots.into_par_iter().map(|InstanceSlot { mut running, share }| {
             let mut answers = Vec::new();
             // Calls differ widely in length, so each worker takes the next one.
             while let Some(i) = Some(next.fetch_add(1, Ordering::Relaxed)).filter(|i| *i < calls) {
@@ -484,7 +490,7 @@ impl Plugin {
                     break;
                 }
                 let own = loaded.deadline().min(until);
-                let slot = Slot { running: running.take(), share: share.clone() };
+                let slot = InstanceSlot { running: running.take(), share: share.clone() };
                 let (left, answer) = loaded.ask(slot, state, own, call, |store, linked| {
                     store.set_hostcall_fuel(carried);
                     f(i, store, linked)
@@ -498,34 +504,35 @@ impl Plugin {
             }
             (running, answers)
         });
-        let (left, answered): (Vec<Option<Running>>, Vec<Vec<_>>) = working.unzip();
+        let (left, answered): (Vec<Option<PluginInstance>>, Vec<Vec<_>>) = working.unzip();
         self.idle.extend(left.into_iter().flatten());
         let mut answers: Vec<(usize, Result<R>)> = answered.into_iter().flatten().collect();
         answers.sort_by_key(|(i, _)| *i);
-        (answers.into_iter().map(|(_, answer)| answer).collect(), !shares.iter().any(Share::was_too_small))
+        (answers.into_iter().map(|(_, answer)| answer).collect(), !shares.iter().any(MemoryShare::was_too_small))
     }
 }
 
-impl Loaded {
+impl LoadedPlugin {
     /// Makes a call whose log lines are dropped, since another one had them.
     fn ask_silently<R>(
         &self,
-        slot: Slot,
+        slot: InstanceSlot,
         state: Option<&PluginState>,
         deadline: Deadline,
-        call: Call,
-        f: impl FnOnce(&mut Store<Sandbox>, &Linked) -> Answer<R>,
-    ) -> (Option<Running>, Result<R>) {
-        let Slot { running, share } = slot;
+        call: PluginCall,
+        f: impl FnOnce(&mut Store<Sandbox>, &Linked) -> CallResult<R>,
+    ) -> (Option<PluginInstance>, Result<R>) {
+        let InstanceSlot { running, share } = slot;
         let mut running = match running.map_or_else(|| self.start_silently(state, &share, deadline), Ok) {
             Ok(running) => running,
             Err(error) => return (None, Err(error)),
         };
         running.store.data_mut().muted = true;
-        let (mut running, answer) = self.ask(Slot { running: Some(running), share }, state, deadline, call, |store, linked| {
-            store.set_hostcall_fuel(CARRIED);
-            f(store, linked)
-        });
+        let (mut running, answer) =
+            self.ask(InstanceSlot { running: Some(running), share }, state, deadline, call, |store, linked| {
+                store.set_hostcall_fuel(CARRIED);
+                f(store, linked)
+            });
         running.iter_mut().for_each(|running| running.store.data_mut().muted = false);
         (running, answer)
     }
@@ -533,23 +540,23 @@ impl Loaded {
     /// Calls into a ready instance, or else a new one. Also returns the instance, unless the call broke it.
     pub(super) fn ask<R>(
         &self,
-        slot: Slot,
+        slot: InstanceSlot,
         state: Option<&PluginState>,
         deadline: Deadline,
-        call: Call,
-        f: impl FnOnce(&mut Store<Sandbox>, &Linked) -> Answer<R>,
-    ) -> (Option<Running>, Result<R>) {
-        let Slot { running, share } = slot;
+        call: PluginCall,
+        f: impl FnOnce(&mut Store<Sandbox>, &Linked) -> CallResult<R>,
+    ) -> (Option<PluginInstance>, Result<R>) {
+        let InstanceSlot { running, share } = slot;
         let mut running = match running.map_or_else(|| self.start(state, &share, deadline), Ok) {
             Ok(running) => running,
             Err(error) => return (None, Err(error)),
         };
-        let answer = self.bounded(&mut running, call, deadline, f);
+        let answer = self.call_bounded(&mut running, call, deadline, f);
         let committed = self.commit_answers(call, &mut running, matches!(answer, Ok(Ok(_))));
         match answer {
             Ok(answer) => {
                 running.store.data_mut().printed();
-                (Some(running), committed.and_then(|()| answer.map_err(|e| self.error(call, self.said(e)))))
+                (Some(running), committed.and_then(|()| answer.map_err(|e| self.error(call, self.error_text(e)))))
             }
             Err(error) => (None, Err(error)),
         }

@@ -5,8 +5,7 @@
 
 mod adapters;
 pub mod algorithm;
-mod any;
-mod asking;
+mod any_plugin;
 mod cache;
 mod capture;
 mod cells;
@@ -23,7 +22,6 @@ mod engine;
 mod environment;
 mod error;
 mod exports;
-mod figures;
 mod files;
 mod folders;
 mod form;
@@ -31,12 +29,14 @@ mod function;
 mod hints;
 mod instance;
 mod limits;
-mod loaded;
-mod logged;
+mod loaded_plugin;
+mod log_line_counts;
+mod memory_partition;
+mod metrics;
 mod needs;
+mod plugin_instance;
+mod requests;
 mod reward;
-mod room;
-mod running;
 mod sandbox;
 mod schema;
 mod script;
@@ -44,7 +44,7 @@ mod settings;
 mod source;
 mod state;
 mod trial;
-mod trying;
+mod trial_run;
 mod wasi;
 mod watch;
 mod world;
@@ -55,35 +55,38 @@ use rlhost_config::activity;
 use rlhost_web::net;
 
 pub use algorithm::{
-    Algorithm, Assessment, Batch, Choice, Column, Data, DataSource, Estimates, Generation, Gradient, Pair, Scale, Shape,
-    TurnSpan, Unit, WeightedReward,
+    AlgorithmPlugin, Assessment, Batch, Column, Data, DataSource, Estimates, MicroBatchLoss, Pair, PairSelection, Scale,
+    ScoredGeneration, Shape, TurnSpan, Unit, WeightedReward,
 };
-pub use any::{AnyPlugin, Outline, as_component};
-pub use asking::{Asker, Asking};
-pub use compiler::{CompileOrder, compile_apart};
+pub use any_plugin::{AnyPlugin, PluginOutline, as_component};
+pub use compiler::{CompileOrder, compile_in_subprocesses};
 pub use embedded::EMBEDDED;
-pub use engine::Engine;
+pub use engine::PluginEngine;
 pub use environment::check_answers;
-pub use environment::{Call, EnvironmentPlugin, Message, Opening, Rehearsed, Reply, Session, Start, Tool, Turn, calls};
+pub use environment::{
+    Call, EnvironmentPlugin, EnvironmentSession, Message, Opening, RehearsedEpisode, Reply, Start, Tool, Turn, tool_calls,
+};
 pub use error::{Error, Result};
-pub use figures::{MetricsOf, is_reserved};
 pub use files::read_file;
 pub use folders::Folders;
-pub use form::{Field, FieldKind, fields_of};
-pub use hints::{Defaults, Derivation, DerivedMetric, Hints};
+pub use form::{FormField, FormFieldKind, fields_of};
+pub use hints::{DerivationRule, DerivedMetricHint, HintedDefaults, Hints};
 pub use instance::{LARGEST_STATE, Plugin};
-pub use loaded::{Info, functions_of};
-pub use needs::Needs;
+pub use loaded_plugin::{PluginInfo, functions_of};
+pub use metrics::{MetricOrigin, is_reserved};
+pub use needs::NeededInputs;
+pub use requests::{PluginHttpClient, RequestPolicy};
 pub use reward::{
-    Column as TextColumn, Extra, LARGEST_SCORE, Outcome, RewardBatch, RewardPlugin, Scores, append_extra, conversations,
+    Column as TextColumn, CompletionExtra, LARGEST_SCORE, RewardBatch, RewardPlugin, RewardScores, ScoringOutcome, append_extra,
+    conversations,
 };
 pub use state::PluginState;
 
 pub use script::{Language, PluginFile, Script, ScriptFunction, ScriptKind, set_python_path};
-pub use settings::{Setting, Takes, hints_of, settings_in, settings_of};
-pub use source::{Source, embedded_of, self_contained};
+pub use settings::{Setting, SettingArity, hints_of, settings_in, settings_of};
+pub use source::{PluginSource, embedded_of, self_contained};
 pub use trial::TrialOrder;
-pub use watch::Watch;
+pub use watch::FileWatcher;
 
 pub use contract::types::{Metric, Reduction};
 pub use world::Role;
@@ -91,6 +94,6 @@ pub use world::Role;
 pub use schema::resolve as resolve_settings;
 
 /// Returns whether a plugin's bytes would be accepted for compilation.
-pub fn is_compiled(bytes: &[u8]) -> bool {
-    compiler::counted(bytes, u64::MAX).is_ok()
+pub fn is_compilable(bytes: &[u8]) -> bool {
+    compiler::check_component(bytes, u64::MAX).is_ok()
 }

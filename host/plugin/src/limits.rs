@@ -1,7 +1,7 @@
 //! Limits the memory of an instance, over all its memories and tables, and of all instances of a plugin.
 
 use super::census::{MOST_INSTANCES, MOST_MEMORIES, MOST_TABLES};
-use crate::config::Limits;
+use crate::config::PluginLimits;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use wasmtime::ResourceLimiter;
@@ -11,11 +11,11 @@ const ELEMENT: usize = size_of::<usize>();
 
 /// What an instance was last denied: the likely cause of the trap that follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Refused {
+pub(super) enum MemoryRefusal {
     /// Memory beyond the limit of one instance.
-    ToOne,
+    InstanceMemory,
     /// Memory beyond the limit of all the plugin's instances.
-    ToAll,
+    TotalMemory,
     /// Too many table elements.
     Elements,
 }
@@ -23,18 +23,22 @@ pub(super) enum Refused {
 /// The memory that an instance may take together with its cells: its part of what all instances of the plugin may. It is set by the host
 /// before a call, so whether the instance gets memory depends on nothing that its neighbours do. Clones share the count.
 #[derive(Clone)]
-pub(super) struct Share(Arc<Part>);
+pub(super) struct MemoryShare(Arc<MemoryShareState>);
 
-struct Part {
+struct MemoryShareState {
     used: AtomicUsize,
     most: AtomicUsize,
     /// Whether something was refused that only this part had no room for.
     refused: AtomicBool,
 }
 
-impl Share {
+impl MemoryShare {
     pub(super) fn new(most: usize) -> Self {
-        Self(Arc::new(Part { used: AtomicUsize::new(0), most: AtomicUsize::new(most), refused: AtomicBool::new(false) }))
+        Self(Arc::new(MemoryShareState {
+            used: AtomicUsize::new(0),
+            most: AtomicUsize::new(most),
+            refused: AtomicBool::new(false),
+        }))
     }
 
     /// Sets the limit for the calls that follow. What is in use stays.
@@ -68,16 +72,16 @@ impl Share {
     }
 }
 
-pub(super) struct Ceiling {
+pub(super) struct MemoryLimiter {
     bytes: usize,
     table_elements: usize,
     used: usize,
-    share: Share,
-    pub(super) refused: Option<Refused>,
+    share: MemoryShare,
+    pub(super) refused: Option<MemoryRefusal>,
 }
 
-impl Ceiling {
-    pub(super) fn new(limits: &Limits, share: Share) -> Self {
+impl MemoryLimiter {
+    pub(super) fn new(limits: &PluginLimits, share: MemoryShare) -> Self {
         Self { bytes: limits.memory(), table_elements: limits.table_elements as usize, used: 0, share, refused: None }
     }
 
@@ -87,7 +91,7 @@ impl Ceiling {
     }
 
     /// Returns what it and its cells may take together.
-    pub(super) fn share(&self) -> &Share {
+    pub(super) fn share(&self) -> &MemoryShare {
         &self.share
     }
 
@@ -99,11 +103,11 @@ impl Ceiling {
     fn grow(&mut self, current: usize, desired: usize) -> bool {
         let growth = desired.saturating_sub(current);
         if self.used.saturating_add(growth) > self.bytes {
-            self.refused = Some(Refused::ToOne);
+            self.refused = Some(MemoryRefusal::InstanceMemory);
             return false;
         }
         if !self.share.take(growth) {
-            self.refused = Some(Refused::ToAll);
+            self.refused = Some(MemoryRefusal::TotalMemory);
             return false;
         }
         self.used += growth;
@@ -111,20 +115,20 @@ impl Ceiling {
     }
 }
 
-impl Drop for Ceiling {
+impl Drop for MemoryLimiter {
     fn drop(&mut self) {
         self.share.give_back(self.used);
     }
 }
 
-impl ResourceLimiter for Ceiling {
+impl ResourceLimiter for MemoryLimiter {
     fn memory_growing(&mut self, current: usize, desired: usize, _maximum: Option<usize>) -> wasmtime::Result<bool> {
         Ok(self.grow(current, desired))
     }
 
     fn table_growing(&mut self, current: usize, desired: usize, _maximum: Option<usize>) -> wasmtime::Result<bool> {
         if desired > self.table_elements {
-            self.refused = Some(Refused::Elements);
+            self.refused = Some(MemoryRefusal::Elements);
             return Ok(false);
         }
         Ok(self.grow(current.saturating_mul(ELEMENT), desired.saturating_mul(ELEMENT)))
@@ -163,17 +167,17 @@ mod tests {
 
     #[test]
     fn an_instance_is_bounded_by_itself_and_with_its_cells() {
-        let limits = Limits { memory_mb: 2, table_elements: 10, ..Limits::default() };
-        let share = Share::new(3 << 20);
-        let new = || Ceiling::new(&limits, share.clone());
+        let limits = PluginLimits { memory_mb: 2, table_elements: 10, ..PluginLimits::default() };
+        let share = MemoryShare::new(3 << 20);
+        let new = || MemoryLimiter::new(&limits, share.clone());
         let (mut one, mut cell) = (new(), new());
         assert!(one.take(1 << 20) && one.memory_growing(0, 1 << 20, None).unwrap());
         assert!(!one.memory_growing(1 << 20, (1 << 20) + 1, None).unwrap());
-        assert_eq!((one.refused, share.was_too_small()), (Some(Refused::ToOne), false));
+        assert_eq!((one.refused, share.was_too_small()), (Some(MemoryRefusal::InstanceMemory), false));
         assert!(!cell.memory_growing(0, 2 << 20, None).unwrap());
-        assert_eq!((cell.refused, share.was_too_small()), (Some(Refused::ToAll), true));
+        assert_eq!((cell.refused, share.was_too_small()), (Some(MemoryRefusal::TotalMemory), true));
         assert!(!cell.table_growing(0, 11, None).unwrap());
-        assert_eq!(cell.refused, Some(Refused::Elements));
+        assert_eq!(cell.refused, Some(MemoryRefusal::Elements));
         drop(one);
         share.set_most(4 << 20);
         assert!(cell.memory_growing(0, 2 << 20, None).unwrap());
@@ -182,8 +186,8 @@ mod tests {
 
     #[test]
     fn neighbours_take_nothing_from_a_share() {
-        let limits = Limits { memory_mb: 4, ..Limits::default() };
-        let [mut one, mut other] = [(); 2].map(|()| Ceiling::new(&limits, Share::new(2 << 20)));
+        let limits = PluginLimits { memory_mb: 4, ..PluginLimits::default() };
+        let [mut one, mut other] = [(); 2].map(|()| MemoryLimiter::new(&limits, MemoryShare::new(2 << 20)));
         assert!(!one.memory_growing(0, 3 << 20, None).unwrap());
         assert!(one.memory_growing(0, 2 << 20, None).unwrap() && other.memory_growing(0, 2 << 20, None).unwrap());
     }

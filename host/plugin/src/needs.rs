@@ -8,15 +8,15 @@ use std::collections::BTreeSet;
 
 /// The inputs that a plugin reads, by name; see [`columns`]. The host computes and sends only these.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Needs(BTreeSet<String>);
+pub struct NeededInputs(BTreeSet<String>);
 
-impl<Name: Into<String>> FromIterator<Name> for Needs {
+impl<Name: Into<String>> FromIterator<Name> for NeededInputs {
     fn from_iter<Names: IntoIterator<Item = Name>>(names: Names) -> Self {
         Self(names.into_iter().map(Into::into).collect())
     }
 }
 
-impl Needs {
+impl NeededInputs {
     /// Returns whether the plugin reads the input of this name.
     pub fn has(&self, name: &str) -> bool {
         self.0.contains(name)
@@ -46,13 +46,13 @@ impl Needs {
     /// Checks the names of a plugin in this role; an algorithm also reads its own `estimates`. The error is a sentence about the plugin.
     pub(super) fn check(&self, role: Role, estimates: &[String]) -> Result<(), String> {
         let known: Vec<&str> = match role {
-            Role::Reward | Role::Environment => columns::OF_REWARDS.to_vec(),
-            _ => columns::KNOWN.iter().map(|known| known.name).collect(),
+            Role::Reward | Role::Environment => columns::REWARD_INPUTS.to_vec(),
+            _ => columns::HOST_COLUMNS.iter().map(|known| known.name).collect(),
         };
         let own = estimates.iter().map(String::as_str);
         let is_known = |name: &str| match role {
             Role::Reward | Role::Environment => known.contains(&name),
-            _ => columns::Known::find(name).is_some(),
+            _ => columns::HostColumn::find(name).is_some(),
         };
         let Some(unknown) = self.names().find(|name| !is_known(name) && !own.clone().any(|own| own == *name)) else {
             return self.check_divergence();
@@ -75,7 +75,7 @@ impl Needs {
     }
 }
 
-impl Needs {
+impl NeededInputs {
     /// Refuses several divergences, each of which would take as long as the first.
     fn check_divergence(&self) -> Result<(), String> {
         let all: Vec<&str> = self.names().filter(|name| columns::divergence_of(name).is_some()).collect();
@@ -94,7 +94,7 @@ mod tests {
 
     #[test]
     fn an_unknown_need_is_named_with_the_nearest_known_one() {
-        let check = |role, names: &[&str]| names.iter().copied().collect::<Needs>().check(role, &["advantage".to_owned()]);
+        let check = |role, names: &[&str]| names.iter().copied().collect::<NeededInputs>().check(role, &["advantage".to_owned()]);
         assert_eq!(check(Role::Algorithm, &["logp", "ref_logp", "micro_batch/label", "turn_reward", "advantage"]), Ok(()));
         let wrong = check(Role::Algorithm, &["ref_lopg"]).unwrap_err();
         assert!(wrong.starts_with("it needs \"ref_lopg\", which is no column; there are logp, old_logp, "), "{wrong}");
@@ -113,7 +113,7 @@ mod tests {
 
     #[test]
     fn a_name_can_be_left_out() {
-        let needs: Needs = ["logp", "ref_logp"].into_iter().collect();
+        let needs: NeededInputs = ["logp", "ref_logp"].into_iter().collect();
         assert!(needs.has("ref_logp") && !needs.without("ref_logp").has("ref_logp"));
         assert_eq!(needs.without("ref_logp").names().collect::<Vec<_>>(), ["logp"]);
     }

@@ -1,18 +1,18 @@
 //! Reward plugins: take a generation batch and return a score, or none, per completion.
 
 use super::deadline::Deadline;
-use super::engine::Engine;
+use super::engine::PluginEngine;
 use super::error::LONGEST_TEXT;
-use super::figures::MetricsOf;
 use super::instance::{OUT_OF_TIME, Plugin};
-use super::loaded::{Call, Loaded};
-use super::running::Answer;
+use super::loaded_plugin::{LoadedPlugin, PluginCall};
+use super::metrics::MetricOrigin;
+use super::plugin_instance::CallResult;
 use super::sandbox::Sandbox;
 use super::script::ExtraColumn;
 use super::world::Role;
-use super::{Error, Metric, Result, Source};
+use super::{Error, Metric, PluginSource, Result};
 use super::{columns, contract::reward};
-use crate::config::{Limits, OnError, printable};
+use crate::config::{PluginLimits, RewardErrorAction, printable};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
@@ -49,23 +49,23 @@ pub const LARGEST_SCORE: f32 = 1e12;
 const ODD: u64 = 0x9E37_79B9_7F4A_7C15;
 
 /// What a script logged beside a completion: values as JSON, by name.
-pub type Extra = BTreeMap<String, String>;
+pub type CompletionExtra = BTreeMap<String, String>;
 
 /// Most bytes that a call may log beside completions.
 const MOST_EXTRA: usize = 16 << 20;
 
 /// One score or none per completion, the plugin's own metrics, and what it logged beside completions.
 #[derive(Clone, Debug, Default)]
-pub struct Scores {
+pub struct RewardScores {
     /// One entry per row.
     pub rewards: Vec<Option<f32>>,
     /// Metrics to log.
     pub metrics: Vec<Metric>,
     /// One entry per row; empty if nothing was logged beside any.
-    pub extra: Vec<Extra>,
+    pub extra: Vec<CompletionExtra>,
 }
 
-impl Scores {
+impl RewardScores {
     /// Appends the scores of further rows.
     fn append(&mut self, part: Self) {
         let before = self.rewards.len();
@@ -76,19 +76,19 @@ impl Scores {
 }
 
 /// Appends what was logged beside `more` completions to that of the `before` earlier ones. Either may be empty, if nothing was logged.
-pub fn append_extra(extra: &mut Vec<Extra>, before: usize, part: Vec<Extra>, more: usize) {
+pub fn append_extra(extra: &mut Vec<CompletionExtra>, before: usize, part: Vec<CompletionExtra>, more: usize) {
     if !(extra.is_empty() && part.is_empty()) {
-        extra.resize(before, Extra::new());
+        extra.resize(before, CompletionExtra::new());
         extra.extend(part);
-        extra.resize(before + more, Extra::new());
+        extra.resize(before + more, CompletionExtra::new());
     }
 }
 
 /// The result of scoring a batch.
 #[derive(Debug)]
-pub struct Outcome {
+pub struct ScoringOutcome {
     /// The scores; none for rows that failed.
-    pub scores: Scores,
+    pub scores: RewardScores,
     /// Why the first attempt failed, if it did.
     pub first_error: Option<Error>,
     /// The rows that failed on their own, each with its error.
@@ -122,11 +122,11 @@ pub(super) fn is_score(number: f32) -> bool {
 }
 
 /// An answer that was checked, or what is wrong with it.
-type Checked = std::result::Result<Scores, String>;
+type ScoreCheck = std::result::Result<RewardScores, String>;
 
 /// Rejects an answer of the wrong length, or with numbers that are not finite or too large to add up. `rows` are the rows that were
 /// sent, numbered as in the batch.
-fn checked(loaded: &Loaded, (given, extra): Given, rows: Range<usize>) -> Checked {
+fn checked(loaded: &LoadedPlugin, (given, extra): RewardAnswer, rows: Range<usize>) -> ScoreCheck {
     let count = rows.len();
     if given.rewards.len() != rows.len() {
         return Err(format!("returned {} rewards for {} completions", given.rewards.len(), rows.len()));
@@ -137,17 +137,17 @@ fn checked(loaded: &Loaded, (given, extra): Given, rows: Range<usize>) -> Checke
             "returned {bad:e} for row {row}; a reward must be a number of at most {LARGEST_SCORE:e} either way, or none to abstain"
         ));
     }
-    let metrics = loaded.checked_metrics(MetricsOf::Scores, given.metrics)?;
-    Ok(Scores { rewards: given.rewards, metrics, extra: extra_of_rows(extra, count)? })
+    let metrics = loaded.checked_metrics(MetricOrigin::Scores, given.metrics)?;
+    Ok(RewardScores { rewards: given.rewards, metrics, extra: extra_of_rows(extra, count)? })
 }
 
 /// Returns what was logged beside each of so many rows.
-fn extra_of_rows(columns: Vec<ExtraColumn>, rows: usize) -> std::result::Result<Vec<Extra>, String> {
+fn extra_of_rows(columns: Vec<ExtraColumn>, rows: usize) -> std::result::Result<Vec<CompletionExtra>, String> {
     let bytes: usize = columns.iter().flat_map(|column| &column.values).map(String::len).sum();
     if bytes > MOST_EXTRA {
         return Err(format!("logged {} MiB beside completions; the limit is {} MiB", bytes >> 20, MOST_EXTRA >> 20));
     }
-    let mut extra = vec![Extra::new(); if columns.is_empty() { 0 } else { rows }];
+    let mut extra = vec![CompletionExtra::new(); if columns.is_empty() { 0 } else { rows }];
     for ExtraColumn { name, values } in columns {
         if values.len() != rows {
             return Err(format!("logged {} values of {name:?} for {rows} completions", values.len()));
@@ -159,9 +159,9 @@ fn extra_of_rows(columns: Vec<ExtraColumn>, rows: usize) -> std::result::Result<
 }
 
 /// Scores as a plugin gives them, and what a script logged beside completions.
-type Given = (reward::Scores, Vec<ExtraColumn>);
+type RewardAnswer = (reward::Scores, Vec<ExtraColumn>);
 
-fn ask(loaded: &Loaded, batch: &RewardBatch, store: &mut Store<Sandbox>, linked: &Linked) -> Answer<Given> {
+fn ask(loaded: &LoadedPlugin, batch: &RewardBatch, store: &mut Store<Sandbox>, linked: &Linked) -> CallResult<RewardAnswer> {
     Ok(match loaded.exports.score(store, linked, batch)? {
         Ok(scores) => Ok((scores, loaded.extra(store, linked)?)),
         Err(error) => Err(error),
@@ -170,7 +170,13 @@ fn ask(loaded: &Loaded, batch: &RewardBatch, store: &mut Store<Sandbox>, linked:
 
 impl RewardPlugin {
     /// Loads and configures a plugin; `seed` is the run's.
-    pub fn load(engine: &Engine, source: &Source, config: &Map<String, Value>, limits: &Limits, seed: u64) -> Result<Self> {
+    pub fn load(
+        engine: &PluginEngine,
+        source: &PluginSource,
+        config: &Map<String, Value>,
+        limits: &PluginLimits,
+        seed: u64,
+    ) -> Result<Self> {
         Ok(Self { plugin: Plugin::load(engine, source, Role::Reward, config, limits, seed)?, failed: Vec::new() })
     }
 
@@ -182,19 +188,19 @@ impl RewardPlugin {
     /// Returns whether a batch may be divided. One that asks servers gets it whole: its requests go out side by side anyway, and
     /// equal ones get one answer.
     pub fn is_divisible(&self) -> bool {
-        self.info().stateless && self.asker().is_none()
+        self.info().stateless && self.http_client().is_none()
     }
 
     /// Scores a batch. Sends only the columns that the plugin asks for. Returns one finite score, or none, for each row. The rows
     /// of a stateless plugin are split among threads and scored in parallel.
-    pub fn score(&mut self, batch: &RewardBatch) -> Result<Scores> {
+    pub fn score(&mut self, batch: &RewardBatch) -> Result<RewardScores> {
         let rows = 0..batch.prompt_of.len();
         let until = self.plugin.deadline_of_rows(rows.len());
         Ok(self.score_rows(batch, rows, until)?.0)
     }
 
     /// Scores a batch, and compares what a stateless plugin says of its first rows with what it says when it is called again.
-    pub fn score_on_trial(&mut self, batch: &RewardBatch) -> Result<Scores> {
+    pub fn score_on_trial(&mut self, batch: &RewardBatch) -> Result<RewardScores> {
         let rows = 0..batch.prompt_of.len();
         let until = self.plugin.deadline_of_rows(rows.len());
         let (scores, first) = self.score_rows(batch, rows, until)?;
@@ -203,9 +209,9 @@ impl RewardPlugin {
     }
 
     /// Scores rows; `until` is for rows that are a call each. Also returns the first rows that were one call.
-    fn score_rows(&mut self, batch: &RewardBatch, rows: Range<usize>, until: Deadline) -> Result<(Scores, Range<usize>)> {
+    fn score_rows(&mut self, batch: &RewardBatch, rows: Range<usize>, until: Deadline) -> Result<(RewardScores, Range<usize>)> {
         if rows.is_empty() {
-            return Ok((Scores::default(), rows));
+            return Ok((RewardScores::default(), rows));
         }
         let apart = self.info().hints.isolated_rows && self.is_divisible();
         let parts = match self.is_divisible() {
@@ -219,11 +225,11 @@ impl RewardPlugin {
     }
 
     /// Compares the scores of the first rows, which were one call, with those that the plugin gives them now, if it is time to.
-    fn compare_again(&mut self, batch: &RewardBatch, rows: Range<usize>, scores: &Scores) -> Result<()> {
+    fn compare_again(&mut self, batch: &RewardBatch, rows: Range<usize>, scores: &RewardScores) -> Result<()> {
         if rows.is_empty() {
             return Ok(());
         }
-        let call = Call::at("score", batch.step);
+        let call = PluginCall::with_step("score", batch.step);
         let sent = self.columns(batch, rows.clone());
         let loaded = self.plugin.shared();
         let again = self.plugin.answer_again(call, true, |store, linked| ask(&loaded, &sent, store, linked));
@@ -243,8 +249,8 @@ impl RewardPlugin {
     }
 
     /// Scores rows in this many calls.
-    fn score_parts(&mut self, batch: &RewardBatch, rows: Range<usize>, parts: usize) -> Result<Scores> {
-        let (call, loaded) = (Call::at("score", batch.step), self.plugin.shared());
+    fn score_parts(&mut self, batch: &RewardBatch, rows: Range<usize>, parts: usize) -> Result<RewardScores> {
+        let (call, loaded) = (PluginCall::with_step("score", batch.step), self.plugin.shared());
         if parts == 1 {
             let sent = self.columns(batch, rows.clone());
             let given = self.plugin.call(call, |store, linked| ask(&loaded, &sent, store, linked))?;
@@ -260,8 +266,8 @@ impl RewardPlugin {
     }
 
     /// Scores rows in a call each.
-    fn score_apart(&mut self, batch: &RewardBatch, rows: Range<usize>, until: Deadline) -> Result<Scores> {
-        let call = Call::at("score", batch.step);
+    fn score_apart(&mut self, batch: &RewardBatch, rows: Range<usize>, until: Deadline) -> Result<RewardScores> {
+        let call = PluginCall::with_step("score", batch.step);
         let sent: Vec<RewardBatch> = rows.clone().map(|row| self.columns(batch, row..row + 1)).collect();
         let loaded = self.plugin.shared();
         let given = self.plugin.call_apart(sent.len(), until, call, |i, store, linked| {
@@ -276,27 +282,32 @@ impl RewardPlugin {
     ///
     /// # Errors
     /// If the retry fails and `on_error` says to end the run; the error names the row. Or if a plugin that says it is stateless is not.
-    pub fn score_or(&mut self, batch: &RewardBatch, rows: Range<usize>, on_error: OnError) -> Result<Outcome> {
+    pub fn score_with_retries(
+        &mut self,
+        batch: &RewardBatch,
+        rows: Range<usize>,
+        on_error: RewardErrorAction,
+    ) -> Result<ScoringOutcome> {
         let state = self.plugin.snapshot()?;
         // The retry has what the first attempt leaves, and what is scored row by row has as much once more.
         let until = self.plugin.deadline_of_rows(rows.len());
         let first = match self.score_rows(batch, rows.clone(), until) {
             Ok((scores, first)) => {
                 self.compare_again(batch, first, &scores)?;
-                return Ok(Outcome { scores, first_error: None, failed: Vec::new() });
+                return Ok(ScoringOutcome { scores, first_error: None, failed: Vec::new() });
             }
             Err(error) => error,
         };
         self.plugin.reset_to(state.clone());
         let second = match self.score_rows(batch, rows.clone(), until) {
-            Ok((scores, _)) => return Ok(Outcome { scores, first_error: Some(first), failed: Vec::new() }),
+            Ok((scores, _)) => return Ok(ScoringOutcome { scores, first_error: Some(first), failed: Vec::new() }),
             Err(error) => error,
         };
         self.plugin.reset_to(state);
         let (scores, failed) = self.row_by_row(batch, rows);
         self.failed = failed.iter().map(|(row, _)| *row).collect();
-        if on_error == OnError::Unscorable {
-            return Ok(Outcome { scores, first_error: Some(first), failed });
+        if on_error == RewardErrorAction::Unscorable {
+            return Ok(ScoringOutcome { scores, first_error: Some(first), failed });
         }
         let alone = match failed.first() {
             Some((row, _)) => format!("completion {row} of the generation is the first that fails on its own"),
@@ -311,15 +322,15 @@ impl RewardPlugin {
     }
 
     /// Scores row by row, all within the time of one call, or of several if each row is a call of its own.
-    fn row_by_row(&mut self, batch: &RewardBatch, rows: Range<usize>) -> (Scores, Vec<(usize, Error)>) {
+    fn row_by_row(&mut self, batch: &RewardBatch, rows: Range<usize>) -> (RewardScores, Vec<(usize, Error)>) {
         let deadline = match self.info().hints.isolated_rows {
             true => self.plugin.deadline_of_rows(rows.len()),
             false => self.plugin.deadline_of_several(),
         };
-        let (mut scores, mut failed) = (Scores::default(), Vec::new());
+        let (mut scores, mut failed) = (RewardScores::default(), Vec::new());
         let loaded = self.plugin.shared();
         for row in rows {
-            let call = Call::at("score", batch.step);
+            let call = PluginCall::with_step("score", batch.step);
             let sent = self.columns(batch, row..row + 1);
             let outcome = if self.plugin.is_over(deadline) {
                 Err(self.error(call, OUT_OF_TIME.into()))
@@ -331,7 +342,7 @@ impl RewardPlugin {
             match outcome {
                 Ok(given) => scores.append(given),
                 Err(error) => {
-                    scores.append(Scores { rewards: vec![None], ..Scores::default() });
+                    scores.append(RewardScores { rewards: vec![None], ..RewardScores::default() });
                     failed.push((row, error));
                 }
             }
@@ -339,17 +350,17 @@ impl RewardPlugin {
         (scores, failed)
     }
 
-    fn error(&self, call: Call, detail: String) -> Error {
+    fn error(&self, call: PluginCall, detail: String) -> Error {
         Error::Call { name: self.name().to_owned(), function: call.function, step: call.step, detail }
     }
 
-    fn checked(&self, call: Call, given: Given, rows: Range<usize>) -> Result<Scores> {
+    fn checked(&self, call: PluginCall, given: RewardAnswer, rows: Range<usize>) -> Result<RewardScores> {
         checked(&self.plugin.shared(), given, rows).map_err(|detail| self.error(call, detail))
     }
 
     /// Joins the checked answers of several calls, in their order.
-    fn joined(&self, call: Call, given: Vec<Checked>) -> Result<Scores> {
-        let mut scores = Scores::default();
+    fn joined(&self, call: PluginCall, given: Vec<ScoreCheck>) -> Result<RewardScores> {
+        let mut scores = RewardScores::default();
         for part in given {
             scores.append(part.map_err(|detail| self.error(call, detail))?);
         }
@@ -406,12 +417,12 @@ mod tests {
 
     #[test]
     fn what_is_logged_beside_rows_stays_with_them_where_parts_log_different_things() {
-        let part = |columns, rewards: &[f32]| Scores {
+        let part = |columns, rewards: &[f32]| RewardScores {
             rewards: rewards.iter().map(|reward| Some(*reward)).collect(),
             metrics: Vec::new(),
             extra: extra_of_rows(columns, rewards.len()).unwrap(),
         };
-        let mut all = Scores::default();
+        let mut all = RewardScores::default();
         all.append(part(vec![], &[1.0]));
         assert!(all.extra.is_empty());
         all.append(part(vec![column("a", &["1", "2"]), column("b", &["\"x\"", "null"])], &[2.0, 3.0]));

@@ -1,16 +1,16 @@
 //! The environment of an instance: a WASI without access to anything, a memory limit, bounded output, and the run's log.
 
-use super::asking::Line;
-use super::capture::Capture;
+use super::capture::OutputCapture;
 use super::contract::cells::{self, Failure};
 use super::contract::host;
 use super::deadline::Deadline;
 use super::error::LONGEST_TEXT;
-use super::limits::{Ceiling, Share};
-use super::logged::Logged;
-use super::logged::{Allowance, LINES_OF_A_RUN};
+use super::limits::{MemoryLimiter, MemoryShare};
+use super::log_line_counts::LogLineCounts;
+use super::log_line_counts::{Allowance, LINES_OF_A_RUN};
+use super::requests::RequestChannel;
 use super::wasi::Wasi;
-use crate::config::{Limits, printable};
+use crate::config::{PluginLimits, printable};
 
 /// Lines that a plugin may log in one call.
 const LINES_OF_A_CALL: usize = 100;
@@ -34,7 +34,7 @@ pub(super) trait OpenCells: Send + Sync {
 /// was granted some.
 pub(super) struct Sandbox {
     wasi: Wasi,
-    pub(super) ceiling: Ceiling,
+    pub(super) ceiling: MemoryLimiter,
     /// The cells that it has open; none in a cell that is no keeper.
     pub(super) cells: Option<Box<dyn OpenCells>>,
     /// Lines logged in this call. They are written after the call, since the log's reader may be slow.
@@ -42,16 +42,16 @@ pub(super) struct Sandbox {
     left_out: bool,
     /// Whether lines are dropped, because the same call was made before.
     pub(super) muted: bool,
-    logged: Logged,
+    logged: LogLineCounts,
     name: String,
     /// The way to granted servers.
-    pub(super) line: Option<Line>,
+    pub(super) request_channel: Option<RequestChannel>,
 }
 
 impl Sandbox {
-    pub(super) fn new(name: &str, limits: &Limits, share: Share, logged: Logged, seed: u64) -> Self {
-        let output = Capture::new(limits.output_kb as usize * 1024);
-        let ceiling = Ceiling::new(limits, share);
+    pub(super) fn new(name: &str, limits: &PluginLimits, share: MemoryShare, logged: LogLineCounts, seed: u64) -> Self {
+        let output = OutputCapture::new(limits.output_kb as usize * 1024);
+        let ceiling = MemoryLimiter::new(limits, share);
         let wasi = Wasi::new(seed, output);
         Self {
             wasi,
@@ -62,7 +62,7 @@ impl Sandbox {
             muted: false,
             logged,
             name: name.to_owned(),
-            line: None,
+            request_channel: None,
         }
     }
 
@@ -136,8 +136,8 @@ mod tests {
 
     #[test]
     fn lines_are_counted_by_plugin_and_bounded_by_call() {
-        let (limits, logged) = (Limits::default(), Logged::default());
-        let mut sandbox = Sandbox::new("a", &limits, Share::new(1 << 30), logged.clone(), 0);
+        let (limits, logged) = (PluginLimits::default(), LogLineCounts::default());
+        let mut sandbox = Sandbox::new("a", &limits, MemoryShare::new(1 << 30), logged.clone(), 0);
         for _ in 0..3 {
             (0..1000).for_each(|i| host::Host::log(&mut sandbox, host::Level::Debug, i.to_string()));
             assert!(sandbox.lines.len() == LINES_OF_A_CALL && sandbox.left_out);

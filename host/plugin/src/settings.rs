@@ -2,10 +2,10 @@
 
 use super::error::LONGEST_TEXT;
 use super::hints::Hints;
-use super::loaded::{Info, Loaded};
+use super::loaded_plugin::{LoadedPlugin, PluginInfo};
 use super::schema::{aliases, check, constants, default_of, target};
-use super::{Algorithm, Engine, Outline, Result, Role, Source};
-use crate::config::{Limits, printable};
+use super::{AlgorithmPlugin, PluginEngine, PluginOutline, PluginSource, Result, Role};
+use crate::config::{PluginLimits, printable};
 use serde_json::{Map, Value};
 
 /// A setting of a plugin.
@@ -16,7 +16,7 @@ pub struct Setting {
     /// What it means, its values if they are few, and its default.
     pub help: String,
     /// How many values it has.
-    pub takes: Takes,
+    pub arity: SettingArity,
     /// Its other names.
     pub aliases: Vec<String>,
     /// Its values, if they are few; those that a shell would take for something else are left out.
@@ -25,7 +25,7 @@ pub struct Setting {
 
 /// How many values a setting has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Takes {
+pub enum SettingArity {
     /// True or false.
     Switch,
     /// One.
@@ -40,7 +40,7 @@ pub enum Takes {
 ///
 /// # Errors
 /// If it can't be loaded.
-pub fn settings_of(engine: &Engine, source: &Source, limits: &Limits) -> Result<Vec<Setting>> {
+pub fn settings_of(engine: &PluginEngine, source: &PluginSource, limits: &PluginLimits) -> Result<Vec<Setting>> {
     let schema = info_of(engine, source, limits)?.config_schema;
     Ok(settings_in(&serde_json::from_str(&schema).unwrap_or_default()))
 }
@@ -49,17 +49,17 @@ pub fn settings_of(engine: &Engine, source: &Source, limits: &Limits) -> Result<
 ///
 /// # Errors
 /// If it can't be loaded.
-pub fn hints_of(engine: &Engine, source: &Source, limits: &Limits) -> Result<Hints> {
+pub fn hints_of(engine: &PluginEngine, source: &PluginSource, limits: &PluginLimits) -> Result<Hints> {
     Ok(info_of(engine, source, limits)?.hints)
 }
 
 /// Returns what a plugin says of itself without a configuration; a script that estimates advantages, together with its base.
-pub(super) fn info_of(engine: &Engine, source: &Source, limits: &Limits) -> Result<Info> {
-    let role = Outline::of(engine, source, limits)?.role(source)?;
+pub(super) fn info_of(engine: &PluginEngine, source: &PluginSource, limits: &PluginLimits) -> Result<PluginInfo> {
+    let role = PluginOutline::read(engine, source, limits)?.role(source)?;
     if role == Role::Algorithm && source.script().is_some() {
-        return Ok(Algorithm::load(engine, source, &Map::new(), limits, 0)?.info().clone());
+        return Ok(AlgorithmPlugin::load(engine, source, &Map::new(), limits, 0)?.info().clone());
     }
-    Ok(Loaded::described(engine, source, role, limits, 0)?.info)
+    Ok(LoadedPlugin::load_unconfigured(engine, source, role, limits, 0)?.info)
 }
 
 /// Reads the settings of a schema; names that no flag could have are left out.
@@ -71,7 +71,7 @@ pub fn settings_in(schema: &Value) -> Vec<Setting> {
     let none = Map::new();
     let properties = schema["properties"].as_object().unwrap_or(&none);
     let named = properties.iter().filter(|(name, _)| is_name(name));
-    named.map(|(name, property)| Setting::of(name, property, schema)).collect()
+    named.map(|(name, property)| Setting::from_property(name, property, schema)).collect()
 }
 
 /// Returns whether a flag could have this name.
@@ -85,7 +85,7 @@ fn is_name(name: &str) -> bool {
 const LONGEST_NAME: usize = 64;
 
 impl Setting {
-    fn of(name: &str, property: &Value, schema: &Value) -> Self {
+    fn from_property(name: &str, property: &Value, schema: &Value) -> Self {
         let mut choices = Vec::new();
         constants(property, schema, &mut choices);
         choices.dedup();
@@ -102,14 +102,14 @@ impl Setting {
         let is = |kind: &str| has_type(property, kind, schema, DEEPEST);
         let is_one = ["string", "number", "integer"].into_iter().any(is);
         let takes = match (is("array"), is_one) {
-            (true, true) => Takes::OneOrSeveral,
-            (true, false) => Takes::Several,
-            (false, false) if is("boolean") => Takes::Switch,
-            (false, _) => Takes::One,
+            (true, true) => SettingArity::OneOrSeveral,
+            (true, false) => SettingArity::Several,
+            (false, false) if is("boolean") => SettingArity::Switch,
+            (false, _) => SettingArity::One,
         };
         let aliases = aliases(property).filter(|alias| is_name(alias)).map(str::to_owned).collect();
         choices.retain(|choice| is_plain_word(choice));
-        Self { name: name.to_owned(), help: printable(help.trim(), LONGEST_TEXT), takes, aliases, choices }
+        Self { name: name.to_owned(), help: printable(help.trim(), LONGEST_TEXT), arity: takes, aliases, choices }
     }
 }
 
@@ -160,13 +160,13 @@ mod tests {
             "$defs": {"Losses": {"anyOf": [{"$ref": "#/$defs/Loss"}, {"type": "array", "items": {"$ref": "#/$defs/Loss"}}]},
                 "Loss": {"oneOf": [{"type": "string", "const": "sigmoid"}, {"type": "string", "const": "hinge"}]}}}"##;
         let settings = read(schema);
-        let told: Vec<_> = settings.iter().map(|s| (&s.name[..], &s.help[..], s.takes)).collect();
+        let told: Vec<_> = settings.iter().map(|s| (&s.name[..], &s.help[..], s.arity)).collect();
         assert_eq!(
             told,
             [
-                ("beta", "How strongly the policy is tied [default: 0.1]", Takes::One),
-                ("loss_type", "The loss: sigmoid, hinge [default: sigmoid]", Takes::OneOrSeveral),
-                ("free", "No reference [default: none]", Takes::Switch),
+                ("beta", "How strongly the policy is tied [default: 0.1]", SettingArity::One),
+                ("loss_type", "The loss: sigmoid, hinge [default: sigmoid]", SettingArity::OneOrSeveral),
+                ("free", "No reference [default: none]", SettingArity::Switch),
             ]
         );
         assert_eq!(settings[2].aliases, ["liberty"]);

@@ -1,6 +1,6 @@
 //! Finds and reads plugins.
 
-use super::script::{self, Found, PluginFile, Script};
+use super::script::{self, EmbeddedScript, PluginFile, Script};
 use super::{EMBEDDED, Error, Result, Role};
 use crate::config::ScriptPath;
 use sha2::{Digest, Sha256};
@@ -10,15 +10,15 @@ use std::sync::Arc;
 
 /// A plugin's bytes with their name and hash.
 #[derive(Clone, Debug)]
-pub struct Source {
+pub struct PluginSource {
     name: String,
     bytes: Arc<Cow<'static, [u8]>>,
     hash: String,
     /// What it holds if it is a script's.
-    script: Option<Arc<Found>>,
+    script: Option<Arc<EmbeddedScript>>,
 }
 
-impl Source {
+impl PluginSource {
     /// Opens a plugin. `location` is a path, that of a script with or without `:FUNCTION`, or the file name of a built-in plugin, with or
     /// without `.wasm`. Logs which one was used if it could be either.
     ///
@@ -42,7 +42,7 @@ impl Source {
                 if Path::new(name).is_file() {
                     tracing::warn!("{location}: using the built-in plugin; for the file in this folder, write ./{name}");
                 }
-                return Ok(Self::built_in(name, bytes));
+                return Ok(Self::from_built_in(name, bytes));
             }
             None => Self::check_is_there(location, role)?,
         }
@@ -54,25 +54,25 @@ impl Source {
 
     /// Refuses a location where nothing is that could be a plugin, and says what may have been meant.
     fn check_is_there(location: &str, role: Option<Role>) -> Result<()> {
-        if let Some(detail) = script::mistaken(location) {
+        if let Some(detail) = script::location_mistake(location) {
             return Err(Error::NotScript { name: location.to_owned(), detail });
         }
         if Path::new(location).symlink_metadata().is_err() && !PluginFile::parse(location).is_script() {
-            let kind = role.map(Kind::of_role);
-            let known = EMBEDDED.iter().filter(|(_, bytes)| kind.is_none_or(|kind| Kind::of(bytes) == kind));
+            let kind = role.map(PluginKind::from_role);
+            let known = EMBEDDED.iter().filter(|(_, bytes)| kind.is_none_or(|kind| PluginKind::from_bytes(bytes) == kind));
             let known = known.map(|(name, _)| (*name).to_owned()).collect();
-            return Err(Error::NotFound { name: location.to_owned(), kind: kind.map_or("plugins", Kind::name), known });
+            return Err(Error::NotFound { name: location.to_owned(), kind: kind.map_or("plugins", PluginKind::name), known });
         }
         Ok(())
     }
 
     /// Opens the built-in algorithm of this name, whatever files there are; none if there is none.
-    pub(super) fn built_in_algorithm(name: &str) -> Option<Self> {
-        let algorithm = embedded(name).filter(|(_, bytes)| Kind::of(bytes) == Kind::Algorithm);
-        algorithm.map(|(name, bytes)| Self::built_in(name, bytes))
+    pub(super) fn open_built_in_algorithm(name: &str) -> Option<Self> {
+        let algorithm = embedded(name).filter(|(_, bytes)| PluginKind::from_bytes(bytes) == PluginKind::Algorithm);
+        algorithm.map(|(name, bytes)| Self::from_built_in(name, bytes))
     }
 
-    fn built_in(name: &str, bytes: &'static [u8]) -> Self {
+    fn from_built_in(name: &str, bytes: &'static [u8]) -> Self {
         Self::new(name.trim_end_matches(".wasm").to_owned(), Cow::Borrowed(bytes))
     }
 
@@ -85,7 +85,7 @@ impl Source {
 
     /// Returns the same plugin under another name.
     #[must_use]
-    pub fn named(self, name: &str) -> Self {
+    pub fn with_name(self, name: &str) -> Self {
         Self { name: name.to_owned(), ..self }
     }
 
@@ -129,19 +129,19 @@ fn embedded(name: &str) -> Option<(&'static str, &'static [u8])> {
 
 /// Returns the file names of the built-in plugins of a role's kind: rewards, environments or algorithms.
 pub fn embedded_of(role: Role) -> impl Iterator<Item = &'static str> {
-    EMBEDDED.iter().filter(move |(_, bytes)| Kind::of(bytes) == Kind::of_role(role)).map(|(name, _)| *name)
+    EMBEDDED.iter().filter(move |(_, bytes)| PluginKind::from_bytes(bytes) == PluginKind::from_role(role)).map(|(name, _)| *name)
 }
 
 /// What users ask for by different flags.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum PluginKind {
     Reward,
     Environment,
     Algorithm,
 }
 
-impl Kind {
-    fn of_role(role: Role) -> Self {
+impl PluginKind {
+    fn from_role(role: Role) -> Self {
         match role {
             Role::Reward => Self::Reward,
             Role::Environment => Self::Environment,
@@ -150,13 +150,13 @@ impl Kind {
     }
 
     /// Returns the kind of a built-in plugin, by what it exports. Compiling it would take too long for a suggestion.
-    fn of(bytes: &[u8]) -> Self {
+    fn from_bytes(bytes: &[u8]) -> Self {
         let sections = wasmparser::Parser::new(0).parse_all(bytes).filter_map(|payload| match payload {
             Ok(wasmparser::Payload::ComponentExportSection(exports)) => Some(exports),
             _ => None,
         });
         let names: Vec<&str> = sections.flatten().filter_map(|export| Some(export.ok()?.name.name)).collect();
-        Role::of_exports(names).map_or(Self::Algorithm, Self::of_role)
+        Role::from_exports(names).map_or(Self::Algorithm, Self::from_role)
     }
 
     fn name(self) -> &'static str {
@@ -168,9 +168,9 @@ impl Kind {
     }
 }
 
-impl Source {
+impl PluginSource {
     /// Returns whether it is complete WebAssembly, as far as its sections tell: a file that is still being copied is not.
-    pub fn is_whole(&self) -> bool {
+    pub fn is_complete(&self) -> bool {
         wasmparser::Parser::new(0).parse_all(self.bytes()).all(|payload| payload.is_ok())
     }
 }
@@ -179,7 +179,7 @@ impl Source {
 ///
 /// # Errors
 /// If the interpreter that this program carries is damaged.
-pub fn self_contained(source: &Source) -> Result<Option<Vec<u8>>> {
+pub fn self_contained(source: &PluginSource) -> Result<Option<Vec<u8>>> {
     let Some(script) = source.script().filter(|_| source.own_interpreter().is_none()) else { return Ok(None) };
     let interpreter = script.language().interpreter().map_err(|e| Error::Engine(format!("its interpreter is damaged: {e}")))?;
     Ok(Some(script::write(script, Some(&interpreter))))

@@ -4,7 +4,7 @@
 //! Like the process that compiles, it is this program again, started as `rlhost try-plugin`. It reads the compiled plugin from standard
 //! input. Other failures are reported when the plugin is loaded.
 
-use crate::config::Limits;
+use crate::config::PluginLimits;
 use std::ffi::OsString;
 
 /// The subcommand, hidden from help.
@@ -16,7 +16,7 @@ const READING: u64 = 60;
 /// Another process's order to make an instance of a plugin in this one.
 pub struct TrialOrder {
     /// The plugin's limits.
-    pub(super) limits: Limits,
+    pub(super) limits: PluginLimits,
 }
 
 impl TrialOrder {
@@ -24,7 +24,7 @@ impl TrialOrder {
     pub(super) const IS_BOUNDED: bool = cfg!(target_os = "linux");
 
     /// Returns the arguments that [`TrialOrder::parse`] reads.
-    pub(super) fn arguments(limits: &Limits) -> [String; 2] {
+    pub(super) fn arguments(limits: &PluginLimits) -> [String; 2] {
         // Nothing in it can't be written. Without its limits, an order is refused.
         [COMMAND.to_owned(), toml::to_string(limits).unwrap_or_default()]
     }
@@ -54,7 +54,7 @@ mod tests {
             let arguments = std::iter::once("rlhost").chain(arguments.iter().map(String::as_str));
             TrialOrder::parse(&arguments.map(OsString::from).collect::<Vec<_>>())
         };
-        let limits = Limits { memory_mb: 7, call_timeout_s: f64::INFINITY, ..Limits::default() };
+        let limits = PluginLimits { memory_mb: 7, call_timeout_s: f64::INFINITY, ..PluginLimits::default() };
         assert_eq!(parse(&TrialOrder::arguments(&limits)).unwrap().limits, limits);
         for other in [["compile-plugin", "memory_mb = 7"], [COMMAND, ""], [COMMAND, "memory_mb = \"x\""]] {
             assert!(parse(&other.map(str::to_owned)).is_none(), "{other:?}");

@@ -16,12 +16,12 @@ const LONGEST: Duration = Duration::from_millis(250);
 const POLL: Duration = Duration::from_secs(1);
 
 /// Watches files through their folders, since a replaced file is a different file, and folders for new files.
-pub struct Watch {
+pub struct FileWatcher {
     changes: Receiver<()>,
     _watcher: Box<dyn Watcher + Send>,
 }
 
-impl Watch {
+impl FileWatcher {
     /// Starts watching.
     ///
     /// # Errors
@@ -55,7 +55,7 @@ impl Watch {
     }
 
     /// Returns whether something changed within `longest`, after waiting for a quiet moment.
-    pub fn changed(&self, longest: Duration) -> bool {
+    pub fn wait_for_change(&self, longest: Duration) -> bool {
         if self.changes.recv_timeout(longest).is_err() {
             return false;
         }
@@ -81,18 +81,18 @@ mod tests {
         let (file, inbox) = (folder.path().join("plugin.wasm"), folder.path().join("inbox"));
         fs::write(&file, "1").unwrap();
         fs::create_dir(&inbox).unwrap();
-        let watch = Watch::new(std::slice::from_ref(&file), std::slice::from_ref(&inbox)).unwrap();
+        let watch = FileWatcher::new(std::slice::from_ref(&file), std::slice::from_ref(&inbox)).unwrap();
         let long = Duration::from_secs(20);
         fs::write(folder.path().join("other"), "x").unwrap();
-        assert!(!watch.changed(Duration::from_millis(100)));
+        assert!(!watch.wait_for_change(Duration::from_millis(100)));
         fs::write(&file, "2").unwrap();
-        assert!(watch.changed(long));
+        assert!(watch.wait_for_change(long));
         fs::write(folder.path().join("new"), "3").unwrap();
         fs::rename(folder.path().join("new"), &file).unwrap();
-        assert!(watch.changed(long));
+        assert!(watch.wait_for_change(long));
         fs::remove_file(&file).unwrap();
-        assert!(watch.changed(long));
+        assert!(watch.wait_for_change(long));
         fs::write(inbox.join("anything"), "4").unwrap();
-        assert!(watch.changed(long));
+        assert!(watch.wait_for_change(long));
     }
 }

@@ -24,7 +24,7 @@ pub(super) const PACKAGE: &str = "rlhost:plugin/";
 const VERSIONS: [&str; 2] = ["1.0", "0.1"];
 
 /// Returns the version that an interface has beside `plugin` of this version: 0.2 added some, and changed none of 0.1.
-fn beside(version: &'static str, interface: &str) -> &'static str {
+fn interface_version(version: &'static str, interface: &str) -> &'static str {
     let of_0_2 = ["inside", "environment", "reward-model", "labelled"];
     if version == "0.1" && of_0_2.contains(&interface) { "0.2" } else { version }
 }
@@ -37,10 +37,10 @@ fn is(export: &str, interface: &str, version: &str) -> bool {
 }
 
 /// The names of what a component exports.
-struct Exported(Vec<String>);
+struct ExportedInterfaces(Vec<String>);
 
-impl Exported {
-    fn of(component: &Component, engine: &wasmtime::Engine) -> Self {
+impl ExportedInterfaces {
+    fn from_component(component: &Component, engine: &wasmtime::Engine) -> Self {
         let ty = component.component_type();
         let instances = ty.exports(engine).filter(|(_, item)| matches!(item.ty, ComponentItem::ComponentInstance(_)));
         Self(instances.map(|(name, _)| name.to_owned()).collect())
@@ -58,7 +58,8 @@ impl Exported {
     /// Returns the role.
     fn role(&self) -> Option<Role> {
         let version = self.version()?;
-        let all = |interfaces: &[&str]| interfaces.iter().all(|interface| self.has(interface, beside(version, interface)));
+        let all =
+            |interfaces: &[&str]| interfaces.iter().all(|interface| self.has(interface, interface_version(version, interface)));
         let roles = if version == "1.0" { &Role::ALL } else { &Role::OLD[..] };
         roles.iter().find(|(_, interfaces)| all(interfaces)).map(|(role, _)| *role)
     }
@@ -114,13 +115,13 @@ impl Role {
     }
 
     /// Returns the role that a component's exports match.
-    pub(super) fn of(component: &Component, engine: &wasmtime::Engine) -> Option<Self> {
-        Exported::of(component, engine).role()
+    pub(super) fn from_component(component: &Component, engine: &wasmtime::Engine) -> Option<Self> {
+        ExportedInterfaces::from_component(component, engine).role()
     }
 
     /// Returns the role of a component with exports of these names.
-    pub(super) fn of_exports<'a>(names: impl IntoIterator<Item = &'a str>) -> Option<Self> {
-        Exported(names.into_iter().map(str::to_owned).collect()).role()
+    pub(super) fn from_exports<'a>(names: impl IntoIterator<Item = &'a str>) -> Option<Self> {
+        ExportedInterfaces(names.into_iter().map(str::to_owned).collect()).role()
     }
 
     /// Checks exports and imports by name. Types are checked when the component is linked.
@@ -130,7 +131,7 @@ impl Role {
             wanted: self.name(),
             detail: printable(&detail, LONGEST_TEXT),
         };
-        self.check_exports(&Exported::of(component, engine)).map_err(fail)?;
+        self.check_exports(&ExportedInterfaces::from_component(component, engine)).map_err(fail)?;
         for (import, _) in component.component_type().imports(engine) {
             let offered = wasi::offers(import) || import.starts_with(PACKAGE);
             if !offered {
@@ -142,7 +143,7 @@ impl Role {
         Ok(())
     }
 
-    fn check_exports(self, exports: &Exported) -> std::result::Result<(), String> {
+    fn check_exports(self, exports: &ExportedInterfaces) -> std::result::Result<(), String> {
         let Some(version) = exports.version() else {
             return Err(match exports.another("plugin") {
                 Some(other) => format!("it exports {other}; this rlhost supports versions {} of plugin", VERSIONS.join(" and ")),
@@ -150,14 +151,14 @@ impl Role {
             });
         };
         let all = |(_, interfaces): &&(Self, &[&str])| {
-            interfaces.iter().all(|interface| exports.has(interface, beside(version, interface)))
+            interfaces.iter().all(|interface| exports.has(interface, interface_version(version, interface)))
         };
         let known = if version == VERSIONS[0] { &Self::ALL[..] } else { &Self::OLD };
         if known.iter().filter(|(role, _)| *role == self).any(|role| all(&role)) {
             return Ok(());
         }
         let interface = known.iter().find(|(role, _)| *role == self).map_or(self.interface(), |(_, interfaces)| interfaces[0]);
-        let version = beside(version, interface);
+        let version = interface_version(version, interface);
         Err(match exports.another(interface) {
             Some(other) => format!("it exports {other}; this rlhost supports version {version} of {interface}"),
             None => {

@@ -26,14 +26,14 @@ const WORLD_SECTION: &str = "component-type";
 
 /// What determines a core module's world.
 #[derive(Default)]
-struct Outline {
+struct ModuleOutline {
     exports: BTreeSet<String>,
     imports: Vec<(String, String)>,
     says_its_world: bool,
 }
 
-impl Outline {
-    fn of(core: &[u8]) -> Result<Self, wasmparser::BinaryReaderError> {
+impl ModuleOutline {
+    fn parse(core: &[u8]) -> Result<Self, wasmparser::BinaryReaderError> {
         let mut outline = Self::default();
         for payload in Parser::new(0).parse_all(core) {
             match payload? {
@@ -80,8 +80,8 @@ pub(super) fn made_with() -> [&'static [u8]; 4] {
 /// Wraps a core module into a component. Its world follows from its `component-type` section or, without one, from the names of
 /// its exports.
 fn component(core: &[u8]) -> Result<Vec<u8>, String> {
-    let outline = Outline::of(core).map_err(|e| format!("it is damaged: {e}"))?;
-    let stub_outline = Outline::of(PREVIEW1_STUB).map_err(|e| e.to_string())?;
+    let outline = ModuleOutline::parse(core).map_err(|e| format!("it is damaged: {e}"))?;
+    let stub_outline = ModuleOutline::parse(PREVIEW1_STUB).map_err(|e| e.to_string())?;
     for needed in ["memory", "cabi_realloc"] {
         if !outline.exports.contains(needed) {
             return Err(format!("it is a core module that does not export {needed:?}, which is needed to pass arguments"));
@@ -93,7 +93,7 @@ fn component(core: &[u8]) -> Result<Vec<u8>, String> {
 
     let mut module = core.to_vec();
     if !outline.says_its_world {
-        let world = WitWorld::of(&outline)?;
+        let world = WitWorld::from_outline(&outline)?;
         embed_component_metadata(&mut module, &world.resolve, world.id, StringEncoding::UTF8).map_err(|e| format!("{e:#}"))?;
     }
     ComponentEncoder::default()
@@ -110,7 +110,7 @@ struct WitWorld {
 }
 
 impl WitWorld {
-    fn of(outline: &Outline) -> Result<Self, String> {
+    fn from_outline(outline: &ModuleOutline) -> Result<Self, String> {
         let mut resolve = Resolve::default();
         let mut push = |text| resolve.push_str("rlhost-plugin.wit", text).map_err(|e| format!("{e:#}"));
         let [current, first, newer] = [push(CONTRACT[0])?, push(CONTRACT[1])?, push(CONTRACT[2])?];
@@ -139,7 +139,7 @@ fn functions(resolve: &Resolve, interface: InterfaceId) -> impl Iterator<Item = 
 }
 
 /// Returns the contract's interfaces from which the module exports a function. It must then export all their functions.
-fn exported_interfaces(resolve: &Resolve, versions: [&Package; 3], outline: &Outline) -> Result<Vec<String>, String> {
+fn exported_interfaces(resolve: &Resolve, versions: [&Package; 3], outline: &ModuleOutline) -> Result<Vec<String>, String> {
     let mut found = Vec::new();
     let mut known = BTreeSet::new();
     let interfaces =
@@ -177,7 +177,7 @@ fn exported_interfaces(resolve: &Resolve, versions: [&Package; 3], outline: &Out
 }
 
 /// Checks imports: a module without a described world may import the contract's `host` and preview 1.
-fn check_imports(resolve: &Resolve, versions: [&Package; 2], outline: &Outline) -> Result<(), String> {
+fn check_imports(resolve: &Resolve, versions: [&Package; 2], outline: &ModuleOutline) -> Result<(), String> {
     let hosts = versions.map(|package| interface_name(package, "host"));
     let [current, _] = versions;
     let offered: Vec<&str> = current.interfaces.get("host").map_or_else(Vec::new, |&id| functions(resolve, id).collect());
@@ -267,7 +267,7 @@ mod tests {
     #[test]
     fn a_world_that_the_module_names_itself_is_taken() {
         let mut core = module(&[MEMORY, PLUGIN, REWARD]);
-        let world = WitWorld::of(&Outline::of(&core).unwrap()).unwrap();
+        let world = WitWorld::from_outline(&ModuleOutline::parse(&core).unwrap()).unwrap();
         embed_component_metadata(&mut core, &world.resolve, world.id, StringEncoding::UTF8).unwrap();
         let (_, exports) = doors(&component(&core).unwrap());
         assert_eq!(exports.len(), 2, "{exports:?}");
@@ -275,7 +275,7 @@ mod tests {
 
     #[test]
     fn preview_1_leads_to_no_import() {
-        let stub = Outline::of(PREVIEW1_STUB).unwrap();
+        let stub = ModuleOutline::parse(PREVIEW1_STUB).unwrap();
         assert!(stub.exports.len() > 40, "{:?}", stub.exports);
         let using = r#"
             (import "wasi_snapshot_preview1" "clock_time_get" (func (param i32 i64 i32) (result i32)))

@@ -1,4 +1,4 @@
-//! Inference for clients: the engine ([`engine`]) and the OpenAI-compatible server on top of it ([`Server`]).
+//! Inference for clients: the engine ([`engine`]) and the OpenAI-compatible server on top of it ([`InferenceServer`]).
 //!
 //! The engine knows tokens, sampling parameters and weight versions; texts, chat templates and HTTP are layers above it. Below the
 //! routes in `api/`, nothing knows a field of a request; below `http/`, nothing knows a connection.
@@ -13,9 +13,12 @@ pub mod tasks;
 mod text;
 mod weights;
 
-pub use api::{App, ModelCard, ServedWeights, Source};
-pub use http::{Bound, Budget, Limits, Listening, ReplyBody, Server, Service, Settings, UnreadBody, check_key, read_keys};
-pub use scorer::Scorer;
+pub use api::{App, EventSource, ModelCard, ServedWeights};
+pub use http::{
+    BodyMemoryBudget, BodyReadError, BoundAddress, ConnectionLimits, HttpListener, HttpService, InferenceServer,
+    InferenceServerSettings, ReplyBody, check_key, read_keys,
+};
+pub use scorer::RewardModelScorer;
 pub use weights::WeightLoader;
 
 use rlhost_config as config;

@@ -1,6 +1,6 @@
 //! Computes what a reward model thinks of texts: each has one value, that of its last token that is not the padding token.
 
-use crate::model::{self, Frozen};
+use crate::model::{self, FrozenModel};
 use crate::ops::Forest;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -11,11 +11,11 @@ use tokio::task::spawn_blocking;
 const MOST_TOKENS: usize = 8192;
 
 /// A reward model that scores one part of a request at a time, so that a long request does not keep others waiting.
-pub struct Scorer {
-    model: Arc<Frozen>,
+pub struct RewardModelScorer {
+    model: Arc<FrozenModel>,
     pad: Option<u32>,
     /// Held while texts are scored, even if their client is gone.
-    place: Arc<Mutex<()>>,
+    permit: Arc<Mutex<()>>,
     /// Number of requests that have the place or wait for it.
     waiting: AtomicUsize,
     most_waiting: usize,
@@ -25,26 +25,26 @@ pub struct Scorer {
 }
 
 /// Why texts are not scored.
-pub(crate) enum Unscored {
+pub(crate) enum ScoringError {
     /// Too many requests wait.
     Full,
     Failed(String),
 }
 
 /// Counts a request while it waits or is served.
-struct Counted<'a>(&'a AtomicUsize);
+struct WaitingRequestGuard<'a>(&'a AtomicUsize);
 
-impl Drop for Counted<'_> {
+impl Drop for WaitingRequestGuard<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
-impl Scorer {
+impl RewardModelScorer {
     /// Creates it for a model with a value head. Texts have at most `max_model_len` tokens, and at most `most_waiting` requests wait.
-    pub fn new(model: Frozen, pad: Option<u32>, max_model_len: usize, most_waiting: usize) -> Self {
+    pub fn new(model: FrozenModel, pad: Option<u32>, max_model_len: usize, most_waiting: usize) -> Self {
         let (place, waiting, scored) = Default::default();
-        Self { model: Arc::new(model), pad, place, waiting, most_waiting, max_model_len, scored }
+        Self { model: Arc::new(model), pad, permit: place, waiting, most_waiting, max_model_len, scored }
     }
 
     /// Returns the number of tokens that the model knows.
@@ -53,16 +53,16 @@ impl Scorer {
     }
 
     /// Returns the number of requests that are served or wait.
-    pub(crate) fn under_way(&self) -> usize {
+    pub(crate) fn pending_requests(&self) -> usize {
         self.waiting.load(Ordering::SeqCst)
     }
 
     /// Scores texts, none of which is empty or has an unknown token.
-    pub(crate) async fn values(&self, mut texts: Vec<Vec<u32>>) -> Result<Vec<f32>, Unscored> {
+    pub(crate) async fn values(&self, mut texts: Vec<Vec<u32>>) -> Result<Vec<f32>, ScoringError> {
         let before = self.waiting.fetch_add(1, Ordering::SeqCst);
-        let _counted = Counted(&self.waiting);
+        let _counted = WaitingRequestGuard(&self.waiting);
         if before > self.most_waiting {
-            return Err(Unscored::Full);
+            return Err(ScoringError::Full);
         }
         let mut values = Vec::with_capacity(texts.len());
         // A client that is gone drops this between two parts.
@@ -71,15 +71,15 @@ impl Scorer {
             let tokens: usize = part.iter().map(Vec::len).sum();
             self.scored[0].fetch_add(part.len() as u64, Ordering::SeqCst);
             self.scored[1].fetch_add(tokens as u64, Ordering::SeqCst);
-            let (model, pad, place) = (Arc::clone(&self.model), self.pad, Arc::clone(&self.place).lock_owned().await);
+            let (model, pad, place) = (Arc::clone(&self.model), self.pad, Arc::clone(&self.permit).lock_owned().await);
             let work = spawn_blocking(move || {
                 let _place = place;
                 score(&model, &part, pad)
             });
             let work = work.await;
             // A panic has already been printed.
-            let work = work.map_err(|_| Unscored::Failed("scoring failed; the server's log says why".into()))?;
-            values.extend(work.map_err(|e| Unscored::Failed(e.to_string()))?);
+            let work = work.map_err(|_| ScoringError::Failed("scoring failed; the server's log says why".into()))?;
+            values.extend(work.map_err(|e| ScoringError::Failed(e.to_string()))?);
         }
         Ok(values)
     }
@@ -95,7 +95,7 @@ fn first_part(texts: &[Vec<u32>]) -> usize {
     fitting.count().max(1)
 }
 
-fn score(model: &Frozen, texts: &[Vec<u32>], pad: Option<u32>) -> model::Result<Vec<f32>> {
+fn score(model: &FrozenModel, texts: &[Vec<u32>], pad: Option<u32>) -> model::Result<Vec<f32>> {
     let (mut forest, mut rows) = (Forest::new(), Vec::with_capacity(texts.len()));
     for text in texts {
         let segment = forest.push(text, None);

@@ -1,14 +1,14 @@
 //! Sessions of agents: whoever has a session's key asks the policy in an episode, and every call is recorded as it was sampled.
 //!
 //! A session knows what it wrote. So where a conversation contains the model's own turns, their recorded tokens are the prompt, and only
-//! what was added is tokenized ([`Session::continued`]). A conversation that says something else begins anew.
+//! what was added is tokenized ([`AgentSession::continuation_prompt`]). A conversation that says something else begins anew.
 
 use crate::api::ApiError;
 use crate::config::printable;
-use crate::data::{Extras, Message, Tokenizer};
-use crate::engine::{RandomStream, Request, Token};
-use crate::ops::sampler::Sampling;
-use rlhost_models::rollout::Call;
+use crate::data::{ChatMessage, TemplateVariables, Tokenizer};
+use crate::engine::{EngineRequest, RandomStream, ScoredToken};
+use crate::ops::sampler::Sampler;
+use rlhost_models::rollout::AgentCall;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,7 +20,7 @@ const SHOWN: usize = 120;
 #[derive(Clone, Copy, Debug)]
 pub struct SessionRules {
     /// How tokens are sampled, whatever a request says.
-    pub sampling: Sampling,
+    pub sampling: Sampler,
     /// Divisor of the logits whose log-probabilities are recorded.
     pub logp_temperature: f32,
     /// Maximum number of tokens of a call.
@@ -33,21 +33,21 @@ pub struct SessionRules {
 
 /// An episode of an agent.
 #[derive(Debug)]
-pub struct Session {
+pub struct AgentSession {
     rules: SessionRules,
     seed: u64,
-    state: Mutex<State>,
+    state: Mutex<SessionState>,
 }
 
 /// What happened in a session.
 #[derive(Clone, Debug, Default)]
-pub struct Record {
+pub struct SessionRecord {
     /// The calls that ended, in the order in which they began.
     pub calls: Vec<RecordedCall>,
     /// Why calls were refused, the first reason.
     pub refused: Option<String>,
     /// Whether a request asked for another way of sampling than the run's.
-    pub asked_otherwise: bool,
+    pub overrode_sampling: bool,
     /// The first turn that came back changed: what the model had written, and what the agent sent.
     pub rewritten: Option<(String, String)>,
 }
@@ -56,24 +56,24 @@ pub struct Record {
 #[derive(Clone, Debug)]
 pub struct RecordedCall {
     /// Its tokens.
-    pub call: Call,
+    pub call: AgentCall,
     /// Its text, as the agent got it.
     pub text: String,
     /// The conversation that it continues; none if the prompt was a text or tokens.
-    pub conversation: Option<Arc<Conversation>>,
+    pub conversation: Option<Arc<ConversationPrompt>>,
 }
 
 /// A conversation before the model's turn.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Conversation {
+pub struct ConversationPrompt {
     /// Its messages.
-    pub messages: Vec<Message>,
+    pub messages: Vec<ChatMessage>,
     /// The template's variables.
-    pub extras: Extras,
+    pub extras: TemplateVariables,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct SessionState {
     closed: bool,
     /// Number of calls that began, which numbers the next one.
     begun: u64,
@@ -82,22 +82,22 @@ struct State {
     /// Number of tokens of the first prompt.
     first: Option<usize>,
     /// Conversations whose prompts are known but whose calls have not begun.
-    asked: Vec<(Vec<u32>, Arc<Conversation>)>,
+    announced_prompts: Vec<(Vec<u32>, Arc<ConversationPrompt>)>,
     calls: BTreeMap<u64, RecordedCall>,
-    record: Record,
+    record: SessionRecord,
 }
 
 /// Records a call when it has ended.
 #[derive(Debug)]
-pub(crate) struct Recorder {
-    session: Arc<Session>,
+pub(crate) struct CallRecorder {
+    session: Arc<AgentSession>,
     number: u64,
     prompt: Arc<[u32]>,
-    conversation: Option<Arc<Conversation>>,
+    conversation: Option<Arc<ConversationPrompt>>,
 }
 
-impl Session {
-    fn lock(&self) -> MutexGuard<'_, State> {
+impl AgentSession {
+    fn lock(&self) -> MutexGuard<'_, SessionState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -107,7 +107,7 @@ impl Session {
     }
 
     /// Ends it: nothing more is recorded. Returns what happened in it.
-    pub(crate) fn close(&self) -> Record {
+    pub(crate) fn close(&self) -> SessionRecord {
         let mut state = self.lock();
         state.closed = true;
         let mut record = std::mem::take(&mut state.record);
@@ -116,13 +116,17 @@ impl Session {
     }
 
     /// Returns the tokens of a conversation that continues one of the session's own; none if it continues none. In either case they are
-    /// to be announced by [`Session::asks`].
+    /// to be announced by [`AgentSession::announce_prompt`].
     ///
     /// # Errors
     /// If the chat template refuses it.
-    pub(crate) fn continued(&self, tokenizer: &Tokenizer, new: &Conversation) -> Result<Option<Vec<u32>>, ApiError> {
+    pub(crate) fn continuation_prompt(
+        &self,
+        tokenizer: &Tokenizer,
+        new: &ConversationPrompt,
+    ) -> Result<Option<Vec<u32>>, ApiError> {
         let known: Vec<RecordedCall> = self.lock().calls.values().cloned().collect();
-        let mut longest: Option<(&RecordedCall, &Conversation)> = None;
+        let mut longest: Option<(&RecordedCall, &ConversationPrompt)> = None;
         let mut rewritten = None;
         for call in &known {
             let Some(before) = call.conversation.as_deref() else { continue };
@@ -146,18 +150,18 @@ impl Session {
         }
         let Some((call, before)) = longest else { return Ok(None) };
         let (asked, replies) = (&before.messages, &new.messages[before.messages.len() + 1..]);
-        let Ok(following) = tokenizer.following(asked, &call.call.tokens, replies, &new.extras) else { return Ok(None) };
+        let Ok(following) = tokenizer.encode_following(asked, &call.call.tokens, replies, &new.extras) else { return Ok(None) };
         Ok(Some([&call.call.prompt[..], &call.call.tokens, &following].concat()))
     }
 
     /// Announces that these tokens are a conversation's prompt.
-    pub(crate) fn asks(&self, tokens: &[u32], conversation: Conversation) {
+    pub(crate) fn announce_prompt(&self, tokens: &[u32], conversation: ConversationPrompt) {
         let mut state = self.lock();
         // A request that was refused afterwards leaves its own behind.
         let most = 2 * self.rules.max_calls.max(1);
-        let extra = (state.asked.len() + 1).saturating_sub(most);
-        state.asked.drain(..extra);
-        state.asked.push((tokens.to_vec(), Arc::new(conversation)));
+        let extra = (state.announced_prompts.len() + 1).saturating_sub(most);
+        state.announced_prompts.drain(..extra);
+        state.announced_prompts.push((tokens.to_vec(), Arc::new(conversation)));
     }
 
     /// Makes the requests for the completions of a prompt, or of several, the session's: as the run samples, and within its limits. Returns
@@ -165,7 +169,7 @@ impl Session {
     ///
     /// # Errors
     /// If the session has ended, or has no calls or tokens left for all of them.
-    pub(crate) fn begin(self: &Arc<Self>, requests: &mut [Request]) -> Result<Vec<Recorder>, ApiError> {
+    pub(crate) fn begin(self: &Arc<Self>, requests: &mut [EngineRequest]) -> Result<Vec<CallRecorder>, ApiError> {
         let mut state = self.lock();
         if let Some(detail) = limit_of(&self.rules, &state, requests) {
             return Err(ApiError::invalid(detail));
@@ -174,23 +178,23 @@ impl Session {
         Ok(requests.iter_mut().map(|request| self.begin_one(&mut state, request)).collect())
     }
 
-    fn begin_one(self: &Arc<Self>, state: &mut State, request: &mut Request) -> Recorder {
+    fn begin_one(self: &Arc<Self>, state: &mut SessionState, request: &mut EngineRequest) -> CallRecorder {
         let rules = &self.rules;
         let first = *state.first.get_or_insert(request.tokens.len());
         let room = (first.saturating_add(rules.max_text)).saturating_sub(request.tokens.len());
         request.max_tokens = request.max_tokens.min(rules.max_tokens).min(room);
-        state.record.asked_otherwise |= request.sampling != rules.sampling && request.sampling != Sampling::default();
+        state.record.overrode_sampling |= request.sampling != rules.sampling && request.sampling != Sampler::default();
         (request.sampling, request.scoring.logp_temperature) = (rules.sampling, Some(rules.logp_temperature));
         let number = state.begun;
         state.begun += 1;
-        request.random = RandomStream { sample: number, ..RandomStream::of_seed(self.seed) };
-        let place = state.asked.iter().rposition(|(tokens, _)| tokens[..] == request.tokens[..]);
-        let conversation = place.map(|place| Arc::clone(&state.asked[place].1));
-        Recorder { session: Arc::clone(self), number, prompt: Arc::clone(&request.tokens), conversation }
+        request.random = RandomStream { sample: number, ..RandomStream::from_seed(self.seed) };
+        let place = state.announced_prompts.iter().rposition(|(tokens, _)| tokens[..] == request.tokens[..]);
+        let conversation = place.map(|place| Arc::clone(&state.announced_prompts[place].1));
+        CallRecorder { session: Arc::clone(self), number, prompt: Arc::clone(&request.tokens), conversation }
     }
 
     /// Takes calls back that the engine did not take.
-    pub(crate) fn give_back(&self, count: usize) {
+    pub(crate) fn return_calls(&self, count: usize) {
         let mut state = self.lock();
         state.used = state.used.saturating_sub(count);
         if state.used == 0 {
@@ -205,7 +209,7 @@ impl Session {
 }
 
 /// Returns why a request is beyond a session's limits, if it is.
-fn limit_of(rules: &SessionRules, state: &State, requests: &[Request]) -> Option<String> {
+fn limit_of(rules: &SessionRules, state: &SessionState, requests: &[EngineRequest]) -> Option<String> {
     if state.closed {
         return Some("the episode has ended".into());
     }
@@ -225,13 +229,13 @@ fn limit_of(rules: &SessionRules, state: &State, requests: &[Request]) -> Option
     requests.iter().any(|request| !request.logit_bias.is_empty()).then(|| biased.to_owned())
 }
 
-impl Recorder {
+impl CallRecorder {
     /// Records the call's tokens and its text.
-    pub(crate) fn finish(self, tokens: &[Token], text: &str, finished: bool) {
+    pub(crate) fn finish(self, tokens: &[ScoredToken], text: &str, finished: bool) {
         if tokens.is_empty() {
             return;
         }
-        let call = Call {
+        let call = AgentCall {
             prompt: self.prompt.to_vec(),
             tokens: tokens.iter().map(|token| token.id).collect(),
             logp: tokens.iter().map(|token| token.logp).collect(),
@@ -249,7 +253,7 @@ impl RecordedCall {
     ///
     /// # Errors
     /// If the tokens can't be decoded.
-    pub fn said(&self, tokenizer: &Tokenizer) -> Result<(String, Vec<(String, String)>), crate::data::Error> {
+    pub fn text_and_calls(&self, tokenizer: &Tokenizer) -> Result<(String, Vec<(String, String)>), crate::data::Error> {
         let tools = self.conversation.as_ref().map_or(&Value::Null, |conversation| &conversation.extras.tools);
         if tools.is_null() {
             return Ok((self.text.clone(), Vec::new()));
@@ -264,8 +268,8 @@ impl RecordedCall {
 }
 
 /// Returns what a call had written and what came back in its place, if that is something else.
-fn changed(tokenizer: &Tokenizer, call: &RecordedCall, back: &Message) -> Result<Option<(String, String)>, ApiError> {
-    let (text, calls) = call.said(tokenizer)?;
+fn changed(tokenizer: &Tokenizer, call: &RecordedCall, back: &ChatMessage) -> Result<Option<(String, String)>, ApiError> {
+    let (text, calls) = call.text_and_calls(tokenizer)?;
     let arguments = |text: &str| serde_json::from_str::<Value>(text).unwrap_or_else(|_| text.into());
     let written: Vec<(String, Value)> = calls.iter().map(|(name, text)| (name.clone(), arguments(text))).collect();
     if back.role == "assistant" && back.content.trim() == text.trim() && calls_of(back) == written {
@@ -279,14 +283,15 @@ fn changed(tokenizer: &Tokenizer, call: &RecordedCall, back: &Message) -> Result
 }
 
 /// Returns whether messages say the same, whatever else clients write into them.
-fn same_messages(a: &[Message], b: &[Message]) -> bool {
-    let same =
-        |(a, b): (&Message, &Message)| a.role == b.role && a.content.trim() == b.content.trim() && calls_of(a) == calls_of(b);
+fn same_messages(a: &[ChatMessage], b: &[ChatMessage]) -> bool {
+    let same = |(a, b): (&ChatMessage, &ChatMessage)| {
+        a.role == b.role && a.content.trim() == b.content.trim() && calls_of(a) == calls_of(b)
+    };
     a.len() == b.len() && a.iter().zip(b).all(same)
 }
 
 /// Returns the names and arguments of a message's calls.
-fn calls_of(message: &Message) -> Vec<(String, Value)> {
+fn calls_of(message: &ChatMessage) -> Vec<(String, Value)> {
     let calls = message.rest.get("tool_calls").and_then(Value::as_array).into_iter().flatten();
     let call = |call: &Value| {
         let function = &call["function"];

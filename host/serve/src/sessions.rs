@@ -1,7 +1,7 @@
 //! The open sessions of a server, and the engine that answers them.
 
-use crate::engine::Engine;
-use crate::session::{Record, Session, SessionRules};
+use crate::engine::InferenceEngine;
+use crate::session::{AgentSession, SessionRecord, SessionRules};
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -11,22 +11,22 @@ const REMEMBERED: usize = 4096;
 /// The open sessions of a server, by their keys.
 #[derive(Default)]
 pub struct Sessions {
-    state: Mutex<State>,
+    state: Mutex<SessionTable>,
 }
 
 #[derive(Default)]
-struct State {
-    open: HashMap<String, Arc<Session>>,
+struct SessionTable {
+    open: HashMap<String, Arc<AgentSession>>,
     /// Keys of the newest closed sessions.
     closed: VecDeque<String>,
     /// What answers; none while the weights change.
-    engine: Option<Arc<Engine>>,
+    engine: Option<Arc<InferenceEngine>>,
 }
 
 /// What a key is.
 pub(crate) enum KeyOwner {
     /// An open session.
-    Open(Arc<Session>),
+    Open(Arc<AgentSession>),
     /// A session that has been closed.
     Closed,
     /// No session that is remembered.
@@ -35,7 +35,7 @@ pub(crate) enum KeyOwner {
 
 impl Sessions {
     /// Answers from now on with this engine.
-    pub fn answer_with(&self, engine: Engine) {
+    pub fn answer_with(&self, engine: InferenceEngine) {
         self.lock().engine = Some(Arc::new(engine));
     }
 
@@ -52,14 +52,14 @@ impl Sessions {
     }
 
     /// Opens a session under this key.
-    pub fn open(&self, key: String, seed: u64, rules: SessionRules) -> Arc<Session> {
-        let session = Arc::new(Session::new(seed, rules));
+    pub fn open(&self, key: String, seed: u64, rules: SessionRules) -> Arc<AgentSession> {
+        let session = Arc::new(AgentSession::new(seed, rules));
         self.lock().open.insert(key, Arc::clone(&session));
         session
     }
 
     /// Closes a session: its key opens nothing from now on. Returns what happened in it.
-    pub fn close(&self, key: &str) -> Record {
+    pub fn close(&self, key: &str) -> SessionRecord {
         let session = self.lock().close(key);
         session.map(|session| session.close()).unwrap_or_default()
     }
@@ -76,17 +76,17 @@ impl Sessions {
     }
 
     /// Returns the engine, if there is one at the moment.
-    pub(crate) fn engine(&self) -> Option<Arc<Engine>> {
+    pub(crate) fn engine(&self) -> Option<Arc<InferenceEngine>> {
         self.lock().engine.clone()
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, SessionTable> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
-    fn close(&mut self, key: &str) -> Option<Arc<Session>> {
+impl SessionTable {
+    fn close(&mut self, key: &str) -> Option<Arc<AgentSession>> {
         let session = self.open.remove(key)?;
         if self.closed.len() >= REMEMBERED {
             self.closed.pop_front();

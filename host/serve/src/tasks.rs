@@ -1,10 +1,10 @@
 //! Episodes for drivers elsewhere: which ones a generation needs, who plays them, and what came of them.
 //!
-//! The training loop offers the episodes of a generation at once ([`Tasks::play`]) and waits until each has ended. A driver takes one,
+//! The training loop offers the episodes of a generation at once ([`TaskQueue::play`]) and waits until each has ended. A driver takes one,
 //! which opens its session; it ends when the driver says so, or after its time.
 
 use crate::config::printable;
-use crate::session::{Record, Session, SessionRules};
+use crate::session::{AgentSession, SessionRecord, SessionRules};
 use crate::sessions::Sessions;
 use serde_json::{Map, Value};
 use std::collections::BTreeSet;
@@ -26,7 +26,7 @@ pub type ReportCheck = fn(&Map<String, Value>) -> Result<(), String>;
 
 /// An episode that a driver may play.
 #[derive(Clone, Debug)]
-pub struct Task {
+pub struct EpisodeTask {
     /// Its name.
     pub name: String,
     /// Index of its row.
@@ -36,7 +36,7 @@ pub struct Task {
     /// What the random numbers of its calls depend on.
     pub seed: u64,
     /// What its driver gets to know of it.
-    pub told: Map<String, Value>,
+    pub driver_fields: Map<String, Value>,
 }
 
 /// What all episodes of a generation have in common.
@@ -54,7 +54,7 @@ pub struct TaskRules {
 #[derive(Clone, Debug, Default)]
 pub struct TaskEnd {
     /// What happened in its session.
-    pub record: Record,
+    pub record: SessionRecord,
     /// What its driver reported, as JSON; empty if nothing.
     pub report: String,
     /// Why it failed, if it did.
@@ -62,9 +62,9 @@ pub struct TaskEnd {
 }
 
 /// Hears how a generation's episodes go.
-pub trait Audience {
+pub trait EpisodeObserver {
     /// Hears how far it is.
-    fn progressed(&mut self, progress: Progress);
+    fn progressed(&mut self, progress: EpisodeProgress);
 
     /// Hears what came of the episode of this index.
     fn ended(&mut self, at: usize, end: TaskEnd);
@@ -72,7 +72,7 @@ pub trait Audience {
 
 /// How far a generation is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Progress {
+pub struct EpisodeProgress {
     /// Episodes that nobody has taken.
     pub offered: usize,
     /// Episodes under way.
@@ -80,16 +80,16 @@ pub struct Progress {
     /// Episodes that have ended.
     pub ended: usize,
     /// Time since a driver began or ended an episode.
-    pub quiet: Duration,
+    pub idle_time: Duration,
 }
 
 /// Episodes for drivers elsewhere.
-pub struct Tasks {
+pub struct TaskQueue {
     sessions: Arc<Sessions>,
     check: ReportCheck,
     /// Longest time that a request waits for an episode.
     longest_wait: Duration,
-    state: Mutex<State>,
+    state: Mutex<TaskQueueState>,
     /// Wakes the training loop.
     ended: Condvar,
     /// Wakes requests that wait for an episode.
@@ -97,30 +97,30 @@ pub struct Tasks {
 }
 
 #[derive(Default)]
-struct State {
+struct TaskQueueState {
     rules: Option<TaskRules>,
-    tasks: Vec<Task>,
+    tasks: Vec<EpisodeTask>,
     /// Of each task, what became of it.
-    stages: Vec<Stage>,
+    stages: Vec<TaskStage>,
     /// Tasks that nobody has taken.
     offered: BTreeSet<usize>,
     open: usize,
     /// When a driver last began or ended an episode.
-    heard: Option<Instant>,
+    last_activity: Option<Instant>,
     /// Whether there will be no more.
-    over: bool,
+    is_finished: bool,
 }
 
 #[derive(Default)]
-enum Stage {
+enum TaskStage {
     #[default]
     Offered,
-    Open(Open),
+    Open(OpenTask),
     Ended(Option<TaskEnd>),
 }
 
-struct Open {
-    session: Arc<Session>,
+struct OpenTask {
+    session: Arc<AgentSession>,
     since: Instant,
     report: Map<String, Value>,
     /// What is wrong with the newest report.
@@ -129,16 +129,16 @@ struct Open {
 
 /// An episode that a driver has taken.
 #[derive(Clone, Debug)]
-pub(crate) struct Started {
+pub(crate) struct StartedTask {
     pub key: String,
     pub name: String,
-    pub told: Map<String, Value>,
+    pub driver_fields: Map<String, Value>,
     pub timeout: Duration,
 }
 
 /// Which episode a driver wants.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Wanted {
+pub(crate) enum TaskSelector {
     /// The first that nobody has taken.
     Next,
     /// One of this row.
@@ -147,7 +147,7 @@ pub(crate) enum Wanted {
 
 /// Why a driver gets no episode.
 #[derive(Debug, PartialEq)]
-pub(crate) enum NoTask {
+pub(crate) enum NoTaskReason {
     /// None is needed at the moment.
     Idle,
     /// As many are under way as may be.
@@ -160,7 +160,7 @@ pub(crate) enum NoTask {
 
 /// How an episode ended that a driver has ended.
 #[derive(Debug)]
-pub(crate) struct Finished {
+pub(crate) struct FinishedTask {
     pub name: String,
     /// Number of calls that were recorded.
     pub calls: usize,
@@ -168,7 +168,7 @@ pub(crate) struct Finished {
     pub wrong: Option<String>,
 }
 
-impl Tasks {
+impl TaskQueue {
     /// Creates it for these sessions. A request waits at most so long for an episode.
     pub fn new(sessions: Arc<Sessions>, check: ReportCheck, longest_wait: Duration) -> Self {
         let (state, ended, offers) = (Mutex::default(), Condvar::new(), watch::Sender::new(()));
@@ -176,12 +176,12 @@ impl Tasks {
     }
 
     /// Offers episodes, and tells the audience what came of each as it ends, until all have. The audience hears at least every `interval`.
-    pub fn play(&self, tasks: Vec<Task>, rules: TaskRules, interval: Duration, audience: &mut dyn Audience) {
+    pub fn play(&self, tasks: Vec<EpisodeTask>, rules: TaskRules, interval: Duration, audience: &mut dyn EpisodeObserver) {
         let mut state = self.lock();
         let begun = Instant::now();
-        state.stages = tasks.iter().map(|_| Stage::Offered).collect();
+        state.stages = tasks.iter().map(|_| TaskStage::Offered).collect();
         state.offered = (0..tasks.len()).collect();
-        (state.tasks, state.rules, state.open, state.heard) = (tasks, Some(rules), 0, Some(begun));
+        (state.tasks, state.rules, state.open, state.last_activity) = (tasks, Some(rules), 0, Some(begun));
         self.offers.send_replace(());
         loop {
             self.expire(&mut state, rules.timeout);
@@ -207,80 +207,80 @@ impl Tasks {
 
     /// Says that no more episodes come, to whoever waits for one.
     pub fn finish(&self) {
-        self.lock().over = true;
+        self.lock().is_finished = true;
         self.offers.send_replace(());
     }
 
     /// Ends what has taken too long, and what no driver has begun in time.
-    fn expire(&self, state: &mut State, timeout: Duration) {
-        let late = |stage: &Stage| matches!(stage, Stage::Open(open) if open.since.elapsed() >= timeout);
+    fn expire(&self, state: &mut TaskQueueState, timeout: Duration) {
+        let late = |stage: &TaskStage| matches!(stage, TaskStage::Open(open) if open.since.elapsed() >= timeout);
         let seconds = timeout.as_secs_f64();
         for at in (0..state.stages.len()).filter(|at| late(&state.stages[*at])).collect::<Vec<_>>() {
             self.end(state, at, Some(format!("took longer than {seconds} s (timeout_s)")));
         }
-        let is_quiet = state.open == 0 && state.heard.is_some_and(|heard| heard.elapsed() >= timeout);
+        let is_quiet = state.open == 0 && state.last_activity.is_some_and(|heard| heard.elapsed() >= timeout);
         if is_quiet {
             for at in std::mem::take(&mut state.offered) {
                 let failed = Some(format!("has no driver: none began the episode within {seconds} s (timeout_s)"));
-                state.stages[at] = Stage::Ended(Some(TaskEnd { failed, ..TaskEnd::default() }));
+                state.stages[at] = TaskStage::Ended(Some(TaskEnd { failed, ..TaskEnd::default() }));
             }
         }
     }
 
     /// Ends an open episode, which fails for this reason or for what is wrong with its report. Returns the number of its calls.
-    fn end(&self, state: &mut State, at: usize, failed: Option<String>) -> usize {
-        let Stage::Open(open) = std::mem::take(&mut state.stages[at]) else { return 0 };
+    fn end(&self, state: &mut TaskQueueState, at: usize, failed: Option<String>) -> usize {
+        let TaskStage::Open(open) = std::mem::take(&mut state.stages[at]) else { return 0 };
         let record = self.sessions.close(&state.tasks[at].key);
         let calls = record.calls.len();
         let report = if open.report.is_empty() { String::new() } else { Value::Object(open.report).to_string() };
         let wrong = open.wrong.map(|wrong| format!("sent a report that {wrong}"));
-        state.stages[at] = Stage::Ended(Some(TaskEnd { record, report, failed: failed.or(wrong) }));
+        state.stages[at] = TaskStage::Ended(Some(TaskEnd { record, report, failed: failed.or(wrong) }));
         state.open -= 1;
-        state.heard = Some(Instant::now());
+        state.last_activity = Some(Instant::now());
         self.ended.notify_all();
         self.offers.send_replace(());
         calls
     }
 
     /// Starts an episode.
-    pub(crate) fn start(&self, wanted: Wanted) -> Result<Started, NoTask> {
+    pub(crate) fn start(&self, wanted: TaskSelector) -> Result<StartedTask, NoTaskReason> {
         let mut state = self.lock();
         let rules = match state.rules {
-            _ if state.over => return Err(NoTask::Over),
+            _ if state.is_finished => return Err(NoTaskReason::Over),
             Some(rules) if !state.offered.is_empty() => rules,
-            _ => return Err(NoTask::Idle),
+            _ => return Err(NoTaskReason::Idle),
         };
         if state.open >= rules.max_open {
-            return Err(NoTask::Full(state.open));
+            return Err(NoTaskReason::Full(state.open));
         }
         let fits = |at: &&usize| match wanted {
-            Wanted::Next => true,
-            Wanted::Row(row) => state.tasks[**at].row == row,
+            TaskSelector::Next => true,
+            TaskSelector::Row(row) => state.tasks[**at].row == row,
         };
-        let Some(at) = state.offered.iter().find(fits).copied() else { return Err(NoTask::NotNeeded(state.needed())) };
+        let Some(at) = state.offered.iter().find(fits).copied() else { return Err(NoTaskReason::NotNeeded(state.needed())) };
         state.offered.remove(&at);
-        let Task { name, key, seed, told, .. } = state.tasks[at].clone();
+        let EpisodeTask { name, key, seed, driver_fields: told, .. } = state.tasks[at].clone();
         let session = self.sessions.open(key.clone(), seed, rules.session);
-        state.stages[at] = Stage::Open(Open { session, since: Instant::now(), report: Map::new(), wrong: None });
+        state.stages[at] = TaskStage::Open(OpenTask { session, since: Instant::now(), report: Map::new(), wrong: None });
         state.open += 1;
-        state.heard = Some(Instant::now());
+        state.last_activity = Some(Instant::now());
         self.ended.notify_all();
-        Ok(Started { key, name, told, timeout: rules.timeout })
+        Ok(StartedTask { key, name, driver_fields: told, timeout: rules.timeout })
     }
 
     /// Waits up to `limit` until an episode can be started, and starts it.
-    pub(crate) async fn next(&self, limit: Duration) -> Result<Started, NoTask> {
+    pub(crate) async fn next(&self, limit: Duration) -> Result<StartedTask, NoTaskReason> {
         let mut offers = self.offers.subscribe();
         let until = tokio::time::Instant::now() + limit.min(self.longest_wait);
         loop {
             offers.mark_unchanged();
-            match self.start(Wanted::Next) {
-                Err(NoTask::Idle | NoTask::Full(_)) => {}
+            match self.start(TaskSelector::Next) {
+                Err(NoTaskReason::Idle | NoTaskReason::Full(_)) => {}
                 other => return other,
             }
             match tokio::time::timeout_at(until, offers.changed()).await {
                 Ok(Ok(())) => {}
-                _ => return Err(NoTask::Idle),
+                _ => return Err(NoTaskReason::Idle),
             }
         }
     }
@@ -289,10 +289,10 @@ impl Tasks {
     ///
     /// # Errors
     /// Says what is wrong with it; the episode fails unless another follows. None if the session has ended.
-    pub(crate) fn report(&self, session: &Session, report: Map<String, Value>) -> Result<(), Option<String>> {
+    pub(crate) fn report(&self, session: &AgentSession, report: Map<String, Value>) -> Result<(), Option<String>> {
         let mut state = self.lock();
         let at = state.find(session).ok_or(None)?;
-        let Stage::Open(open) = &mut state.stages[at] else { return Err(None) };
+        let TaskStage::Open(open) = &mut state.stages[at] else { return Err(None) };
         open.wrong = (self.check)(&report).err();
         match &open.wrong {
             Some(wrong) => Err(Some(wrong.clone())),
@@ -307,7 +307,11 @@ impl Tasks {
     }
 
     /// Ends an episode with a last report, or with the reason why it failed; none if it has ended already.
-    pub(crate) fn finish_session(&self, session: &Session, outcome: Result<Map<String, Value>, String>) -> Option<Finished> {
+    pub(crate) fn finish_session(
+        &self,
+        session: &AgentSession,
+        outcome: Result<Map<String, Value>, String>,
+    ) -> Option<FinishedTask> {
         let (report, failed) = match outcome {
             Ok(report) => (report, None),
             Err(reason) => (Map::new(), Some(reason)),
@@ -319,38 +323,39 @@ impl Tasks {
         let name = state.tasks[at].name.clone();
         let failed = failed.map(|reason| format!("failed: {}", printable(&reason, SHOWN)));
         let calls = self.end(&mut state, at, failed);
-        Some(Finished { name, calls, wrong })
+        Some(FinishedTask { name, calls, wrong })
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, TaskQueueState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
+impl TaskQueueState {
     /// Returns the place of an open session.
-    fn find(&self, session: &Session) -> Option<usize> {
-        let is = |stage: &Stage| matches!(stage, Stage::Open(open) if std::ptr::eq(&*open.session, session));
+    fn find(&self, session: &AgentSession) -> Option<usize> {
+        let is = |stage: &TaskStage| matches!(stage, TaskStage::Open(open) if std::ptr::eq(&*open.session, session));
         self.stages.iter().position(is)
     }
 
     /// Takes what came of the episodes that have ended since the last time.
     fn take_ends(&mut self) -> Vec<(usize, TaskEnd)> {
-        let take =
-            |(at, stage): (usize, &mut Stage)| if let Stage::Ended(end) = stage { end.take().map(|end| (at, end)) } else { None };
+        let take = |(at, stage): (usize, &mut TaskStage)| {
+            if let TaskStage::Ended(end) = stage { end.take().map(|end| (at, end)) } else { None }
+        };
         self.stages.iter_mut().enumerate().filter_map(take).collect()
     }
 
-    fn progress(&self) -> Progress {
+    fn progress(&self) -> EpisodeProgress {
         let (offered, open) = (self.offered.len(), self.open);
-        let quiet = self.heard.map_or(Duration::ZERO, |heard| heard.elapsed());
-        Progress { offered, open, ended: self.tasks.len() - offered - open, quiet }
+        let quiet = self.last_activity.map_or(Duration::ZERO, |heard| heard.elapsed());
+        EpisodeProgress { offered, open, ended: self.tasks.len() - offered - open, idle_time: quiet }
     }
 
     /// Returns when something expires next, unless something happens before.
     fn next_expiry(&self, timeout: Duration) -> Instant {
-        let open = self.stages.iter().filter_map(|stage| if let Stage::Open(open) = stage { Some(open.since) } else { None });
-        let first = open.min().or(self.heard).unwrap_or_else(Instant::now);
+        let open = self.stages.iter().filter_map(|stage| if let TaskStage::Open(open) = stage { Some(open.since) } else { None });
+        let first = open.min().or(self.last_activity).unwrap_or_else(Instant::now);
         // One far away is looked for again when it is nearer.
         first.checked_add(timeout).unwrap_or_else(|| Instant::now() + Duration::from_secs(3600))
     }

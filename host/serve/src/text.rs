@@ -16,7 +16,7 @@ const INCOMPLETE: char = '\u{fffd}';
 
 /// How tokens become a text.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Rules {
+pub(crate) struct TextStreamRules {
     /// Texts that end it.
     pub stops: Vec<String>,
     /// Whether the stop text is part of the text.
@@ -30,22 +30,22 @@ pub(crate) struct Rules {
 /// The text of a completion.
 pub(crate) struct TextStream {
     tokenizer: Tokenizer,
-    rules: Rules,
+    rules: TextStreamRules,
     /// The newest tokens, of which the first `read` are written.
     tokens: Vec<u32>,
     read: usize,
     /// Text that may be the beginning of a stop text.
-    held: String,
+    pending_text: String,
     /// The stop text that was found.
     stopped: Option<String>,
 }
 
 impl TextStream {
     /// Begins the text that follows a prompt.
-    pub(crate) fn new(tokenizer: Tokenizer, rules: Rules, prompt: &[u32]) -> Self {
+    pub(crate) fn new(tokenizer: Tokenizer, rules: TextStreamRules, prompt: &[u32]) -> Self {
         let tokens = prompt[prompt.len().saturating_sub(CONTEXT)..].to_vec();
         let read = tokens.len();
-        Self { tokenizer, rules, tokens, read, held: String::new(), stopped: None }
+        Self { tokenizer, rules, tokens, read, pending_text: String::new(), stopped: None }
     }
 
     /// Returns the stop text that has ended it, if one has.
@@ -90,12 +90,12 @@ impl TextStream {
         let (before, whole) = (self.decode(&self.tokens[..self.read])?, self.decode(&self.tokens)?);
         let rest = whole.get(before.len()..).unwrap_or_default().to_owned();
         self.read = self.tokens.len();
-        Ok(self.cut(&rest) + &std::mem::take(&mut self.held))
+        Ok(self.cut(&rest) + &std::mem::take(&mut self.pending_text))
     }
 
     /// Takes new text; returns what can't be part of a stop text.
     fn cut(&mut self, new: &str) -> String {
-        let mut text = std::mem::take(&mut self.held) + new;
+        let mut text = std::mem::take(&mut self.pending_text) + new;
         let found = self.rules.stops.iter().filter_map(|stop| Some((text.find(stop.as_str())?, stop))).min_by_key(|(at, _)| *at);
         if let Some((at, stop)) = found {
             self.stopped = Some(stop.clone());
@@ -104,7 +104,7 @@ impl TextStream {
         }
         let is_beginning = |at: &usize| self.rules.stops.iter().any(|stop| stop.starts_with(&text[*at..]));
         let begins = text.char_indices().map(|(at, _)| at).find(is_beginning).unwrap_or(text.len());
-        self.held = text.split_off(begins);
+        self.pending_text = text.split_off(begins);
         text
     }
 }

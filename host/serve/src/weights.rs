@@ -1,6 +1,6 @@
 //! Reads weights while a server runs: of the model and of adapters on it.
 
-use crate::model::{Architecture, Decoder, Decoding, Error, Frozen, Held, ModelFolder, Result, Weights};
+use crate::model::{Architecture, Decoder, Error, FrozenModel, IncrementalDecoder, ModelFolder, Result, WeightStorage, Weights};
 use crate::ops;
 use rlhost_config::RolloutDtype;
 use sha2::{Digest, Sha256};
@@ -13,21 +13,21 @@ pub struct WeightLoader {
     /// The folder that is served.
     folder: ModelFolder,
     dtype: RolloutDtype,
-    models: Mutex<Models>,
+    models: Mutex<ServedDecoders>,
 }
 
 /// The weights that are served. They share what they can.
-struct Models {
+struct ServedDecoders {
     /// Without an adapter.
     plain: Decoder,
     /// With that of the served folder, if it is an adapter's.
     served: Decoder,
 }
 
-impl Models {
+impl ServedDecoders {
     fn read(folder: &ModelFolder) -> Result<Self> {
         let plain = match folder.lora() {
-            Some(_) => ModelFolder::open(folder.base())?.holding(folder.held()).decoder()?,
+            Some(_) => ModelFolder::open(folder.base())?.with_weight_storage(folder.weight_storage()).decoder()?,
             None => folder.decoder()?,
         };
         Ok(Self { served: folder.decoder_over(plain.clone())?, plain })
@@ -39,13 +39,13 @@ impl WeightLoader {
     ///
     /// # Errors
     /// If they can't be read.
-    pub fn open(folder: ModelFolder, dtype: RolloutDtype) -> Result<(Self, Decoding)> {
-        let models = Models::read(&folder)?;
-        let decoding = Frozen::new(models.served.clone()).decoding_with(dtype)?;
+    pub fn open(folder: ModelFolder, dtype: RolloutDtype) -> Result<(Self, IncrementalDecoder)> {
+        let models = ServedDecoders::read(&folder)?;
+        let decoding = FrozenModel::new(models.served.clone()).decoding_with(dtype)?;
         Ok((Self { folder, dtype, models: Mutex::new(models) }, decoding))
     }
 
-    fn models(&self) -> std::sync::MutexGuard<'_, Models> {
+    fn models(&self) -> std::sync::MutexGuard<'_, ServedDecoders> {
         self.models.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -53,19 +53,19 @@ impl WeightLoader {
     ///
     /// # Errors
     /// If the folder has none, or it does not fit the model.
-    pub fn adapter(&self, path: &Path) -> Result<Decoding> {
+    pub fn adapter(&self, path: &Path) -> Result<IncrementalDecoder> {
         let plain = self.models().plain.clone();
         let decoder = self.folder.with_adapter_in(path)?.decoder_over(plain)?;
-        Frozen::new(decoder).decoding_with(self.dtype)
+        FrozenModel::new(decoder).decoding_with(self.dtype)
     }
 
     /// Reads the model's weights anew, from another folder if one is given. Those that are served stay as they are on an error.
     ///
     /// # Errors
     /// If they can't be read, or are of a model of other sizes.
-    pub(crate) fn reload(&self, path: Option<&Path>) -> Result<Decoding> {
+    pub(crate) fn reload(&self, path: Option<&Path>) -> Result<IncrementalDecoder> {
         let folder = match path {
-            Some(path) => ModelFolder::open(path)?.holding(self.folder.held()),
+            Some(path) => ModelFolder::open(path)?.with_weight_storage(self.folder.weight_storage()),
             None => self.folder.clone(),
         };
         let (own, new) = (self.folder.architecture(), folder.architecture());
@@ -73,8 +73,8 @@ impl WeightLoader {
             let detail = "the model has another architecture than the one that is served".into();
             return Err(Error::Config { path: folder.path().to_owned(), detail });
         }
-        let models = Models::read(&folder)?;
-        let decoding = Frozen::new(models.served.clone()).decoding_with(self.dtype)?;
+        let models = ServedDecoders::read(&folder)?;
+        let decoding = FrozenModel::new(models.served.clone()).decoding_with(self.dtype)?;
         *self.models() = models;
         Ok(decoding)
     }
@@ -84,10 +84,10 @@ impl WeightLoader {
     /// # Errors
     /// If weights are quantized: their values are no longer those of the files.
     pub(crate) fn checksums(&self) -> std::result::Result<BTreeMap<String, String>, String> {
-        if self.folder.held() != Held::AS_STORED {
+        if self.folder.weight_storage() != WeightStorage::AS_STORED {
             return Err("the weights are quantized, so they can't be compared with those of a file".into());
         }
-        let served = Frozen::new(self.models().served.clone());
+        let served = FrozenModel::new(self.models().served.clone());
         let sum = |(name, tensor): (String, &_)| {
             let values = ops::to_vec(tensor).map_err(|e| e.to_string())?;
             let mut hash = Sha256::new();

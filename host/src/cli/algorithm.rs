@@ -1,20 +1,20 @@
 //! Finds the algorithm that a command line selects. Its settings become flags before the command line is parsed.
 
-use super::failure::Failure;
+use super::failure::CommandFailure;
 use super::flags::is_latest;
-use super::flags::{Scanned, scan};
-use super::granted;
-use crate::config::{Asked, ConfigFile, DEFAULT_ALGORITHM, Limits, Overrides, Set};
-use crate::plugin::{Engine, Setting, Source, settings_of};
+use super::flags::{ScannedArguments, scan};
+use super::grant_args;
+use crate::config::{BootstrapConfig, ConfigFile, DEFAULT_ALGORITHM, KeyAssignment, Overrides, PluginLimits};
+use crate::plugin::{PluginEngine, PluginSource, Setting, settings_of};
 use crate::run::{RunFiles, is_checkpoint};
-use crate::train::{Beginning, Origin};
+use crate::train::{CheckpointOrigin, StartMode};
 use clap::Command;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 /// The information needed before the arguments are parsed.
 #[derive(Default)]
-pub(super) struct Known {
+pub(super) struct EarlyConfig {
     /// The settings of the algorithm.
     pub settings: Vec<Setting>,
     /// The configuration file; it may be a pipe, which can be read only once.
@@ -26,12 +26,17 @@ pub(super) struct Known {
 ///
 /// # Errors
 /// If the algorithm can't be loaded.
-pub(super) fn known_of(command: &Command, first: &[(&str, &str)], arguments: &[OsString]) -> Result<Known, Failure> {
+pub(super) fn early_config(
+    command: &Command,
+    first: &[(&str, &str)],
+    arguments: &[OsString],
+) -> Result<EarlyConfig, CommandFailure> {
     let arguments: Vec<String> = arguments.iter().map(|argument| argument.to_string_lossy().into_owned()).collect();
     let helps = arguments.iter().any(|argument| argument == "--help" || argument == "-h");
     let scanned = scan(command, &arguments);
     let named = scanned.values("config").pop().filter(|_| !helps);
-    let file = named.map(|path| ConfigFile::given(Path::new(&path))).transpose().map_err(Failure::of)?;
+    let file =
+        named.map(|path| ConfigFile::read_file_or_pipe(Path::new(&path))).transpose().map_err(CommandFailure::from_error)?;
     let in_file = file.as_ref().is_some_and(|file| file.unknown_keys().is_ok_and(|keys| !keys.is_empty()));
     let in_sets = sets_of(&scanned).iter().any(|set| set.key().is_none());
     let settings = match helps || in_file || in_sets || scanned.has_others {
@@ -40,22 +45,26 @@ pub(super) fn known_of(command: &Command, first: &[(&str, &str)], arguments: &[O
     };
     // Help must not fail for another mistake.
     let settings = if helps { settings.unwrap_or_default() } else { settings? };
-    Ok(Known { settings, file })
+    Ok(EarlyConfig { settings, file })
 }
 
 /// Returns the settings of a built-in algorithm.
-pub(super) fn settings_of_embedded(name: &str) -> Result<Vec<Setting>, Failure> {
-    let source = Source::open(name).map_err(Failure::of)?;
-    let engine = Engine::new().map_err(Failure::of)?;
-    settings_of(&engine, &source, &Limits::default()).map_err(Failure::of)
+pub(super) fn settings_of_embedded(name: &str) -> Result<Vec<Setting>, CommandFailure> {
+    let source = PluginSource::open(name).map_err(CommandFailure::from_error)?;
+    let engine = PluginEngine::new().map_err(CommandFailure::from_error)?;
+    settings_of(&engine, &source, &PluginLimits::default()).map_err(CommandFailure::from_error)
 }
 
 /// Returns those `--set` that can be read; the others are reported when the whole command line is.
-fn sets_of(scanned: &Scanned) -> Vec<Set> {
-    scanned.values("set").iter().flat_map(|set| Set::read(set)).collect()
+fn sets_of(scanned: &ScannedArguments) -> Vec<KeyAssignment> {
+    scanned.values("set").iter().flat_map(|set| KeyAssignment::parse(set)).collect()
 }
 
-fn of_scanned(scanned: &Scanned, first: &[(&str, &str)], file: Option<&ConfigFile>) -> Result<Vec<Setting>, Failure> {
+fn of_scanned(
+    scanned: &ScannedArguments,
+    first: &[(&str, &str)],
+    file: Option<&ConfigFile>,
+) -> Result<Vec<Setting>, CommandFailure> {
     let last = |key: &str| scanned.values(key).pop().map(|value| (key.to_owned(), value));
     let first = first.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
     let flags: Vec<(String, String)> =
@@ -63,25 +72,30 @@ fn of_scanned(scanned: &Scanned, first: &[(&str, &str)], file: Option<&ConfigFil
     let overrides = Overrides { flags, sets: sets_of(scanned), ..Overrides::default() };
     let fresh = overrides.value_of("algorithm").into_iter().collect();
     let beginning = match started_from(scanned, &overrides, file) {
-        Some(origin) => Beginning::Fork { origin, fresh },
-        None => Beginning::New,
+        Some(origin) => StartMode::Fork { origin, fresh },
+        None => StartMode::New,
     };
-    let base = beginning.origin().map(|origin| ConfigFile::read(&origin.config_file())).transpose().map_err(Failure::of)?;
-    let asked = Asked::of(base.iter().chain(file), &overrides).map_err(Failure::of)?;
-    super::threads::set_asked_threads(&asked)?;
-    let source = beginning.algorithm(asked.algorithm.as_deref().unwrap_or(DEFAULT_ALGORITHM)).map_err(Failure::of)?;
-    let engine = Engine::new().map_err(Failure::of)?;
+    let base = beginning
+        .origin()
+        .map(|origin| ConfigFile::read(&origin.config_file()))
+        .transpose()
+        .map_err(CommandFailure::from_error)?;
+    let asked = BootstrapConfig::from_layers(base.iter().chain(file), &overrides).map_err(CommandFailure::from_error)?;
+    super::threads::set_configured_threads(&asked)?;
+    let source =
+        beginning.algorithm(asked.algorithm.as_deref().unwrap_or(DEFAULT_ALGORITHM)).map_err(CommandFailure::from_error)?;
+    let engine = PluginEngine::new().map_err(CommandFailure::from_error)?;
     // Before the run's grants are known.
     let accepts = scanned.flags.iter().any(|(id, _)| id == "accept_grants");
     let limits = match beginning.origin().filter(|_| !accepts) {
-        Some(origin) => granted::granted_limits(asked.loss_limits, &origin.run),
+        Some(origin) => grant_args::granted_limits(asked.loss_limits, &origin.run),
         None => asked.loss_limits,
     };
-    settings_of(&engine, &source, &limits).map_err(Failure::of)
+    settings_of(&engine, &source, &limits).map_err(CommandFailure::from_error)
 }
 
 /// Returns the checkpoint that the run starts from, without verifying it: only its algorithm matters here.
-fn started_from(scanned: &Scanned, overrides: &Overrides, file: Option<&ConfigFile>) -> Option<Origin> {
+fn started_from(scanned: &ScannedArguments, overrides: &Overrides, file: Option<&ConfigFile>) -> Option<CheckpointOrigin> {
     let from = scanned.values("resume_from_checkpoint");
     let resumes = scanned.flags.iter().any(|(id, _)| id == "resume_from_checkpoint");
     let in_file = || file.and_then(|file| file.text_of("output_dir").ok().flatten());
@@ -91,8 +105,8 @@ fn started_from(scanned: &Scanned, overrides: &Overrides, file: Option<&ConfigFi
     let path = path.or_else(|| scanned.positionals.iter().rfind(|path| Path::new(path).is_dir()).cloned()).map(PathBuf::from)?;
     if is_checkpoint(&path) {
         let run = path.parent().unwrap_or(Path::new(".")).to_owned();
-        return Some(Origin { run, checkpoint: path, step: 0 });
+        return Some(CheckpointOrigin { run, checkpoint: path, step: 0 });
     }
     let step = RunFiles(&path).steps().ok()?.into_iter().max()?;
-    Some(Origin { checkpoint: RunFiles(&path).checkpoint(step), run: path, step })
+    Some(CheckpointOrigin { checkpoint: RunFiles(&path).checkpoint(step), run: path, step })
 }

@@ -1,6 +1,6 @@
 //! `rlhost checkpoint`: lists, verifies and consolidates a run's checkpoints.
 
-use super::failure::Failure;
+use super::failure::CommandFailure;
 use super::{consolidate, output};
 use crate::checkpoint::{self, Manifest};
 use crate::config::{files, printable};
@@ -14,11 +14,11 @@ use std::path::{Path, PathBuf};
 #[derive(clap::Args)]
 pub(super) struct Args {
     #[command(subcommand)]
-    action: Action,
+    action: CheckpointCommand,
 }
 
 #[derive(clap::Subcommand)]
-enum Action {
+enum CheckpointCommand {
     /// List the checkpoints of a run
     List {
         /// Folder of the run
@@ -39,11 +39,11 @@ enum Action {
     },
 }
 
-pub(super) fn run(args: &Args) -> Result<(), Failure> {
+pub(super) fn run(args: &Args) -> Result<(), CommandFailure> {
     match &args.action {
-        Action::List { run } => list(run),
-        Action::Verify { path } => verify(path),
-        Action::Consolidate { path } => consolidate::run(&checkpoints(path)?),
+        CheckpointCommand::List { run } => list(run),
+        CheckpointCommand::Verify { path } => verify(path),
+        CheckpointCommand::Consolidate { path } => consolidate::run(&checkpoints(path)?),
     }
 }
 
@@ -54,23 +54,23 @@ const NOTE: usize = 512;
 const LARGEST_STATE: u64 = 4 << 20;
 
 /// Returns the steps and folders of a run's checkpoints, oldest first.
-fn folders(run: &Path) -> Result<Vec<(u64, PathBuf)>, Failure> {
-    let steps = RunFiles(run).steps().map_err(|e| Failure::mistake(anyhow!("{}: {e}", run.display())))?;
+fn folders(run: &Path) -> Result<Vec<(u64, PathBuf)>, CommandFailure> {
+    let steps = RunFiles(run).steps().map_err(|e| CommandFailure::mistake(anyhow!("{}: {e}", run.display())))?;
     if steps.is_empty() {
-        return Err(Failure::mistake(anyhow!("{}: no checkpoint found", run.display())));
+        return Err(CommandFailure::mistake(anyhow!("{}: no checkpoint found", run.display())));
     }
     Ok(steps.into_iter().map(|step| (step, RunFiles(run).checkpoint(step))).collect())
 }
 
 /// Returns the folder of one checkpoint, or those of a run.
-fn checkpoints(path: &Path) -> Result<Vec<PathBuf>, Failure> {
+fn checkpoints(path: &Path) -> Result<Vec<PathBuf>, CommandFailure> {
     Ok(match is_checkpoint(path) {
         true => vec![path.to_owned()],
         false => folders(path)?.into_iter().map(|(_, folder)| folder).collect(),
     })
 }
 
-fn list(run: &Path) -> Result<(), Failure> {
+fn list(run: &Path) -> Result<(), CommandFailure> {
     say!("{:>10}  {:>10}  {:<20}  notes", "step", "size", "written");
     for (step, folder) in folders(run)? {
         let manifest = Manifest::read(&folder).and_then(|manifest| {
@@ -117,7 +117,7 @@ fn size(bytes: u64) -> String {
     indicatif::HumanBytes(bytes).to_string()
 }
 
-fn verify(path: &Path) -> Result<(), Failure> {
+fn verify(path: &Path) -> Result<(), CommandFailure> {
     let all = checkpoints(path)?;
     let mut damaged = 0;
     for folder in &all {
@@ -130,7 +130,7 @@ fn verify(path: &Path) -> Result<(), Failure> {
         }
     }
     if damaged > 0 {
-        return Err(Failure::failed(anyhow!("{damaged} of {} checkpoints can't be used", all.len())));
+        return Err(CommandFailure::failed(anyhow!("{damaged} of {} checkpoints can't be used", all.len())));
     }
     Ok(())
 }

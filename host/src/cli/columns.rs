@@ -1,7 +1,7 @@
 //! Tables of text.
 
 use crate::config::words::number;
-use crate::report::Spread;
+use crate::report::SeedSpread;
 use console::{Term, measure_text_width};
 
 /// Aligns the cells of rows, which have as many as the first.
@@ -32,11 +32,11 @@ pub(super) fn print_columns(rows: &[Vec<String>]) {
 }
 
 /// Formats a mean with its standard deviation.
-pub(super) fn spread(spread: Option<Spread>) -> String {
+pub(super) fn spread(spread: Option<SeedSpread>) -> String {
     match spread {
         None => "-".to_owned(),
-        Some(Spread { mean, deviation: None }) => number(mean),
-        Some(Spread { mean, deviation: Some(deviation) }) => format!("{} \u{b1} {}", number(mean), number(deviation)),
+        Some(SeedSpread { mean, deviation: None }) => number(mean),
+        Some(SeedSpread { mean, deviation: Some(deviation) }) => format!("{} \u{b1} {}", number(mean), number(deviation)),
     }
 }
 
@@ -46,7 +46,7 @@ mod tests {
 
     #[test]
     fn values_of_seeds_have_a_mean_and_a_spread() {
-        let shown = |values: &[f64]| spread(Spread::from_values(values));
+        let shown = |values: &[f64]| spread(SeedSpread::from_values(values));
         assert_eq!((shown(&[]), shown(&[1.5]), shown(&[1.0, 2.0, 3.0])), ("-".into(), "1.5".into(), "2 \u{b1} 1".into()));
         let rows = [vec!["lr".to_owned(), "reward".to_owned()], vec!["1e-5".to_owned(), "2 \u{b1} 1".to_owned()]];
         assert_eq!(aligned(&rows), ["lr    reward", "1e-5  2 \u{b1} 1"]);

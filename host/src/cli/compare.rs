@@ -1,10 +1,10 @@
 //! `rlhost compare`: compares runs in tables and on a page.
 
 use super::columns::{print_columns, spread};
-use super::failure::Failure;
-use super::ui::Plugins;
+use super::failure::CommandFailure;
+use super::ui::PagePlugins;
 use crate::config::{did_you_mean, printable, printable_path};
-use crate::report::{self, Best, Comparison, Difference, Group};
+use crate::report::{self, MetricGoal, RunComparison, SeedGroup, SettingDifference};
 use crate::run::RunFiles;
 use anyhow::anyhow;
 use rlhost_ui::FrozenPage;
@@ -46,9 +46,9 @@ pub(super) struct Args {
     json: bool,
 }
 
-pub(super) fn run(args: &Args) -> Result<(), Failure> {
-    let comparison = Comparison::load(&args.runs).map_err(Failure::of)?;
-    let metrics = metrics(args, &comparison).map_err(Failure::of)?;
+pub(super) fn run(args: &Args) -> Result<(), CommandFailure> {
+    let comparison = RunComparison::load(&args.runs).map_err(CommandFailure::from_error)?;
+    let metrics = metrics(args, &comparison).map_err(CommandFailure::from_error)?;
     comparison.notes.iter().for_each(|note| tracing::warn!("{note}"));
     if args.json {
         say!("{}", line(&comparison, if args.metric.is_empty() { &comparison.metrics } else { &metrics }));
@@ -60,8 +60,8 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         return Ok(());
     }
     let path = args.output.clone().unwrap_or_else(|| page_path(&args.runs));
-    let page = FrozenPage::from_comparison(&comparison, Plugins).map_err(Failure::of)?;
-    page.write(&path).map_err(Failure::of)?;
+    let page = FrozenPage::from_comparison(&comparison, PagePlugins).map_err(CommandFailure::from_error)?;
+    page.write(&path).map_err(CommandFailure::from_error)?;
     if !args.json {
         say!("\ncurves: {}", printable_path(&path));
     }
@@ -71,13 +71,13 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
 /// Returns the default path of the page.
 pub(super) fn page_path(runs: &[PathBuf]) -> PathBuf {
     match runs {
-        [folder] if !RunFiles(folder).are_there() => folder.join(PAGE),
+        [folder] if !RunFiles(folder).exist() => folder.join(PAGE),
         _ => PathBuf::from(PAGE),
     }
 }
 
 /// Returns the metrics of the table.
-fn metrics(args: &Args, comparison: &Comparison) -> anyhow::Result<Vec<String>> {
+fn metrics(args: &Args, comparison: &RunComparison) -> anyhow::Result<Vec<String>> {
     if args.metric.is_empty() {
         return Ok(with_best(comparison).take(METRICS).cloned().collect());
     }
@@ -91,25 +91,25 @@ fn metrics(args: &Args, comparison: &Comparison) -> anyhow::Result<Vec<String>> 
 }
 
 /// Returns the metrics that are worth a look first and have a better end.
-fn with_best(comparison: &Comparison) -> impl Iterator<Item = &String> {
-    comparison.metrics.iter().take(comparison.key_metrics).filter(|name| Best::from_metric(name).is_some())
+fn with_best(comparison: &RunComparison) -> impl Iterator<Item = &String> {
+    comparison.metrics.iter().take(comparison.key_metrics).filter(|name| MetricGoal::from_metric(name).is_some())
 }
 
 /// Names the metrics that the table has no room for.
-fn left_out(comparison: &Comparison, metrics: &[String]) -> Option<String> {
+fn left_out(comparison: &RunComparison, metrics: &[String]) -> Option<String> {
     let names = with_best(comparison).filter(|name| !metrics.contains(name)).map(|name| printable(name, SHOWN));
     let names: Vec<String> = names.take(METRICS).collect();
     (!names.is_empty()).then(|| format!("the runs also logged {}, which --metric NAME shows", names.join(", ")))
 }
 
 /// Prints the tables.
-fn show(comparison: &Comparison, metrics: &[String]) {
-    let dividing: Vec<&Difference> = comparison.differences.iter().filter(|difference| difference.divides).collect();
+fn show(comparison: &RunComparison, metrics: &[String]) {
+    let dividing: Vec<&SettingDifference> = comparison.differences.iter().filter(|difference| difference.divides).collect();
     // Otherwise the settings are columns of the other table.
     if dividing.len() > IN_NAME {
         let heading =
             std::iter::once("setting".to_owned()).chain(comparison.groups.iter().map(|group| printable(&group.name, SHOWN)));
-        let row = |difference: &&Difference| {
+        let row = |difference: &&SettingDifference| {
             let values = difference.values.iter().map(|value| shown(value));
             std::iter::once(printable(&difference.key, SHOWN)).chain(values).collect()
         };
@@ -141,25 +141,30 @@ fn shown(value: &str) -> String {
     }
 }
 
-fn heading(dividing: &[&Difference], metrics: &[String]) -> Vec<String> {
+fn heading(dividing: &[&SettingDifference], metrics: &[String]) -> Vec<String> {
     let keys: Vec<String> = match dividing.len() {
         1..=IN_NAME => dividing.iter().map(|difference| printable(&difference.key, SHOWN)).collect(),
         _ => vec!["runs".to_owned()],
     };
     let values = metrics.iter().flat_map(|name| {
-        let best = Best::from_metric(name).map(|_| "best".to_owned());
+        let best = MetricGoal::from_metric(name).map(|_| "best".to_owned());
         std::iter::once(printable(name, SHOWN)).chain(best)
     });
     keys.into_iter().chain(["seeds", "steps", "state"].map(str::to_owned)).chain(values).collect()
 }
 
-fn row(comparison: &Comparison, (i, group): (usize, &Group), dividing: &[&Difference], metrics: &[String]) -> Vec<String> {
+fn row(
+    comparison: &RunComparison,
+    (i, group): (usize, &SeedGroup),
+    dividing: &[&SettingDifference],
+    metrics: &[String],
+) -> Vec<String> {
     let keys: Vec<String> = match dividing.len() {
         1..=IN_NAME => dividing.iter().map(|difference| shown(&difference.values[i])).collect(),
         _ => vec![printable(&group.name, SHOWN)],
     };
     let values = metrics.iter().flat_map(|name| {
-        let best = Best::from_metric(name).map(|_| spread(comparison.best(group, name)));
+        let best = MetricGoal::from_metric(name).map(|_| spread(comparison.best(group, name)));
         std::iter::once(spread(comparison.last(group, name))).chain(best)
     });
     let what = [comparison.seeds(group), comparison.steps(group), comparison.states(group)].map(|text| printable(&text, SHOWN));
@@ -167,10 +172,10 @@ fn row(comparison: &Comparison, (i, group): (usize, &Group), dividing: &[&Differ
 }
 
 /// Returns everything of the tables as JSON.
-fn line(comparison: &Comparison, metrics: &[String]) -> Value {
+fn line(comparison: &RunComparison, metrics: &[String]) -> Value {
     let spread =
-        |spread: Option<report::Spread>| spread.map(|spread| json!({ "mean": spread.mean, "deviation": spread.deviation }));
-    let group = |(i, group): (usize, &Group)| {
+        |spread: Option<report::SeedSpread>| spread.map(|spread| json!({ "mean": spread.mean, "deviation": spread.deviation }));
+    let group = |(i, group): (usize, &SeedGroup)| {
         let settings: serde_json::Map<String, Value> = comparison
             .differences
             .iter()
@@ -218,7 +223,7 @@ mod tests {
             folder
         };
         let compared = |runs: &[PathBuf]| {
-            let comparison = Comparison::load(runs).unwrap();
+            let comparison = RunComparison::load(runs).unwrap();
             let args = Args { runs: runs.to_vec(), metric: Vec::new(), output: None, json: false };
             let metrics = metrics(&args, &comparison).unwrap();
             (metrics.clone(), left_out(&comparison, &metrics))

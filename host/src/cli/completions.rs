@@ -1,13 +1,13 @@
 //! `rlhost completions`: a script for the shell, which calls rlhost for what fits at the cursor. So the script is short, and completes
 //! the settings of the algorithm that the command line selects, the values of keys, and files.
 
-use super::failure::Failure;
+use super::failure::CommandFailure;
 use super::flags::with_settings;
 use super::flags::{self, command_at};
-use super::trainings::{takes_keys, training};
+use super::training_commands::{takes_keys, training};
 use super::{algorithm, output};
-use crate::config::{self, Limits, PluginEntry};
-use crate::plugin::{Engine, Role, Setting, Source, embedded_of, settings_of};
+use crate::config::{self, PluginEntry, PluginLimits};
+use crate::plugin::{PluginEngine, PluginSource, Role, Setting, embedded_of, settings_of};
 use crate::run::RunFiles;
 use anyhow::anyhow;
 use clap::{Arg, Command};
@@ -18,7 +18,7 @@ use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
 /// Names the shell that wants completions.
-const ASKED: &str = "RLHOST_COMPLETE";
+const SHELL_VARIABLE: &str = "RLHOST_COMPLETE";
 
 /// The script for bash, which splits words at some characters that are ordinary in values: they are joined again.
 const BASH: &str = include_str!("completions.bash");
@@ -43,21 +43,21 @@ pub(super) struct Args {
     shell: Shell,
 }
 
-pub(super) fn run(args: &Args) -> Result<(), Failure> {
-    output::bytes(&script(args.shell).map_err(Failure::failed)?);
+pub(super) fn run(args: &Args) -> Result<(), CommandFailure> {
+    output::bytes(&script(args.shell).map_err(CommandFailure::failed)?);
     Ok(())
 }
 
 /// Returns the script that a shell loads.
 fn script(shell: Shell) -> anyhow::Result<Vec<u8>> {
     if shell == Shell::Bash {
-        return Ok(BASH.replace("ASKED", ASKED).into_bytes());
+        return Ok(BASH.replace("ASKED", SHELL_VARIABLE).into_bytes());
     }
     let name = shell.to_string();
     let completer = Shells::builtins();
     let completer = completer.completer(&name).ok_or_else(|| anyhow!("there are no completions for {name}"))?;
     let mut script = Vec::new();
-    completer.write_registration(ASKED, "rlhost", "rlhost", "rlhost", &mut script)?;
+    completer.write_registration(SHELL_VARIABLE, "rlhost", "rlhost", "rlhost", &mut script)?;
     if shell == Shell::Zsh {
         let [shown, with_keys] = ZSH_SHOWN;
         script = String::from_utf8(script)?.replace(shown, with_keys).into_bytes();
@@ -67,20 +67,22 @@ fn script(shell: Shell) -> anyhow::Result<Vec<u8>> {
 }
 
 /// Returns the shell whose script calls rlhost for completions, if this is such a call.
-pub(super) fn asking(arguments: &[OsString]) -> Option<String> {
+pub(super) fn requesting_shell(arguments: &[OsString]) -> Option<String> {
     let called = arguments.get(1).is_some_and(|argument| argument == "--");
-    std::env::var(ASKED).ok().filter(|shell| called && !shell.is_empty())
+    std::env::var(SHELL_VARIABLE).ok().filter(|shell| called && !shell.is_empty())
 }
 
 /// Prints what completes the command line in the arguments of a script's call, for a program with these commands.
-pub(super) fn complete(shell: &str, arguments: &[OsString], root: Command) -> Result<(), Failure> {
+pub(super) fn complete(shell: &str, arguments: &[OsString], root: Command) -> Result<(), CommandFailure> {
     let shells = Shells::builtins();
-    let shell = shells.completer(shell).ok_or_else(|| Failure::mistake(anyhow!("{ASKED}: {shell:?} is no known shell")))?;
+    let shell = shells
+        .completer(shell)
+        .ok_or_else(|| CommandFailure::mistake(anyhow!("{SHELL_VARIABLE}: {shell:?} is no known shell")))?;
     let words = arguments[2..].to_vec();
     let mut completions = Vec::new();
     let folder = std::env::current_dir().ok();
     let written = shell.write_complete(&mut completed_by(&words, root), words, folder.as_deref(), &mut completions);
-    written.map_err(Failure::failed)?;
+    written.map_err(CommandFailure::failed)?;
     output::bytes(&completions);
     Ok(())
 }
@@ -94,13 +96,13 @@ fn completed_by(words: &[OsString], root: Command) -> Command {
     let root = if is_implied { flags::command("rlhost") } else { root };
     let named = if is_implied { Some(root.clone()) } else { words.get(at).and_then(|name| root.find_subcommand(name)).cloned() };
     let Some(named) = named.filter(|command| is_implied || takes_keys(command.get_name())) else {
-        return with_values(root, &Known::default());
+        return with_values(root, &ShellCompletionContext::default());
     };
     let sets = training(named.get_name()).map_or(&[][..], |training| training.sets);
     // With help, whatever is wrong in them so far is no error.
     let rest = [&spelled[at + 1..], &["--help".into()]].concat();
-    let settings = algorithm::known_of(&named, sets, &rest).map(|known| known.settings).unwrap_or_default();
-    let known = Known { entries: entries(&named, &rest), settings };
+    let settings = algorithm::early_config(&named, sets, &rest).map(|known| known.settings).unwrap_or_default();
+    let known = ShellCompletionContext { entries: entries(&named, &rest), settings };
     let root = match is_implied {
         true => with_settings(root, &known.settings),
         false => root.mut_subcommand(named.get_name(), |command| with_settings(command, &known.settings)),
@@ -110,7 +112,7 @@ fn completed_by(words: &[OsString], root: Command) -> Command {
 
 /// What the words so far select.
 #[derive(Default)]
-struct Known {
+struct ShellCompletionContext {
     /// The algorithm's settings.
     settings: Vec<Setting>,
     /// Keys of the plugins and environments that are named, with their values if they are few.
@@ -126,14 +128,14 @@ fn entries(command: &Command, words: &[OsString]) -> Vec<(String, Vec<String>)> 
         return Vec::new();
     }
     let scanned = flags::scan(command, &words);
-    let Ok(engine) = Engine::new() else { return Vec::new() };
+    let Ok(engine) = PluginEngine::new() else { return Vec::new() };
     let mut keys = Vec::new();
     for table in TABLES {
         for given in scanned.values(table) {
             let prefix = format!("{table}.{}", PluginEntry::new(given.clone()).name());
             keys.push((format!("{prefix}.weight"), Vec::new()));
             keys.push((format!("{prefix}.on_error"), ["fail", "unscorable", "previous"].map(str::to_owned).to_vec()));
-            let settings = Source::open(&given).and_then(|source| settings_of(&engine, &source, &Limits::default()));
+            let settings = PluginSource::open(&given).and_then(|source| settings_of(&engine, &source, &PluginLimits::default()));
             let settings = settings.unwrap_or_default().into_iter();
             keys.extend(settings.map(|setting| (format!("{prefix}.config.{}", setting.name), setting.choices)));
         }
@@ -142,32 +144,32 @@ fn entries(command: &Command, words: &[OsString]) -> Vec<(String, Vec<String>)> 
 }
 
 /// Lets the arguments of all commands complete their values.
-fn with_values(command: Command, known: &Known) -> Command {
+fn with_values(command: Command, known: &ShellCompletionContext) -> Command {
     let command = command.mut_args(|arg| with_value(arg, known));
     command.mut_subcommands(|below| with_values(below, known))
 }
 
-fn with_value(arg: Arg, known: &Known) -> Arg {
+fn with_value(arg: Arg, known: &ShellCompletionContext) -> Arg {
     let settings = &known.settings;
     let id = arg.get_id().to_string();
     let paths = || Some(PathCompleter::any());
     let folders = || Some(PathCompleter::dir());
     // Those of runs come before folders that may have some.
-    let runs = || Some(PathCompleter::dir().filter(|path| RunFiles(path).are_there()));
+    let runs = || Some(PathCompleter::dir().filter(|path| RunFiles(path).exist()));
     let plugins = |role: Role, ending: &str| embedded_of(role).map(|name| name.trim_end_matches(ending).to_owned()).collect();
     let values = match id.as_str() {
-        "set" => return arg.add(ArgValueCompleter::new(Sets::new(known))),
-        "plugin" => Values { words: plugins(Role::Reward, ""), paths: paths() },
-        "environment" => Values { words: plugins(Role::Environment, ".wasm"), paths: paths() },
-        "algorithm" => Values { words: plugins(Role::Algorithm, ".wasm"), paths: paths() },
-        "run" | "runs" => Values { words: Vec::new(), paths: runs() },
+        "set" => return arg.add(ArgValueCompleter::new(AssignmentCompleter::new(known))),
+        "plugin" => WordCompleter { words: plugins(Role::Reward, ""), paths: paths() },
+        "environment" => WordCompleter { words: plugins(Role::Environment, ".wasm"), paths: paths() },
+        "algorithm" => WordCompleter { words: plugins(Role::Algorithm, ".wasm"), paths: paths() },
+        "run" | "runs" => WordCompleter { words: Vec::new(), paths: runs() },
         "model" | "reward_model" | "value_model" | "ref_model" | "teacher_model" | "output_dir" => {
-            Values { words: Vec::new(), paths: folders() }
+            WordCompleter { words: Vec::new(), paths: folders() }
         }
-        "dataset" | "resume_from_checkpoint" => Values { words: Vec::new(), paths: paths() },
+        "dataset" | "resume_from_checkpoint" => WordCompleter { words: Vec::new(), paths: paths() },
         id => match (config::shown(id), settings.iter().find(|setting| flags::setting_id(&setting.name) == id)) {
-            (Some(key), _) => Values { words: key.examples.clone(), paths: paths().filter(|_| key.is_path) },
-            (None, Some(setting)) => Values { words: setting.choices.clone(), paths: None },
+            (Some(key), _) => WordCompleter { words: key.examples.clone(), paths: paths().filter(|_| key.is_path) },
+            (None, Some(setting)) => WordCompleter { words: setting.choices.clone(), paths: None },
             (None, None) => return arg,
         },
     };
@@ -175,27 +177,27 @@ fn with_value(arg: Arg, known: &Known) -> Arg {
 }
 
 /// Completes words and paths.
-struct Values {
+struct WordCompleter {
     words: Vec<String>,
     paths: Option<PathCompleter>,
 }
 
-impl ValueCompleter for Values {
+impl ValueCompleter for WordCompleter {
     fn complete(&self, current: &OsStr) -> Vec<CompletionCandidate> {
         let begun = current.to_string_lossy();
         let words = self.words.iter().filter(|word| word.starts_with(&*begun)).map(CompletionCandidate::new);
         let paths = self.paths.iter().flat_map(|paths| paths.complete(current));
         // Where nothing is begun, the folder that the shell is in comes first, which is hardly ever meant, unless it is a run's.
-        let is_meant = |path: &CompletionCandidate| path.get_value() != "." || RunFiles(Path::new(".")).are_there();
+        let is_meant = |path: &CompletionCandidate| path.get_value() != "." || RunFiles(Path::new(".")).exist();
         words.chain(paths.filter(is_meant)).collect()
     }
 }
 
 /// Completes what `--set` takes: a key and, after that, its value.
-struct Sets(Vec<(String, Vec<String>)>);
+struct AssignmentCompleter(Vec<(String, Vec<String>)>);
 
-impl Sets {
-    fn new(known: &Known) -> Self {
+impl AssignmentCompleter {
+    fn new(known: &ShellCompletionContext) -> Self {
         let keys = config::keys().iter().filter(|key| key.table.is_none()).map(|key| {
             let examples = config::shown(&key.name).map(|shown| shown.examples.clone());
             (key.name.clone(), examples.unwrap_or_default())
@@ -205,7 +207,7 @@ impl Sets {
     }
 }
 
-impl ValueCompleter for Sets {
+impl ValueCompleter for AssignmentCompleter {
     fn complete(&self, current: &OsStr) -> Vec<CompletionCandidate> {
         let begun = current.to_string_lossy();
         let of_key = |(key, values): &(String, Vec<String>)| match begun.split_once('=') {
@@ -234,7 +236,10 @@ mod tests {
     fn scripts_are_short_whatever_there_is_to_complete() {
         for shell in [Shell::Bash, Shell::Elvish, Shell::Fish, Shell::PowerShell, Shell::Zsh] {
             let script = String::from_utf8(script(shell).unwrap()).unwrap();
-            assert!(script.contains(ASKED) && script.contains("rlhost") && script.lines().count() < 60, "{shell}: {script}");
+            assert!(
+                script.contains(SHELL_VARIABLE) && script.contains("rlhost") && script.lines().count() < 60,
+                "{shell}: {script}"
+            );
             assert!(shell != Shell::Zsh || script.contains(ZSH_SHOWN[1]), "{script}");
         }
     }

@@ -1,6 +1,6 @@
 //! `rlhost checkpoint consolidate`: joins the files that several processes have written of a checkpoint.
 
-use super::failure::Failure;
+use super::failure::CommandFailure;
 use crate::checkpoint::{self, Manifest};
 use crate::model;
 use crate::run::{RunFiles, RunLock, lock};
@@ -14,16 +14,16 @@ use std::path::{Path, PathBuf};
 const INDEX: &str = "model.safetensors.index.json";
 
 /// Joins the files of these checkpoints, each in its place.
-pub(super) fn run(checkpoints: &[PathBuf]) -> Result<(), Failure> {
+pub(super) fn run(checkpoints: &[PathBuf]) -> Result<(), CommandFailure> {
     for folder in checkpoints {
         let _lock = locked(folder)?;
-        let manifest = Manifest::read(folder).map_err(Failure::of)?;
-        let joined = Joined::of(&manifest);
+        let manifest = Manifest::read(folder).map_err(CommandFailure::from_error)?;
+        let joined = JoinedFiles::from_manifest(&manifest);
         if joined.files.is_empty() {
             say!("{}: every file of it is whole", folder.display());
             continue;
         }
-        checkpoint::replace(folder, |manifest, to| joined.write(manifest, folder, to)).map_err(Failure::of)?;
+        checkpoint::replace(folder, |manifest, to| joined.write(manifest, folder, to)).map_err(CommandFailure::from_error)?;
         let parts: usize = joined.files.values().map(Vec::len).sum();
         say!("{}: {parts} files joined into {}", folder.display(), joined.files.len());
     }
@@ -31,25 +31,25 @@ pub(super) fn run(checkpoints: &[PathBuf]) -> Result<(), Failure> {
 }
 
 /// Locks the run of a checkpoint, if it is in the folder of one.
-fn locked(folder: &Path) -> Result<Option<RunLock>, Failure> {
-    let folder = std::path::absolute(folder).map_err(|e| Failure::mistake(anyhow!("{}: {e}", folder.display())))?;
+fn locked(folder: &Path) -> Result<Option<RunLock>, CommandFailure> {
+    let folder = std::path::absolute(folder).map_err(|e| CommandFailure::mistake(anyhow!("{}: {e}", folder.display())))?;
     let Some(run) = folder.parent().filter(|run| RunFiles(run).lock().is_file()) else { return Ok(None) };
     lock(run).map(Some).map_err(|error| match error {
         TryLockError::WouldBlock => {
-            Failure::mistake(anyhow!("{} is running; consolidate its checkpoints once it has ended", run.display()))
+            CommandFailure::mistake(anyhow!("{} is running; consolidate its checkpoints once it has ended", run.display()))
         }
-        TryLockError::Error(error) => Failure::failed(anyhow!("{}: {error}", RunFiles(run).lock().display())),
+        TryLockError::Error(error) => CommandFailure::failed(anyhow!("{}: {error}", RunFiles(run).lock().display())),
     })
 }
 
 /// The files of a checkpoint that are joined.
-struct Joined {
+struct JoinedFiles {
     /// The parts of each new file, by their paths in the checkpoint.
     files: BTreeMap<String, Vec<String>>,
 }
 
-impl Joined {
-    fn of(manifest: &Manifest) -> Self {
+impl JoinedFiles {
+    fn from_manifest(manifest: &Manifest) -> Self {
         let mut files = BTreeMap::<String, Vec<String>>::new();
         for name in manifest.files.keys() {
             let (folder, file) = name.rsplit_once('/').map_or(("", name.as_str()), |(folder, file)| (folder, file));

@@ -1,6 +1,6 @@
 //! `rlhost control`: has a running run pause, go on, save, evaluate or stop, and reports its answer.
 
-use super::failure::Failure;
+use super::failure::CommandFailure;
 use super::swap::{log_wait, user, wait};
 use crate::run::{RunAction, RunFiles, RunRequest, is_running, send_request};
 use crate::train;
@@ -25,21 +25,21 @@ fn parse(name: &str) -> Result<RunAction, String> {
     RunAction::parse(name).ok_or_else(|| format!("{name} is no action"))
 }
 
-pub(super) fn run(args: &Args) -> Result<(), Failure> {
+pub(super) fn run(args: &Args) -> Result<(), CommandFailure> {
     let end = RunFiles(&args.run).events().metadata().map_or(0, |m| m.len());
-    let name = request(&args.run, args.action, &user()).map_err(Failure::of)?;
+    let name = request(&args.run, args.action, &user()).map_err(CommandFailure::from_error)?;
     if args.no_wait {
         say!("sent");
         return Ok(());
     }
-    let answer = wait(&args.run, end, &name, log_wait).map_err(Failure::of)?;
+    let answer = wait(&args.run, end, &name, log_wait).map_err(CommandFailure::from_error)?;
     let step = answer.step.unwrap_or_default();
     match answer.text("refused") {
         "" => {
             say!("{} after step {step}", done(args.action));
             Ok(())
         }
-        reason => Err(Failure::failed(anyhow!("step {step}: {reason}"))),
+        reason => Err(CommandFailure::failed(anyhow!("step {step}: {reason}"))),
     }
 }
 

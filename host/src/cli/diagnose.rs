@@ -1,8 +1,8 @@
 //! `rlhost diagnose`: finds out why a run does not learn.
 
-use super::failure::Failure;
+use super::failure::CommandFailure;
 use crate::config::printable;
-use crate::diagnosis::{self, Diagnosis, Held};
+use crate::diagnosis::{self, Diagnosis, ReportedFinding};
 use crate::report;
 use crate::run::RunFiles;
 use anyhow::anyhow;
@@ -29,8 +29,8 @@ pub(super) struct Args {
     json: bool,
 }
 
-pub(super) fn run(args: &Args) -> Result<(), Failure> {
-    report::check(&args.run).map_err(Failure::of)?;
+pub(super) fn run(args: &Args) -> Result<(), CommandFailure> {
+    report::check(&args.run).map_err(CommandFailure::from_error)?;
     let found = diagnosis::read(&args.run);
     if args.json {
         let line = json!({
@@ -47,14 +47,14 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             true => "none of its metrics can be read",
             false => "no metrics have been logged yet",
         };
-        return Err(Failure::mistake(anyhow!("{}: {why}", args.run.display())));
+        return Err(CommandFailure::mistake(anyhow!("{}: {why}", args.run.display())));
     }
     show(&found);
     Ok(())
 }
 
 fn show(found: &Diagnosis) {
-    for Held { finding, since, until } in &found.findings {
+    for ReportedFinding { finding, since, until } in &found.findings {
         let when = until.map_or_else(|| format!("since step {since}"), |until| format!("from step {since} to step {until}"));
         say!("{} ({}, {when})", printable(&finding.sentence, SHOWN), finding.name);
         let width = finding.figures.iter().map(|figure| figure.name.chars().count()).max().unwrap_or(0);

@@ -1,6 +1,6 @@
 //! Shows what goes on: on a terminal as a line at its bottom, elsewhere as a line now and then if nothing else is printed.
 
-use crate::activity::{self, Activity, Spent, Status, Unit};
+use crate::activity::{self, Activity, ActivityTime, ProgressStatus, ProgressUnit};
 use crate::config::words::clock;
 use crate::train::Calendar;
 use console::Term;
@@ -25,14 +25,14 @@ const BARS: [usize; 3] = [30, 12, 0];
 /// Number of tasks that are shown: a task and its part.
 const DEPTH: usize = 2;
 
-struct Display {
+struct ProgressDisplay {
     /// Whether there is a terminal to draw the line on.
     on_terminal: bool,
-    state: Mutex<State>,
+    state: Mutex<DisplayState>,
 }
 
-struct State {
-    run: Option<Run>,
+struct DisplayState {
+    run: Option<RunTimer>,
     /// The line that is drawn; empty if there is none.
     line: String,
     /// When something was last printed.
@@ -40,7 +40,7 @@ struct State {
     over: bool,
 }
 
-static DISPLAY: OnceLock<Display> = OnceLock::new();
+static DISPLAY: OnceLock<ProgressDisplay> = OnceLock::new();
 
 /// Begins to show tasks, unless messages are not wanted; without a terminal only if a `log` of them is.
 pub(super) fn start(log: bool) {
@@ -52,8 +52,8 @@ pub(super) fn start(log: bool) {
         // A thread takes address space, which may be limited.
         return;
     }
-    let state = State { run: None, line: String::new(), printed: Instant::now(), over: false };
-    let display = Display { on_terminal: terminal, state: Mutex::new(state) };
+    let state = DisplayState { run: None, line: String::new(), printed: Instant::now(), over: false };
+    let display = ProgressDisplay { on_terminal: terminal, state: Mutex::new(state) };
     if DISPLAY.set(display).is_ok() {
         // Without it, a run is silent and otherwise the same.
         drop(std::thread::Builder::new().name("display".into()).stack_size(512 << 10).spawn(watch));
@@ -82,7 +82,7 @@ pub(super) fn end() {
 }
 
 /// Shows the steps of a run, or none.
-pub(super) fn set_run(run: Option<Run>) {
+pub(super) fn set_run(run: Option<RunTimer>) {
     if let Some(display) = DISPLAY.get() {
         display.with(|state| state.run = run);
     }
@@ -120,13 +120,13 @@ fn watch() {
     }
 }
 
-impl Display {
-    fn with<T>(&self, work: impl FnOnce(&mut State) -> T) -> T {
+impl ProgressDisplay {
+    fn with<T>(&self, work: impl FnOnce(&mut DisplayState) -> T) -> T {
         work(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
-impl State {
+impl DisplayState {
     /// Draws another line in place of the present one. The cursor stays behind it, so that what the terminal echoes is drawn over too.
     fn draw(&mut self, line: String) {
         if line != self.line {
@@ -138,45 +138,48 @@ impl State {
 }
 
 /// The steps of a run, and the time that they take.
-pub(super) struct Run {
+pub(super) struct RunTimer {
     calendar: Calendar,
     began: Instant,
     step: u64,
     /// When the newest step ended.
     stepped: Instant,
     /// What evaluations and checkpoints before the run took.
-    before: Pauses,
+    before: PauseTimes,
     /// What evaluations and checkpoints had taken when the newest step ended.
-    pauses: Pauses,
+    pauses: PauseTimes,
 }
 
 /// Time that no step took.
 #[derive(Clone, Copy, Default)]
-struct Pauses {
-    evaluating: Spent,
-    saving: Spent,
+struct PauseTimes {
+    evaluating: ActivityTime,
+    saving: ActivityTime,
 }
 
-impl Pauses {
+impl PauseTimes {
     fn now() -> Self {
         Self { evaluating: activity::spent(Activity::Evaluating), saving: activity::spent(Activity::Saving) }
     }
 
     fn since(self, before: Self) -> Self {
-        let less = |now: Spent, before: Spent| Spent { times: now.times - before.times, time: now.time - before.time };
+        let less = |now: ActivityTime, before: ActivityTime| ActivityTime {
+            times: now.times - before.times,
+            time: now.time - before.time,
+        };
         Self { evaluating: less(self.evaluating, before.evaluating), saving: less(self.saving, before.saving) }
     }
 }
 
-impl Run {
+impl RunTimer {
     /// Creates the state of a run that is about to begin.
     pub(super) fn new(calendar: Calendar) -> Self {
-        let (now, before) = (Instant::now(), Pauses::now());
+        let (now, before) = (Instant::now(), PauseTimes::now());
         Self { calendar, began: now, step: calendar.first, stepped: now, before, pauses: before }
     }
 
     fn take(&mut self, step: u64) {
-        (self.step, self.stepped, self.pauses) = (step, Instant::now(), Pauses::now());
+        (self.step, self.stepped, self.pauses) = (step, Instant::now(), PauseTimes::now());
     }
 
     /// Returns the time until the end, if steps go on as they have.
@@ -220,17 +223,17 @@ fn with_bar(words: &str, share: f64, width: usize) -> String {
 }
 
 /// Returns the share of a task that is done, if it is known how much there is to do.
-fn share(status: &Status) -> Option<f64> {
+fn share(status: &ProgressStatus) -> Option<f64> {
     status.total.filter(|total| *total > 0).map(|total| status.done as f64 / total as f64).filter(|share| *share <= 1.0)
 }
 
 /// Returns the seconds that one of them took.
-fn mean(spent: Spent) -> Option<f64> {
+fn mean(spent: ActivityTime) -> Option<f64> {
     (spent.times > 0).then(|| spent.time.as_secs_f64() / f64::from(spent.times))
 }
 
 /// Returns the line for these tasks, at most so many columns wide; none if there is nothing to show.
-fn shown(tasks: &[Status], run: Option<&Run>, now: Instant, width: usize) -> Option<String> {
+fn shown(tasks: &[ProgressStatus], run: Option<&RunTimer>, now: Instant, width: usize) -> Option<String> {
     let Some(run) = run else {
         let long = chosen(tasks.iter().filter(|status| now.saturating_duration_since(status.began) >= SHORT));
         return (!long.is_empty()).then(|| cut(&of_tasks(&long, now, width), width));
@@ -241,8 +244,8 @@ fn shown(tasks: &[Status], run: Option<&Run>, now: Instant, width: usize) -> Opt
 }
 
 /// Returns the line for tasks outside a run: with as many words as leave room for a bar, if one of the tasks has one.
-fn of_tasks(tasks: &[&Status], now: Instant, width: usize) -> String {
-    let words = |status: &&Status| format!("{}{}", described(status, now), ticking(status, now));
+fn of_tasks(tasks: &[&ProgressStatus], now: Instant, width: usize) -> String {
+    let words = |status: &&ProgressStatus| format!("{}{}", described(status, now), ticking(status, now));
     let whole = tasks.iter().map(words).collect::<Vec<_>>().join(", ");
     // The innermost moves most. A line of the log does not move.
     let moving = tasks.iter().rev().find_map(|status| Some((status, share(status)?))).filter(|_| width < usize::MAX);
@@ -253,8 +256,8 @@ fn of_tasks(tasks: &[&Status], now: Instant, width: usize) -> String {
 }
 
 /// Returns the tasks that are shown: the outermost, but each activity once, with the task that says how much there is to do.
-fn chosen<'a>(tasks: impl Iterator<Item = &'a Status>) -> Vec<&'a Status> {
-    let mut shown: Vec<&Status> = Vec::new();
+fn chosen<'a>(tasks: impl Iterator<Item = &'a ProgressStatus>) -> Vec<&'a ProgressStatus> {
+    let mut shown: Vec<&ProgressStatus> = Vec::new();
     for status in tasks {
         match shown.last_mut().filter(|last| last.activity == status.activity) {
             Some(last) if last.total.is_none() && status.total.is_some() => *last = status,
@@ -275,10 +278,10 @@ fn cut(line: &str, width: usize) -> String {
 }
 
 /// Returns a task in words: `generating 37/128, 8,192 tokens (512/s)`.
-fn described(status: &Status, now: Instant) -> String {
+fn described(status: &ProgressStatus, now: Instant) -> String {
     let seconds = now.saturating_duration_since(status.began).as_secs_f64();
     let speed = match (status.tokens, status.unit) {
-        (0, Unit::Bytes) if status.done > 0 && seconds > 0.5 => {
+        (0, ProgressUnit::Bytes) if status.done > 0 && seconds > 0.5 => {
             format!(" ({}/s)", HumanBytes((status.done as f64 / seconds) as u64))
         }
         (tokens, _) if tokens > 0 && seconds > 0.5 => {
@@ -290,13 +293,13 @@ fn described(status: &Status, now: Instant) -> String {
 }
 
 /// Returns a task with how much of it is done: `generating 37/128`.
-fn counted(status: &Status) -> String {
+fn counted(status: &ProgressStatus) -> String {
     let mut text = status.activity.name().to_owned();
     if !status.subject.is_empty() {
         text.push_str(&format!(" {}", status.subject));
     }
     let count = |n: u64| match status.unit {
-        Unit::Bytes => HumanBytes(n).to_string(),
+        ProgressUnit::Bytes => HumanBytes(n).to_string(),
         _ => HumanCount(n).to_string(),
     };
     let counted = match status.total {
@@ -304,22 +307,22 @@ fn counted(status: &Status) -> String {
         None if status.done > 0 => format!(" {}", count(status.done)),
         None => String::new(),
     };
-    let rows = if status.unit == Unit::Rows && !counted.is_empty() { " rows" } else { "" };
+    let rows = if status.unit == ProgressUnit::Rows && !counted.is_empty() { " rows" } else { "" };
     format!("{text}{counted}{rows}")
 }
 
 /// Returns the time that a task has taken, and about how much it will take.
-fn ticking(status: &Status, now: Instant) -> String {
+fn ticking(status: &ProgressStatus, now: Instant) -> String {
     let elapsed = clock(now.saturating_duration_since(status.began));
     left(status, now).map_or_else(|| format!("  {elapsed}"), |left| format!("  {elapsed} elapsed, {} left", clock(left)))
 }
 
 /// Returns about how much time a task will take, or the time that it has taken.
-fn remaining(status: &Status, now: Instant) -> String {
+fn remaining(status: &ProgressStatus, now: Instant) -> String {
     left(status, now).map_or_else(|| ticking(status, now), |left| format!("  {} left", clock(left)))
 }
 
-fn left(status: &Status, now: Instant) -> Option<Duration> {
+fn left(status: &ProgressStatus, now: Instant) -> Option<Duration> {
     let elapsed = now.saturating_duration_since(status.began);
     let share = share(status).filter(|share| *share > 0.02 && elapsed > Duration::from_secs(2))?;
     Some(elapsed.mul_f64(1.0 / share - 1.0))
@@ -330,9 +333,9 @@ mod tests {
     use super::*;
     use std::borrow::Cow;
 
-    fn status(activity: Activity, done: u64, total: Option<u64>) -> Status {
-        let (subject, unit) = (Cow::Borrowed(""), Unit::Things);
-        Status { activity, subject, began: Instant::now(), done, total, unit, tokens: 0 }
+    fn status(activity: Activity, done: u64, total: Option<u64>) -> ProgressStatus {
+        let (subject, unit) = (Cow::Borrowed(""), ProgressUnit::Things);
+        ProgressStatus { activity, subject, began: Instant::now(), done, total, unit, tokens: 0 }
     }
 
     #[test]
@@ -342,12 +345,12 @@ mod tests {
         assert_eq!(described(&generating, now), "generating 37/128");
         generating.tokens = 8192;
         assert_eq!(described(&generating, now), "generating 37/128, 8,192 tokens (2,048/s)");
-        let rows = Status { unit: Unit::Rows, ..status(Activity::ReadingDataset, 40123, None) };
+        let rows = ProgressStatus { unit: ProgressUnit::Rows, ..status(Activity::ReadingDataset, 40123, None) };
         assert_eq!(described(&rows, rows.began), "reading the dataset 40,123 rows");
-        let compiling = Status { subject: "answer_reward.wasm".into(), ..status(Activity::CompilingPlugin, 0, None) };
+        let compiling = ProgressStatus { subject: "answer_reward.wasm".into(), ..status(Activity::CompilingPlugin, 0, None) };
         assert_eq!(described(&compiling, compiling.began), "compiling answer_reward.wasm");
-        let file = Status {
-            unit: Unit::Bytes,
+        let file = ProgressStatus {
+            unit: ProgressUnit::Bytes,
             subject: "a.safetensors".into(),
             ..status(Activity::Downloading, 1 << 20, Some(4 << 20))
         };
@@ -358,7 +361,7 @@ mod tests {
 
     #[test]
     fn a_line_fits_the_terminal_and_short_tasks_are_not_shown() {
-        let mut run = Run::new(Calendar { first: 0, last: 200, ..Calendar::default() });
+        let mut run = RunTimer::new(Calendar { first: 0, last: 200, ..Calendar::default() });
         run.take(50);
         let tasks = [status(Activity::Evaluating, 120, Some(408)), status(Activity::Generating, 3, Some(64))];
         let now = run.began + Duration::from_secs(71);
@@ -373,13 +376,14 @@ mod tests {
         let after = task.began + Duration::from_secs(65);
         assert_eq!(shown(std::slice::from_ref(&task), None, after, 80).unwrap(), "loading the model  1:05");
         // Of two that are the same, the one that moves is shown, with a bar.
-        let inner = Status { unit: Unit::Bytes, ..status(Activity::LoadingModel, 3 << 20, Some(4 << 20)) };
+        let inner = ProgressStatus { unit: ProgressUnit::Bytes, ..status(Activity::LoadingModel, 3 << 20, Some(4 << 20)) };
         let line = shown(&[task.clone(), inner], None, task.began + Duration::from_secs(1), 120).unwrap();
         let bar = "\u{2588}".repeat(22) + &"\u{2591}".repeat(8);
         assert!(line.starts_with(&format!("{bar} loading the model 3.00 MiB/4.00 MiB")), "{line}");
         // At the usual width, there are fewer words rather than no bar.
-        let of_bytes = |done| Status { unit: Unit::Bytes, ..status(Activity::VerifyingCheckpoint, done, Some(600 << 20)) };
-        let verifying = Status { subject: "checkpoint-200".into(), ..of_bytes(150 << 20) };
+        let of_bytes =
+            |done| ProgressStatus { unit: ProgressUnit::Bytes, ..status(Activity::VerifyingCheckpoint, done, Some(600 << 20)) };
+        let verifying = ProgressStatus { subject: "checkpoint-200".into(), ..of_bytes(150 << 20) };
         let line = shown(std::slice::from_ref(&verifying), None, verifying.began + Duration::from_secs(4), 80).unwrap();
         let bar = "\u{2588}".repeat(3) + &"\u{2591}".repeat(9);
         assert_eq!(line, format!("{bar} verifying checkpoint-200 150.00 MiB/600.00 MiB  0:12 left"));

@@ -1,38 +1,38 @@
 //! `--dry-run`: what a run would do. Its plan is logged as at any start; this prints what the model would read, and what its rewards say.
 
-use super::failure::Failure;
-use super::given::Given;
+use super::config_sources::ConfigSources;
+use super::failure::CommandFailure;
 use super::introduction::introduce;
 use crate::config::words::counted;
-use crate::config::{Config, printable};
+use crate::config::{RunConfig, printable};
 use crate::dist::World;
-use crate::train::{Beginning, Purpose, Rehearsal, Scores, Shown, set_up_for};
+use crate::train::{Purpose, Rehearsal, RehearsedCompletion, RehearsedPrompt, StartMode, set_up_for};
 use std::rc::Rc;
 
 /// Maximum length of a printed prompt, and of a printed completion, in bytes.
 const LONGEST: (usize, usize) = (2000, 300);
 
 /// Sets up a run as it would begin, shows it, and leaves nothing behind.
-pub(super) fn run(given: &Given, world: &Rc<World>) -> Result<(), Failure> {
-    let beginning = Beginning::New;
-    let config = Config { hot_reload: false, ..given.resolve(&beginning, world)? };
+pub(super) fn run(given: &ConfigSources, world: &Rc<World>) -> Result<(), CommandFailure> {
+    let beginning = StartMode::New;
+    let config = RunConfig { hot_reload: false, ..given.resolve(&beginning, world)? };
     if world.is_first() {
         introduce(&config);
     }
-    let folder = world.is_first().then(tempfile::tempdir).transpose().map_err(Failure::of)?;
+    let folder = world.is_first().then(tempfile::tempdir).transpose().map_err(CommandFailure::from_error)?;
     let path = world.broadcast("a folder that is removed", || {
         anyhow::Ok(folder.as_ref().map(|folder| folder.path().join("run")).unwrap_or_default())
     });
-    let purpose = Purpose::Rehearsal(path.map_err(Failure::of)?);
-    let trainer = set_up_for(config.clone(), &beginning, world.clone(), purpose).map_err(Failure::of)?;
-    let rehearsal = trainer.rehearse().map_err(Failure::of)?;
+    let purpose = Purpose::Rehearsal(path.map_err(CommandFailure::from_error)?);
+    let trainer = set_up_for(config.clone(), &beginning, world.clone(), purpose).map_err(CommandFailure::from_error)?;
+    let rehearsal = trainer.rehearse().map_err(CommandFailure::from_error)?;
     if world.is_first() {
         show(&rehearsal, &config);
     }
     Ok(())
 }
 
-fn show(rehearsal: &Rehearsal, config: &Config) {
+fn show(rehearsal: &Rehearsal, config: &RunConfig) {
     for prompt in &rehearsal.prompts {
         show_prompt(prompt, rehearsal.rows);
     }
@@ -41,7 +41,7 @@ fn show(rehearsal: &Rehearsal, config: &Config) {
     say!("\nnothing was trained or written; without --dry-run, the run begins");
 }
 
-fn show_prompt(Shown { row, text, tokens, answers }: &Shown, rows: usize) {
+fn show_prompt(RehearsedPrompt { row, text, tokens, answers }: &RehearsedPrompt, rows: usize) {
     let answers = match answers[..] {
         [] => String::new(),
         [one] => format!(", and {one} of its answer"),
@@ -60,8 +60,8 @@ fn show_prompt(Shown { row, text, tokens, answers }: &Shown, rows: usize) {
     }
 }
 
-fn show_scores(scores: &[Scores]) {
-    for Scores { row, column, text, tokens, is_cut, scores } in scores {
+fn show_scores(scores: &[RehearsedCompletion]) {
+    for RehearsedCompletion { row, column, text, tokens, is_cut, scores } in scores {
         let what = column.map_or_else(|| "completion".to_owned(), |column| format!("column {column:?} as a completion"));
         let score = |(name, score): &(String, Option<f32>)| match score {
             Some(score) => format!("{name} {score:.3}"),
@@ -76,7 +76,7 @@ fn show_scores(scores: &[Scores]) {
 }
 
 /// Says whether a completion ends where the chat template ends a turn.
-fn end_of_turns(Rehearsal { turn_end, ends, .. }: &Rehearsal, config: &Config) -> String {
+fn end_of_turns(Rehearsal { turn_end, ends, .. }: &Rehearsal, config: &RunConfig) -> String {
     let ends = match ends[..] {
         [] => "at max_completion_length only".to_owned(),
         _ => format!("with {}", ends.iter().map(|end| format!("{end:?}")).collect::<Vec<_>>().join(" or ")),

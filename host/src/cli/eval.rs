@@ -1,15 +1,15 @@
 //! `rlhost eval`: computes the metrics of training without training.
 
-use super::algorithm::Known;
+use super::algorithm::EarlyConfig;
 use super::columns::aligned;
-use super::failure::Failure;
+use super::config_sources::ConfigSources;
+use super::failure::CommandFailure;
 use super::flags;
-use super::given::Given;
-use super::made::Unfinished;
+use super::unfinished_output::UnfinishedOutput;
 use crate::config::words::{counted, number};
-use crate::config::{Config, printable_path};
+use crate::config::{RunConfig, printable_path};
 use crate::dist::World;
-use crate::train::{Beginning, Origin, Purpose, set_up_for};
+use crate::train::{CheckpointOrigin, Purpose, StartMode, set_up_for};
 use anyhow::anyhow;
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use serde_json::{Map, Value};
@@ -58,39 +58,39 @@ pub(super) fn command() -> Command {
         .arg(Arg::new("json").long("json").action(ArgAction::SetTrue).help("Print the result as one line of JSON"))
 }
 
-pub(super) fn run(matches: &ArgMatches, known: &Known) -> Result<(), Failure> {
+pub(super) fn run(matches: &ArgMatches, known: &EarlyConfig) -> Result<(), CommandFailure> {
     super::rank::on_this_rank(|world| evaluate(matches, known, world))
 }
 
-fn evaluate(matches: &ArgMatches, known: &Known, world: &Rc<World>) -> Result<(), Failure> {
+fn evaluate(matches: &ArgMatches, known: &EarlyConfig, world: &Rc<World>) -> Result<(), CommandFailure> {
     // Nothing of an evaluation is kept.
-    let temporary = tempfile::tempdir().map_err(Failure::of)?;
-    let _unfinished =
-        Unfinished::new(temporary.path(), "stopped before the evaluation was complete".into()).map_err(Failure::of)?;
+    let temporary = tempfile::tempdir().map_err(CommandFailure::from_error)?;
+    let _unfinished = UnfinishedOutput::new(temporary.path(), "stopped before the evaluation was complete".into())
+        .map_err(CommandFailure::from_error)?;
     let folder = temporary.path().join("evaluation").display().to_string();
-    let mut given = Given::of(matches, &[], known)?.without_ports();
+    let mut given = ConfigSources::from_matches(matches, &[], known)?.without_ports();
     given.overrides.force("output_dir", &folder);
     given.overrides.force("hot_reload", "false");
     let beginning = match matches.get_one::<PathBuf>("run") {
-        None => Beginning::New,
+        None => StartMode::New,
         Some(path) => {
-            let origin = Origin::find(path).map_err(Failure::of)?;
+            let origin = CheckpointOrigin::find(path).map_err(CommandFailure::from_error)?;
             let fresh = given.named_plugins();
-            Beginning::Fork { origin, fresh }
+            StartMode::Fork { origin, fresh }
         }
     };
     let config = given.resolve(&beginning, world)?;
     if world.is_first() {
         introduce(&config, &beginning);
     }
-    let trainer = set_up_for(config, &beginning, world.clone(), Purpose::Evaluation).map_err(Failure::of)?;
-    let figures = trainer.evaluate_only().map_err(Failure::of)?;
+    let trainer = set_up_for(config, &beginning, world.clone(), Purpose::Evaluation).map_err(CommandFailure::from_error)?;
+    let figures = trainer.evaluate_only().map_err(CommandFailure::from_error)?;
     if !world.is_first() {
         return Ok(());
     }
     if matches.get_flag("json") {
         let line: Map<String, Value> = figures.into_iter().map(|(name, value)| (name, value.into())).collect();
-        say!("{}", serde_json::to_string(&line).map_err(|e| Failure::failed(anyhow!(e)))?);
+        say!("{}", serde_json::to_string(&line).map_err(|e| CommandFailure::failed(anyhow!(e)))?);
         return Ok(());
     }
     let shown = if matches.get_flag("all") { figures.keys().map(String::as_str).collect() } else { key_figures(&figures) };
@@ -103,7 +103,7 @@ fn evaluate(matches: &ArgMatches, known: &Known, world: &Rc<World>) -> Result<()
 }
 
 /// Says at once what is evaluated.
-fn introduce(config: &Config, beginning: &Beginning) {
+fn introduce(config: &RunConfig, beginning: &StartMode) {
     let name = |path: &str| printable_path(Path::new(path));
     let model = config.model.as_deref().map_or_else(|| "the built-in model".to_owned(), name);
     let model = beginning.origin().map_or(model, |origin| printable_path(&origin.checkpoint));

@@ -1,9 +1,9 @@
 //! Why a command failed.
 
-use super::kind;
+use super::error_kind;
 
 /// Why a command failed.
-pub(crate) enum Failure {
+pub(crate) enum CommandFailure {
     /// The user's input is wrong.
     Mistake(anyhow::Error),
     /// Something failed.
@@ -11,14 +11,14 @@ pub(crate) enum Failure {
     /// A signal stopped the run; everything is saved.
     Stopped,
     /// Another process of the run reports the reason; this one ends with the same exit code.
-    Said(u8),
+    ReportedElsewhere(u8),
 }
 
-impl Failure {
+impl CommandFailure {
     /// Classifies an error by its kind. One that was created in `cli` is a user mistake.
-    pub(in crate::cli) fn of(error: impl Into<anyhow::Error>) -> Self {
+    pub(in crate::cli) fn from_error(error: impl Into<anyhow::Error>) -> Self {
         let error = error.into();
-        if kind::is_mistake(&error).unwrap_or(true) { Self::Mistake(error) } else { Self::Failed(error) }
+        if error_kind::is_mistake(&error).unwrap_or(true) { Self::Mistake(error) } else { Self::Failed(error) }
     }
 
     pub(in crate::cli) fn mistake(error: impl Into<anyhow::Error>) -> Self {

@@ -3,8 +3,8 @@
 
 use super::flags;
 use super::help::{self, CONFIGURATION, PLUGINS, SETTINGS};
-use crate::config::{self, Key, Treatment};
-use crate::plugin::{Setting, Takes};
+use crate::config::{self, ConfigKey, OptionTreatment};
+use crate::plugin::{Setting, SettingArity};
 use clap::{Arg, ArgAction, Command, value_parser};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -36,7 +36,7 @@ pub(super) fn command(name: &'static str) -> Command {
         let arg = spelled(Arg::new(option.name), option.name).hide(true).help(option.why);
         let arg = arg.allow_negative_numbers(true);
         match option.treatment {
-            Treatment::RewardWeights | Treatment::RewardFuncs => arg.num_args(1..).action(ArgAction::Append),
+            OptionTreatment::RewardWeights | OptionTreatment::RewardFuncs => arg.num_args(1..).action(ArgAction::Append),
             _ if SEVERAL.contains(&option.name) => arg.num_args(0..).default_missing_value("true").overrides_with(option.name),
             _ => arg.num_args(0..=1).default_missing_value("true").overrides_with(option.name),
         }
@@ -139,8 +139,8 @@ fn spelled(arg: Arg, name: &str) -> Arg {
 }
 
 /// Builds the flag of a key.
-fn flag(key: &Key) -> Arg {
-    let Key { name, help, kind, aliases, bare, .. } = key;
+fn flag(key: &ConfigKey) -> Arg {
+    let ConfigKey { name, help, kind, aliases, bare, .. } = key;
     let heading = config::shown(name).map_or("", |shown| &*shown.heading);
     let mut arg = spelled(Arg::new(name), name).help(help).help_heading(heading).allow_hyphen_values(true);
     arg = match *kind {
@@ -173,13 +173,13 @@ pub(super) fn with_settings(command: Command, settings: &[Setting]) -> Command {
 }
 
 fn setting_flag(setting: &Setting) -> Arg {
-    let Setting { name, help, takes, aliases, .. } = setting;
+    let Setting { name, help, arity: takes, aliases, .. } = setting;
     let arg = spelled(Arg::new(setting_id(name)), name).help(help).help_heading(SETTINGS).action(ArgAction::Append);
     let arg = arg.aliases(aliases.iter().flat_map(|alias| [alias.replace('_', "-"), alias.clone()]));
     match takes {
-        Takes::Switch => arg.value_name("BOOL").num_args(0..=1).default_missing_value("true"),
-        Takes::One => arg.value_name("VALUE").allow_hyphen_values(true),
-        Takes::Several | Takes::OneOrSeveral => arg.value_name("VALUE").num_args(1..).allow_negative_numbers(true),
+        SettingArity::Switch => arg.value_name("BOOL").num_args(0..=1).default_missing_value("true"),
+        SettingArity::One => arg.value_name("VALUE").allow_hyphen_values(true),
+        SettingArity::Several | SettingArity::OneOrSeveral => arg.value_name("VALUE").num_args(1..).allow_negative_numbers(true),
     }
 }
 
@@ -196,7 +196,7 @@ pub(super) fn is_global(argument: &str) -> bool {
 
 /// What can be read from the arguments before the algorithm's settings are known.
 #[derive(Default)]
-pub(super) struct Scanned {
+pub(super) struct ScannedArguments {
     /// Flags of the command, by their ids, with their values.
     pub flags: Vec<(String, Vec<String>)>,
     /// Arguments that belong to no flag.
@@ -205,7 +205,7 @@ pub(super) struct Scanned {
     pub has_others: bool,
 }
 
-impl Scanned {
+impl ScannedArguments {
     /// Returns the values of a flag.
     pub(super) fn values(&self, id: &str) -> Vec<String> {
         self.flags.iter().filter(|(given, _)| given == id).flat_map(|(_, values)| values.clone()).collect()
@@ -213,8 +213,8 @@ impl Scanned {
 }
 
 /// Scans the arguments of a command. Unlike a parser, it tolerates mistakes.
-pub(super) fn scan(command: &Command, arguments: &[String]) -> Scanned {
-    let mut scanned = Scanned::default();
+pub(super) fn scan(command: &Command, arguments: &[String]) -> ScannedArguments {
+    let mut scanned = ScannedArguments::default();
     let mut rest = arguments.iter().peekable();
     while let Some(argument) = rest.next() {
         if is_global(argument) || ["-h", "--help"].contains(&argument.as_str()) {

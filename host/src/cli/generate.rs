@@ -1,11 +1,11 @@
 //! `rlhost generate`: continues a prompt, or answers it as a conversation.
 
-use super::failure::Failure;
+use super::failure::CommandFailure;
 use super::output;
 use crate::config::{self, Overrides};
-use crate::data::{Extras, Message, StopStrings, Tokenizer, Wording};
-use crate::model::{Decoding, Frozen, Held, ModelFolder, builtin};
-use crate::rollout::{Generator, Request, Sampling};
+use crate::data::{ChatMessage, StopStrings, TemplateVariables, Tokenizer, TokenizerOverrides};
+use crate::model::{FrozenModel, IncrementalDecoder, ModelFolder, WeightStorage, builtin};
+use crate::rollout::{Generator, PromptRequest, Sampler};
 use crate::run::CheckpointFiles;
 use crate::train;
 use anyhow::{anyhow, ensure};
@@ -31,7 +31,7 @@ pub(super) struct Args {
     #[arg(long, short)]
     prompt: String,
     #[command(flatten)]
-    chat: Chat,
+    chat: ChatPromptArgs,
     /// Maximum number of tokens to generate
     #[arg(
         long,
@@ -69,7 +69,7 @@ pub(super) struct Args {
 
 /// How the prompt becomes a conversation.
 #[derive(clap::Args)]
-struct Chat {
+struct ChatPromptArgs {
     /// Render the prompt as a conversation, with the model's chat template, and print only the answer
     #[arg(long)]
     chat: bool,
@@ -80,7 +80,7 @@ struct Chat {
     #[arg(long, alias = "chat_template_kwargs", value_name = "JSON", value_parser = object)]
     chat_template_kwargs: Option<Map<String, Value>>,
     /// Date that strftime_now gives in the chat template, as in 2024-07-26 [default: that of the run, for a checkpoint]
-    #[arg(long, alias = "strftime_now", value_name = "DATE", value_parser = Wording::read_time)]
+    #[arg(long, alias = "strftime_now", value_name = "DATE", value_parser = TokenizerOverrides::read_time)]
     strftime_now: Option<DateTime>,
 }
 
@@ -88,13 +88,13 @@ pub(super) fn object(text: &str) -> Result<Map<String, Value>, String> {
     serde_json::from_str(text).map_err(|e| format!("expected a JSON object: {e}"))
 }
 
-pub(super) fn run(args: &Args) -> Result<(), Failure> {
-    super::threads::start_threads().map_err(Failure::of)?;
-    let (model, tokenizer, tokens) = prepare(args).map_err(Failure::of)?;
+pub(super) fn run(args: &Args) -> Result<(), CommandFailure> {
+    super::threads::start_threads().map_err(CommandFailure::from_error)?;
+    let (model, tokenizer, tokens) = prepare(args).map_err(CommandFailure::from_error)?;
     let stops = StopStrings::new(args.stop.clone());
     let generator = Generator {
         model: &model,
-        sampling: Sampling {
+        sampling: Sampler {
             temperature: args.temperature,
             top_p: args.top_p,
             top_k: args.top_k,
@@ -107,17 +107,17 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         max_num_seqs: 256,
         seed: args.seed,
         generation: 0,
-        ends: &tokenizer.eos_ids(&model.architecture().eos_token_ids),
+        end_tokens: &tokenizer.eos_ids(&model.architecture().eos_token_ids),
         stops: &|tokens| stops.end(tokens, &tokenizer),
-        follow: None,
+        reply_provider: None,
     };
-    let requests = [Request { tokens: tokens.clone(), row: 0, first: 0, samples: args.samples }];
-    let rollouts = generator.run(&requests).map_err(Failure::of)?;
+    let requests = [PromptRequest { tokens: tokens.clone(), row: 0, first: 0, samples: args.samples }];
+    let rollouts = generator.run(&requests).map_err(CommandFailure::from_error)?;
     let terminal = std::io::stdout().is_terminal();
     for rollout in rollouts {
         let asked: &[u32] = if args.is_chat() { &[] } else { &tokens };
         let whole: Vec<u32> = asked.iter().chain(&rollout.tokens).copied().collect();
-        let text = tokenizer.decode(&whole).map_err(Failure::of)?;
+        let text = tokenizer.decode(&whole).map_err(CommandFailure::from_error)?;
         // A terminal would interpret escape sequences from a model; a file gets the text unchanged.
         if terminal {
             say!("{text}");
@@ -128,7 +128,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     Ok(())
 }
 
-fn prepare(args: &Args) -> anyhow::Result<(Decoding, Tokenizer, Vec<u32>)> {
+fn prepare(args: &Args) -> anyhow::Result<(IncrementalDecoder, Tokenizer, Vec<u32>)> {
     ensure!(
         args.temperature == 0.0 || SENSIBLE.contains(&args.temperature),
         "--temperature {} must be 0 or between {} and {}",
@@ -156,8 +156,8 @@ fn prepare(args: &Args) -> anyhow::Result<(Decoding, Tokenizer, Vec<u32>)> {
             ModelFolder::open(temporary.path())?
         }
     };
-    let tokenizer = Tokenizer::open_as(folder.tokenizer(), &args.wording(folder.path())?);
-    let tokenizer = tokenizer.map_err(|error| error.of_built_in(temporary.path()))?;
+    let tokenizer = Tokenizer::open_with(folder.tokenizer(), &args.wording(folder.path())?);
+    let tokenizer = tokenizer.map_err(|error| error.without_built_in_folder(temporary.path()))?;
     let tokens = args.tokens(&tokenizer)?;
     let (context, vocabulary) = (folder.architecture().max_positions, folder.architecture().vocab_size);
     if let Some(unknown) = tokens.iter().find(|&&token| token as usize >= vocabulary) {
@@ -172,7 +172,7 @@ fn prepare(args: &Args) -> anyhow::Result<(Decoding, Tokenizer, Vec<u32>)> {
             tokens.len()
         ));
     }
-    Ok((Frozen::new(folder.holding(Held::AS_STORED).decoder()?).decoding()?, tokenizer, tokens))
+    Ok((FrozenModel::new(folder.with_weight_storage(WeightStorage::AS_STORED).decoder()?).decoding()?, tokenizer, tokens))
 }
 
 impl Args {
@@ -181,12 +181,12 @@ impl Args {
     }
 
     /// The chat template's variables and date: those of the run, if the folder is a run's checkpoint.
-    fn wording(&self, folder: &Path) -> anyhow::Result<Wording> {
+    fn wording(&self, folder: &Path) -> anyhow::Result<TokenizerOverrides> {
         let file = CheckpointFiles::find(folder).config();
-        let mut wording = Wording::default();
+        let mut wording = TokenizerOverrides::default();
         if self.is_chat() && CheckpointFiles::find(folder).summary().is_file() && file.is_file() {
             let config = config::read([file.as_path()], &Overrides::default())?;
-            let now = config.strftime_now.as_deref().map(Wording::read_time).transpose();
+            let now = config.strftime_now.as_deref().map(TokenizerOverrides::read_time).transpose();
             wording.now = now.map_err(|detail| anyhow!("{}: strftime_now: {detail}", file.display()))?;
             wording.kwargs = config.chat_template_kwargs;
         }
@@ -202,11 +202,14 @@ impl Args {
         }
         let flag = if self.chat.chat { "--chat" } else { "--system" };
         ensure!(tokenizer.has_chat(), "{flag}: this model's tokenizer has no chat template; leave {flag} out to continue a text");
-        let said =
-            |role: &str, content: &String| Message { role: role.into(), content: content.as_str().into(), ..Message::default() };
+        let said = |role: &str, content: &String| ChatMessage {
+            role: role.into(),
+            content: content.as_str().into(),
+            ..ChatMessage::default()
+        };
         let system = self.chat.system.iter().map(|text| said("system", text));
-        let messages: Vec<Message> = system.chain([said("user", &self.prompt)]).collect();
-        Ok(tokenizer.encode(&tokenizer.render_chat(&messages, true, &Extras::default())?, false)?)
+        let messages: Vec<ChatMessage> = system.chain([said("user", &self.prompt)]).collect();
+        Ok(tokenizer.encode(&tokenizer.render_chat(&messages, true, &TemplateVariables::default())?, false)?)
     }
 }
 

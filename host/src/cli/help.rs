@@ -95,7 +95,7 @@ pub(super) fn with_names(command: Command, settings: &[&str]) -> Command {
 mod tests {
     use super::super::flags;
     use super::*;
-    use crate::config::{Config, keys, same, shown};
+    use crate::config::{RunConfig, keys, same, shown};
     use serde_json::Value;
 
     #[test]
@@ -108,8 +108,8 @@ mod tests {
 
     #[test]
     fn the_page_fits_a_terminal_and_states_defaults_as_they_are() {
-        let defaults = serde_json::to_value(Config::default()).unwrap();
-        let command = super::super::trainings::TRAINING[0].command();
+        let defaults = serde_json::to_value(RunConfig::default()).unwrap();
+        let command = super::super::training_commands::TRAINING[0].command();
         for (id, short) in COMMON {
             let arg = command.get_arguments().find(|arg| arg.get_id() == id).unwrap_or_else(|| panic!("{id}"));
             let (name, value) = (arg.get_long().unwrap(), arg.get_value_names().unwrap_or_default().join(" "));

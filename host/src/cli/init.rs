@@ -1,7 +1,7 @@
 //! `rlhost init`: writes a configuration to start from.
 
 use super::columns::aligned;
-use super::failure::Failure;
+use super::failure::CommandFailure;
 use crate::config::{printable_path, shell_word};
 use anyhow::anyhow;
 use clap::ValueEnum;
@@ -18,13 +18,13 @@ use toml::Value;
 )]
 pub(super) struct Args {
     /// What to start from
-    kind: Option<Kind>,
+    kind: Option<InitTemplate>,
     /// File to write [default: KIND.toml]
     file: Option<PathBuf>,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
-enum Kind {
+enum InitTemplate {
     /// GRPO on arithmetic problems, rewarded for the right answer
     Gsm8k,
     /// GRPO on summaries of forum posts, rewarded for their length
@@ -37,7 +37,7 @@ enum Kind {
     Agent,
 }
 
-impl Kind {
+impl InitTemplate {
     /// Returns the name of its command line argument.
     fn name(self) -> &'static str {
         match self {
@@ -64,13 +64,16 @@ impl Kind {
 /// Where a configuration names its dataset.
 const DATASET: &str = "\"DATASET\"";
 
-pub(super) fn run(args: &Args) -> Result<(), Failure> {
+pub(super) fn run(args: &Args) -> Result<(), CommandFailure> {
     let Some(kind) = args.kind else {
         list();
-        return Err(Failure::mistake(anyhow!("name what to start from, as in: rlhost init {}", Kind::Gsm8k.name())));
+        return Err(CommandFailure::mistake(anyhow!(
+            "name what to start from, as in: rlhost init {}",
+            InitTemplate::Gsm8k.name()
+        )));
     };
     let file = args.file.clone().unwrap_or_else(|| PathBuf::from(kind.name()).with_extension("toml"));
-    write(kind, &file).map_err(Failure::of)?;
+    write(kind, &file).map_err(CommandFailure::from_error)?;
     let command = shell_word(&file);
     say!("next: rlhost --config {command} --dry-run   shows what it would do");
     say!("      rlhost --config {command}");
@@ -79,13 +82,13 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
 
 /// Prints what there is to start from.
 fn list() {
-    let help = |kind: &Kind| kind.to_possible_value().and_then(|value| value.get_help().map(ToString::to_string));
-    let rows = Kind::value_variants().iter().map(|kind| vec![kind.name().to_owned(), help(kind).unwrap_or_default()]);
+    let help = |kind: &InitTemplate| kind.to_possible_value().and_then(|value| value.get_help().map(ToString::to_string));
+    let rows = InitTemplate::value_variants().iter().map(|kind| vec![kind.name().to_owned(), help(kind).unwrap_or_default()]);
     aligned(&rows.collect::<Vec<_>>()).iter().for_each(|line| say!("{line}"));
 }
 
 /// Writes the files of a kind, and says which.
-fn write(kind: Kind, file: &Path) -> anyhow::Result<()> {
+fn write(kind: InitTemplate, file: &Path) -> anyhow::Result<()> {
     let (config, rows) = kind.files();
     let beside = file.with_extension("jsonl");
     let dataset = beside.to_str().ok_or_else(|| anyhow!("{}: its name is not UTF-8 text", file.display()))?;

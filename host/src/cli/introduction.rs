@@ -1,10 +1,10 @@
 //! The first line of a run's log.
 
-use crate::config::{Config, printable_path};
+use crate::config::{RunConfig, printable_path};
 use std::path::Path;
 
 /// Says at once what was asked for; how it is understood follows as soon as it is read.
-pub(super) fn introduce(config: &Config) {
+pub(super) fn introduce(config: &RunConfig) {
     let name =
         |given: Option<&str>, built_in: &str| given.map_or_else(|| built_in.to_owned(), |name| printable_path(Path::new(name)));
     let algorithm = name(Some(&config.algorithm), "");

@@ -1,7 +1,7 @@
 //! `rlhost man`: manual pages, generated from the command definitions.
 
 use super::algorithm::settings_of_embedded;
-use super::failure::Failure;
+use super::failure::CommandFailure;
 use super::{TRAINING, flags, output, reference};
 use crate::config::DEFAULT_ALGORITHM;
 use anyhow::anyhow;
@@ -23,7 +23,7 @@ pub(super) struct Args {
 }
 
 /// Prints or writes the pages of a program with these commands.
-pub(super) fn run(args: &Args, root: Command) -> Result<(), Failure> {
+pub(super) fn run(args: &Args, root: Command) -> Result<(), CommandFailure> {
     // In the order of `--help`, which replacing a command changes.
     let order: Vec<String> = root.get_subcommands().map(|command| command.get_name().to_owned()).collect();
     let root = with_all_settings(root)?;
@@ -31,16 +31,16 @@ pub(super) fn run(args: &Args, root: Command) -> Result<(), Failure> {
         return write_reference(root, &order, folder);
     }
     match &args.dir {
-        Some(folder) => write_pages(root, folder).map_err(Failure::of),
+        Some(folder) => write_pages(root, folder).map_err(CommandFailure::from_error),
         None => {
-            output::bytes(&page(root, &args.command).map_err(Failure::of)?);
+            output::bytes(&page(root, &args.command).map_err(CommandFailure::from_error)?);
             Ok(())
         }
     }
 }
 
 /// Builds the commands, with the settings of every built-in algorithm.
-fn with_all_settings(root: Command) -> Result<Command, Failure> {
+fn with_all_settings(root: Command) -> Result<Command, CommandFailure> {
     TRAINING.iter().try_fold(root, |root, training| {
         let named = training.sets.iter().find(|(key, _)| *key == "algorithm");
         let settings = settings_of_embedded(named.map_or(DEFAULT_ALGORITHM, |(_, name)| name))?;
@@ -68,11 +68,11 @@ fn write_pages(root: Command, folder: &Path) -> anyhow::Result<()> {
     written.map_err(|e| anyhow!("can't write to {}: {e}", folder.display()))
 }
 
-fn write_reference(root: Command, order: &[String], folder: &Path) -> Result<(), Failure> {
+fn write_reference(root: Command, order: &[String], folder: &Path) -> Result<(), CommandFailure> {
     for (file, text) in reference::pages(&named(root), order)? {
         let path = folder.join(file);
         let written = std::fs::create_dir_all(folder).and_then(|()| std::fs::write(&path, text));
-        written.map_err(|e| Failure::of(anyhow!("can't write {}: {e}", path.display())))?;
+        written.map_err(|e| CommandFailure::from_error(anyhow!("can't write {}: {e}", path.display())))?;
     }
     Ok(())
 }

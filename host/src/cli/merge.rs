@@ -1,8 +1,8 @@
 //! `rlhost merge`: merges an adapter into its base model.
 
 use super::export::padded;
-use super::failure::Failure;
-use super::made::make_folder;
+use super::failure::CommandFailure;
+use super::unfinished_output::make_folder;
 use crate::config::files;
 use crate::model::{self, ModelFolder};
 use crate::run::CheckpointFiles;
@@ -21,8 +21,8 @@ pub(super) struct Args {
     to: PathBuf,
 }
 
-pub(super) fn run(args: &Args) -> Result<(), Failure> {
-    super::threads::start_threads().map_err(Failure::of)?;
+pub(super) fn run(args: &Args) -> Result<(), CommandFailure> {
+    super::threads::start_threads().map_err(CommandFailure::from_error)?;
     let to = &args.to;
     let prepare = || {
         ensure!(!to.exists(), "{} already exists; choose another folder or remove it", to.display());
@@ -30,12 +30,12 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         ensure!(folder.lora().is_some(), "{}: not an adapter; there is nothing to merge", args.adapter.display());
         padded(folder)
     };
-    let folder = prepare().map_err(Failure::of)?;
+    let folder = prepare().map_err(CommandFailure::from_error)?;
     make_folder(to, |to| {
         model::merge(&folder, to)?;
         copy_critic(folder.path(), to)
     })
-    .map_err(Failure::of)?;
+    .map_err(CommandFailure::from_error)?;
     say!("{}: {} with its adapter merged in", to.display(), folder.base().display());
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! The command line: arguments in, printed text and an exit code out.
 //!
 //! Exit codes: 0 success, 2 a user mistake, 1 a failure of the work or the machine, 3 stopped by a signal after saving. The
-//! error's kind decides between 1 and 2 (`kind.rs`).
+//! error's kind decides between 1 and 2 (`error_kind.rs`).
 
 /// Prints a line.
 macro_rules! say {
@@ -16,25 +16,23 @@ mod checkpoint;
 mod columns;
 mod compare;
 mod completions;
+mod config_sources;
 mod consolidate;
 mod control;
 mod diagnose;
 mod display;
 mod dry_run;
-mod ends;
+mod error_kind;
 mod eval;
 mod export;
 mod export_run;
 mod failure;
 mod flags;
 mod generate;
-mod given;
-mod granted;
+mod grant_args;
 mod help;
 mod init;
 mod introduction;
-mod kind;
-mod made;
 mod man;
 mod merge;
 mod models;
@@ -51,20 +49,22 @@ mod replayed_episodes;
 mod replayed_training;
 mod replayed_versions;
 mod report;
-mod rescored;
+mod rescoring;
 mod resume;
+mod resume_advice;
 mod rollouts;
 mod score;
 mod serve;
 mod settings;
-mod stopping;
+mod stop_signals;
 mod swap;
 mod sweep;
 mod threads;
 mod train;
-mod trainings;
+mod training_commands;
 mod ui;
-mod unknown;
+mod unfinished_output;
+mod unknown_flags;
 mod watch;
 
 #[cfg(any(test, fuzzing))]
@@ -73,20 +73,20 @@ pub(crate) use replay::read_recorded;
 pub(crate) use report::report_text;
 
 use crate::dist::World;
-use algorithm::Known;
+use algorithm::EarlyConfig;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, ArgAction, ArgMatches, Command, FromArgMatches, Subcommand};
-use failure::Failure;
+use failure::CommandFailure;
 use flags::command_at;
 use std::ffi::OsString;
 use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 use tracing_subscriber::EnvFilter;
-use trainings::{TRAINING, Training};
-use trainings::{takes_keys, training};
+use training_commands::{TRAINING, TrainingCommand};
+use training_commands::{takes_keys, training};
 
 #[derive(Subcommand)]
-enum Other {
+enum OtherCommand {
     /// Write a configuration to start from, with comments
     Init(init::Args),
     /// Generate text from a prompt
@@ -153,11 +153,11 @@ pub(super) fn command() -> Command {
         .arg(flag("verbose", 'v', "Print debug messages; twice for everything").action(ArgAction::Count))
         .subcommand_required(true)
         .arg_required_else_help(true)
-        .subcommands(TRAINING.iter().map(Training::command))
+        .subcommands(TRAINING.iter().map(TrainingCommand::command))
         .subcommand(eval::command())
         .subcommand(bench::command())
         .subcommand(plan::command());
-    Other::augment_subcommands(root)
+    OtherCommand::augment_subcommands(root)
 }
 
 /// Returns clap's message without its usage lines, and for an unknown flag of a `command` with the one that was probably meant.
@@ -165,7 +165,8 @@ fn one_line(error: &clap::Error, command: Option<&Command>) -> String {
     if let (ErrorKind::UnknownArgument, Some(ContextValue::String(given)), Some(command)) =
         (error.kind(), error.get(ContextKind::InvalidArg), command)
     {
-        let tip = Some(given).filter(|given| given.starts_with('-')).and_then(|given| unknown::meant(command, given));
+        let tip =
+            Some(given).filter(|given| given.starts_with('-')).and_then(|given| unknown_flags::nearest_flag(command, given));
         let tip = tip.map(|near| format!("tip: a similar argument exists: '{near}'"));
         let tip = tip.unwrap_or_else(|| all_flags(command).to_owned());
         return format!("error: unexpected argument '{given}' found; {tip}");
@@ -190,22 +191,22 @@ fn all_flags(command: &Command) -> &'static str {
 }
 
 /// Builds the commands with the settings of the algorithm that the arguments of the command at `at` select.
-fn prepared(arguments: &[OsString], at: usize) -> Result<(Command, Known), Failure> {
+fn prepared(arguments: &[OsString], at: usize) -> Result<(Command, EarlyConfig), CommandFailure> {
     let root = command();
     let named = arguments.get(at).and_then(|name| root.find_subcommand(name)).filter(|c| takes_keys(c.get_name()));
-    let Some(named) = named else { return Ok((root, Known::default())) };
+    let Some(named) = named else { return Ok((root, EarlyConfig::default())) };
     let name = named.get_name().to_owned();
     let sets = training(&name).map_or(&[][..], |training| training.sets);
-    let known = algorithm::known_of(named, sets, &arguments[at + 1..])?;
+    let known = algorithm::early_config(named, sets, &arguments[at + 1..])?;
     let root = root.mut_subcommand(name, |command| flags::with_settings(command, &known.settings));
     Ok((root, known))
 }
 
 /// Runs the command that `arguments` (the program's name first) ask for.
 pub fn run(mut arguments: Vec<OsString>) -> ExitCode {
-    stopping::report_large_files();
-    if let Some(shell) = completions::asking(&arguments) {
-        return ended(completions::complete(&shell, &arguments, command()).and_then(|()| output::finish()));
+    stop_signals::report_large_files();
+    if let Some(shell) = completions::requesting_shell(&arguments) {
+        return exit_code(completions::complete(&shell, &arguments, command()).and_then(|()| output::finish()));
     }
     let at = command_at(&mut arguments);
     if arguments.len() == at {
@@ -219,9 +220,9 @@ pub fn run(mut arguments: Vec<OsString>) -> ExitCode {
     }
     let (root, known) = match prepared(&arguments, at) {
         Ok(prepared) => prepared,
-        Err(failure) if World::speaks() => return ended(Err(failure)),
+        Err(failure) if World::prints_output() => return exit_code(Err(failure)),
         Err(_) => {
-            World::let_the_first_speak();
+            World::wait_for_first_rank();
             return ExitCode::from(2);
         }
     };
@@ -238,17 +239,17 @@ pub fn run(mut arguments: Vec<OsString>) -> ExitCode {
                 return ExitCode::from(2);
             }
             output::note(printed);
-            return ended(output::finish());
+            return exit_code(output::finish());
         }
         Err(error) => {
-            if World::speaks() {
+            if World::prints_output() {
                 let line = match error.kind() {
                     ErrorKind::InvalidUtf8 => format!("error: {unreadable}"),
                     _ => one_line(&error, named.as_ref()),
                 };
                 let _ = writeln!(std::io::stderr(), "{line}");
             }
-            World::let_the_first_speak();
+            World::wait_for_first_rank();
             return ExitCode::from(2);
         }
     };
@@ -256,11 +257,11 @@ pub fn run(mut arguments: Vec<OsString>) -> ExitCode {
     display::start(matches.subcommand_name().is_some_and(|name| takes_keys(name) || name == "resume"));
     let outcome = carry_out(&matches, &known);
     display::end();
-    ended(outcome.and_then(|()| output::finish()))
+    exit_code(outcome.and_then(|()| output::finish()))
 }
 
 /// Runs the command that was parsed.
-fn carry_out(matches: &ArgMatches, known: &Known) -> Result<(), Failure> {
+fn carry_out(matches: &ArgMatches, known: &EarlyConfig) -> Result<(), CommandFailure> {
     if let Some((name, of_command)) = matches.subcommand() {
         if let Some(training) = training(name) {
             return training.run(of_command, known);
@@ -272,49 +273,49 @@ fn carry_out(matches: &ArgMatches, known: &Known) -> Result<(), Failure> {
             _ => {}
         }
     }
-    match Other::from_arg_matches(matches).map_err(Failure::of)? {
-        Other::Init(args) => init::run(&args),
-        Other::Generate(args) => generate::run(&args),
-        Other::Serve(args) => serve::run(&args),
-        Other::Export(args) => export::run(&args),
-        Other::NewModel(args) => new_model::run(&args),
-        Other::Merge(args) => merge::run(&args),
-        Other::Models(args) => {
+    match OtherCommand::from_arg_matches(matches).map_err(CommandFailure::from_error)? {
+        OtherCommand::Init(args) => init::run(&args),
+        OtherCommand::Generate(args) => generate::run(&args),
+        OtherCommand::Serve(args) => serve::run(&args),
+        OtherCommand::Export(args) => export::run(&args),
+        OtherCommand::NewModel(args) => new_model::run(&args),
+        OtherCommand::Merge(args) => merge::run(&args),
+        OtherCommand::Models(args) => {
             models::run(&args);
             Ok(())
         }
-        Other::Resume(args) => resume::run(&args),
-        Other::Sweep(args) => sweep::run(&args),
-        Other::Swap(args) => swap::run(&args),
-        Other::Control(args) => control::run(&args),
-        Other::Replay(args) if args.training.train => replayed_training::run(&args),
-        Other::Replay(args) => replay::run(&args),
-        Other::Score(args) => score::run(&args),
-        Other::Ui(args) => ui::run(&args),
-        Other::Watch(args) => watch::run(&args),
-        Other::Report(args) => report::run(&args),
-        Other::Compare(args) => compare::run(&args),
-        Other::Rollouts(args) => rollouts::run(&args),
-        Other::ExportRun(args) => export_run::run(&args),
-        Other::Diagnose(args) => diagnose::run(&args),
-        Other::Plugin(args) => plugin::run(&args),
-        Other::Checkpoint(args) => checkpoint::run(&args),
-        Other::Completions(args) => completions::run(&args),
-        Other::Man(args) => man::run(&args, command()),
+        OtherCommand::Resume(args) => resume::run(&args),
+        OtherCommand::Sweep(args) => sweep::run(&args),
+        OtherCommand::Swap(args) => swap::run(&args),
+        OtherCommand::Control(args) => control::run(&args),
+        OtherCommand::Replay(args) if args.training.train => replayed_training::run(&args),
+        OtherCommand::Replay(args) => replay::run(&args),
+        OtherCommand::Score(args) => score::run(&args),
+        OtherCommand::Ui(args) => ui::run(&args),
+        OtherCommand::Watch(args) => watch::run(&args),
+        OtherCommand::Report(args) => report::run(&args),
+        OtherCommand::Compare(args) => compare::run(&args),
+        OtherCommand::Rollouts(args) => rollouts::run(&args),
+        OtherCommand::ExportRun(args) => export_run::run(&args),
+        OtherCommand::Diagnose(args) => diagnose::run(&args),
+        OtherCommand::Plugin(args) => plugin::run(&args),
+        OtherCommand::Checkpoint(args) => checkpoint::run(&args),
+        OtherCommand::Completions(args) => completions::run(&args),
+        OtherCommand::Man(args) => man::run(&args, command()),
     }
 }
 
 /// Prints the error and returns the exit code.
-fn ended(outcome: Result<(), Failure>) -> ExitCode {
+fn exit_code(outcome: Result<(), CommandFailure>) -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
-        Err(Failure::Mistake(error)) => {
+        Err(CommandFailure::Mistake(error)) => {
             output::complain(&error);
             ExitCode::from(2)
         }
-        Err(Failure::Stopped) => ExitCode::from(3),
-        Err(Failure::Said(code)) => ExitCode::from(code),
-        Err(Failure::Failed(error)) => {
+        Err(CommandFailure::Stopped) => ExitCode::from(3),
+        Err(CommandFailure::ReportedElsewhere(code)) => ExitCode::from(code),
+        Err(CommandFailure::Failed(error)) => {
             output::complain(&error);
             ExitCode::FAILURE
         }
@@ -325,7 +326,7 @@ fn ended(outcome: Result<(), Failure>) -> ExitCode {
 fn start_log(quiet: bool, verbose: u8) {
     let level = match (quiet, verbose) {
         // One process of a run speaks.
-        _ if !World::speaks() => "error",
+        _ if !World::prints_output() => "error",
         (true, _) => "warn",
         (false, 0) => "info",
         (false, 1) => "info,rlhost=debug",
@@ -343,7 +344,7 @@ fn start_log(quiet: bool, verbose: u8) {
     }
     tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_writer(move || output::Log { to: std::io::stderr(), colored, term: terminal.then(console::Term::stderr) })
+        .with_writer(move || output::LineLog { to: std::io::stderr(), colored, term: terminal.then(console::Term::stderr) })
         .log_internal_errors(false)
         .with_ansi(colored)
         .with_target(false)

@@ -1,7 +1,7 @@
 //! `rlhost new-model`: creates a model folder with random weights, for training from scratch.
 
-use super::failure::Failure;
-use super::made::make_folder;
+use super::failure::CommandFailure;
+use super::unfinished_output::make_folder;
 use crate::config::{files, json};
 use crate::data::{Dataset, Tokenizer, train_tokenizer};
 use crate::model::{Architecture, copy_companions, write_random};
@@ -35,8 +35,8 @@ pub(super) struct Args {
     seed: u64,
 }
 
-pub(super) fn run(args: &Args) -> Result<(), Failure> {
-    let parameters = make(args).map_err(Failure::of)?;
+pub(super) fn run(args: &Args) -> Result<(), CommandFailure> {
+    let parameters = make(args).map_err(CommandFailure::from_error)?;
     say!("{}: {:.2} million random parameters", args.folder.display(), parameters as f64 / 1e6);
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! Standard output and error. A closed pipe is not an error, because the reader is gone; a full disk is one.
 
-use super::failure::Failure;
+use super::failure::CommandFailure;
 use crate::config::{is_hidden, printable, printable_lines};
 use anyhow::anyhow;
 use console::{Term, measure_text_width};
@@ -112,10 +112,10 @@ pub(super) fn bytes(bytes: &[u8]) {
 ///
 /// # Errors
 /// If anything printed could not be written.
-pub(super) fn finish() -> Result<(), Failure> {
+pub(super) fn finish() -> Result<(), CommandFailure> {
     note(io::stdout().flush());
     match FAILED.get() {
-        Some(reason) => Err(Failure::failed(anyhow!("can't write to standard output: {reason}"))),
+        Some(reason) => Err(CommandFailure::failed(anyhow!("can't write to standard output: {reason}"))),
         None => Ok(()),
     }
 }
@@ -159,7 +159,7 @@ fn visible(text: &str) -> String {
 }
 
 /// A log in which each write is one line, whatever it contains, with further lines set off.
-pub(super) struct Log<W> {
+pub(super) struct LineLog<W> {
     pub to: W,
     /// Whether the log itself writes escape sequences.
     pub colored: bool,
@@ -174,26 +174,26 @@ static HELD: Mutex<Option<Vec<u8>>> = Mutex::new(None);
 const MOST_HELD: usize = 64 << 10;
 
 /// Holds the log back while something else has the screen. It is written when this is dropped.
-pub(super) struct HeldLog(());
+pub(super) struct LogHold(());
 
 /// Begins to hold the log back.
-pub(super) fn hold_log() -> HeldLog {
-    *held() = Some(Vec::new());
-    HeldLog(())
+pub(super) fn hold_log() -> LogHold {
+    *lock_held_log() = Some(Vec::new());
+    LogHold(())
 }
 
-fn held() -> MutexGuard<'static, Option<Vec<u8>>> {
+fn lock_held_log() -> MutexGuard<'static, Option<Vec<u8>>> {
     HELD.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Drop for HeldLog {
+impl Drop for LogHold {
     fn drop(&mut self) {
         // Where nobody reads it, nothing is lost.
-        let _ = io::stderr().write_all(&held().take().unwrap_or_default());
+        let _ = io::stderr().write_all(&lock_held_log().take().unwrap_or_default());
     }
 }
 
-impl<W: Write> Write for Log<W> {
+impl<W: Write> Write for LineLog<W> {
     fn write(&mut self, text: &[u8]) -> io::Result<usize> {
         let line = text.strip_suffix(b"\n").unwrap_or(text);
         let mut shown = String::with_capacity(text.len());
@@ -207,7 +207,7 @@ impl<W: Write> Write for Log<W> {
         }
         shown = set_off(&shown, LOG_INDENT, self.term.as_ref());
         shown.push('\n');
-        if let Some(held) = held().as_mut() {
+        if let Some(held) = lock_held_log().as_mut() {
             if held.len() < MOST_HELD {
                 held.extend_from_slice(shown.as_bytes());
             }
@@ -243,17 +243,17 @@ mod tests {
 
     #[test]
     fn nothing_forges_a_line_of_the_log_or_moves_the_cursor() {
-        let mut log = Log { to: Vec::new(), colored: false, term: None };
+        let mut log = LineLog { to: Vec::new(), colored: false, term: None };
         log.write_all(b" WARN a\nERROR forged \x1b[2J\r\n").unwrap();
         log.write_all(b" INFO b\n").unwrap();
         assert_eq!(String::from_utf8(log.to).unwrap(), " WARN a\n      | ERROR forged \\u{1b}[2J\\u{d}\n INFO b\n");
         assert_eq!(visible("a\x1b[1m\nb\u{202e}"), "a\\u{1b}[1m\nb\\u{202e}");
-        let mut log = Log { to: Vec::new(), colored: false, term: None };
+        let mut log = LineLog { to: Vec::new(), colored: false, term: None };
         let holding = hold_log();
         log.write_all(b" INFO waits\x1b\n").unwrap();
-        assert_eq!((held().as_deref(), log.to.len()), (Some(&b" INFO waits\\u{1b}\n"[..]), 0));
+        assert_eq!((lock_held_log().as_deref(), log.to.len()), (Some(&b" INFO waits\\u{1b}\n"[..]), 0));
         drop(holding);
         log.write_all(b" INFO after\n").unwrap();
-        assert_eq!((held().as_deref(), log.to.as_slice()), (None, &b" INFO after\n"[..]));
+        assert_eq!((lock_held_log().as_deref(), log.to.as_slice()), (None, &b" INFO after\n"[..]));
     }
 }

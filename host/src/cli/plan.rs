@@ -1,15 +1,15 @@
 //! `rlhost plan`: what a run would take of each process's memory, and send, without loading anything.
 
-use super::algorithm::Known;
+use super::algorithm::EarlyConfig;
 use super::columns::aligned;
-use super::failure::Failure;
+use super::config_sources::ConfigSources;
+use super::failure::CommandFailure;
 use super::flags;
-use super::given::Given;
-use crate::config::{Config, ZeroStage};
+use crate::config::{RunConfig, ZeroStage};
 use crate::dist::World;
 use crate::hub;
 use crate::model::{self, ModelFolder};
-use crate::train::{self, Beginning, Requirements, requirements};
+use crate::train::{self, Requirements, StartMode, requirements};
 use anyhow::anyhow;
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use std::path::{Path, PathBuf};
@@ -54,31 +54,32 @@ pub(super) fn command() -> Command {
         .arg(Arg::new("json").long("json").action(ArgAction::SetTrue).help("Print the result as one line of JSON"))
 }
 
-pub(super) fn run(matches: &ArgMatches, known: &Known) -> Result<(), Failure> {
-    let given = Given::of(matches, &[], known)?.without_ports();
-    let config = given.resolve(&Beginning::New, &World::alone())?;
+pub(super) fn run(matches: &ArgMatches, known: &EarlyConfig) -> Result<(), CommandFailure> {
+    let given = ConfigSources::from_matches(matches, &[], known)?.without_ports();
+    let config = given.resolve(&StartMode::New, &World::single_process())?;
     let ranks = matches.get_one::<u32>("ranks").copied().unwrap_or(1) as usize;
     let memory = matches.get_one::<f64>("memory").copied();
     if memory.is_some_and(|gigabytes| !(gigabytes > 0.0 && gigabytes.is_finite())) {
-        return Err(Failure::mistake(anyhow!("--memory must be a number of gigabytes above 0")));
+        return Err(CommandFailure::mistake(anyhow!("--memory must be a number of gigabytes above 0")));
     }
     let (_place, folder) = model(matches, &config)?;
     let folder = ModelFolder::open(&folder).map_err(|error| in_file(error, matches, &folder))?;
     let tokens = tokens(&config);
     let of = |stage: u8| {
-        let config = Config { zero_stage: stage, ..config.clone() };
-        let planned = requirements(&config, &folder, ranks, config.bf16 == Some(true), tokens).map_err(Failure::of)?;
-        Ok::<_, Failure>((stage, planned))
+        let config = RunConfig { zero_stage: stage, ..config.clone() };
+        let planned =
+            requirements(&config, &folder, ranks, config.bf16 == Some(true), tokens).map_err(CommandFailure::from_error)?;
+        Ok::<_, CommandFailure>((stage, planned))
     };
     let is_chosen = config.named.contains("zero_stage") || ranks == 1;
     let stages = if is_chosen { config.zero_stage..=config.zero_stage } else { 0..=ZeroStage::LAST };
-    let all = stages.map(of).collect::<Result<Vec<_>, Failure>>()?;
+    let all = stages.map(of).collect::<Result<Vec<_>, CommandFailure>>()?;
     if matches.get_flag("json") {
         let line = match &all[..] {
             [(_, one)] => serde_json::to_string(one),
             several => serde_json::to_string(&several.iter().map(|(_, planned)| planned).collect::<Vec<_>>()),
         };
-        say!("{}", line.map_err(|e| Failure::failed(anyhow!(e)))?);
+        say!("{}", line.map_err(|e| CommandFailure::failed(anyhow!(e)))?);
         return Ok(());
     }
     print(&all, (ranks, tokens), memory);
@@ -86,36 +87,36 @@ pub(super) fn run(matches: &ArgMatches, known: &Known) -> Result<(), Failure> {
 }
 
 /// Returns an error about the model's config.json that names the file that was given, not the copy of it.
-fn in_file(error: model::Error, matches: &ArgMatches, folder: &Path) -> Failure {
-    let Some(given) = matches.get_one::<PathBuf>("model-config") else { return Failure::of(error) };
+fn in_file(error: model::Error, matches: &ArgMatches, folder: &Path) -> CommandFailure {
+    let Some(given) = matches.get_one::<PathBuf>("model-config") else { return CommandFailure::from_error(error) };
     let copy = folder.join("config.json").display().to_string();
-    Failure::mistake(anyhow!("{}", error.to_string().replace(&copy, &given.display().to_string())))
+    CommandFailure::mistake(anyhow!("{}", error.to_string().replace(&copy, &given.display().to_string())))
 }
 
 /// Returns the folder of the model's config.json, and what must be there meanwhile.
-fn model(matches: &ArgMatches, config: &Config) -> Result<(Option<tempfile::TempDir>, PathBuf), Failure> {
+fn model(matches: &ArgMatches, config: &RunConfig) -> Result<(Option<tempfile::TempDir>, PathBuf), CommandFailure> {
     if let Some(file) = matches.get_one::<PathBuf>("model-config") {
-        let place = tempfile::tempdir().map_err(Failure::of)?;
+        let place = tempfile::tempdir().map_err(CommandFailure::from_error)?;
         let text = crate::config::files::read(file, crate::config::LARGEST);
-        let text = text.map_err(|e| Failure::mistake(anyhow!("{}: {e}", file.display())))?;
-        std::fs::write(place.path().join("config.json"), text).map_err(Failure::of)?;
+        let text = text.map_err(|e| CommandFailure::mistake(anyhow!("{}: {e}", file.display())))?;
+        std::fs::write(place.path().join("config.json"), text).map_err(CommandFailure::from_error)?;
         let folder = place.path().to_owned();
         return Ok((Some(place), folder));
     }
     if let Some(named) = config.model.as_deref().filter(|named| hub::looks_like_name(named)) {
-        return Ok((None, hub::model_config(named).map_err(Failure::of)?.folder));
+        return Ok((None, hub::model_config(named).map_err(CommandFailure::from_error)?.folder));
     }
     if let Some(named) = &config.model {
-        return Ok((None, train::model_of(named).map_err(Failure::of)?.0));
+        return Ok((None, train::model_of(named).map_err(CommandFailure::from_error)?.0));
     }
-    let place = tempfile::tempdir().map_err(Failure::of)?;
-    model::builtin::write(place.path()).map_err(Failure::of)?;
+    let place = tempfile::tempdir().map_err(CommandFailure::from_error)?;
+    model::builtin::write(place.path()).map_err(CommandFailure::from_error)?;
     let folder = place.path().to_owned();
     Ok((Some(place), folder))
 }
 
 /// Returns the tokens of a text: at most a prompt and a completion, or a given text.
-fn tokens(config: &Config) -> usize {
+fn tokens(config: &RunConfig) -> usize {
     match config.max_length {
         Some(length) if config.max_prompt_length.is_none() => length,
         _ => config.max_prompt_length.unwrap_or(config.max_completion_length) + config.max_completion_length,

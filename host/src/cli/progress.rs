@@ -1,6 +1,6 @@
 //! Shows a run's progress: a table of key metrics; its steps and phases are in the line of `display`.
 
-use super::display::{self, Run};
+use super::display::{self, RunTimer};
 use super::output;
 use crate::config::printable;
 use crate::config::words::in_column;
@@ -35,18 +35,18 @@ const WIDTH: usize = 9;
 const WIDEST: usize = 20;
 
 /// Prints a run's metrics, and shows its steps; nothing with --quiet, or if another process does.
-pub(super) struct Progress {
+pub(super) struct ProgressPrinter {
     steps: u64,
     quiet: bool,
     columns: Vec<String>,
     lines: usize,
 }
 
-impl Progress {
+impl ProgressPrinter {
     pub(super) fn new(calendar: Calendar, shown: bool) -> Self {
         let quiet = !shown || !tracing::enabled!(tracing::Level::INFO);
         if !quiet {
-            display::set_run(Some(Run::new(calendar)));
+            display::set_run(Some(RunTimer::new(calendar)));
         }
         Self { steps: calendar.last, quiet, columns: Vec::new(), lines: 0 }
     }
@@ -73,7 +73,7 @@ impl Progress {
     }
 }
 
-impl Listener for Progress {
+impl Listener for ProgressPrinter {
     fn stepped(&mut self, step: u64) {
         display::stepped(step);
     }
@@ -151,7 +151,7 @@ fn width(name: &str) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plugin::{MetricsOf, is_reserved};
+    use crate::plugin::{MetricOrigin, is_reserved};
     use crate::{diagnosis, report};
 
     #[test]
@@ -160,7 +160,7 @@ mod tests {
         let read: Vec<&str> = columns.chain(diagnosis::metrics_read()).chain(report::metrics_read()).collect();
         assert!(read.len() > 60 && ["kl", "objective/kl", "val/clipfrac_avg"].iter().all(|name| read.contains(name)), "{read:?}");
         for name in read {
-            assert!(is_reserved(name, MetricsOf::Scores), "{name}");
+            assert!(is_reserved(name, MetricOrigin::Scores), "{name}");
         }
     }
 

@@ -1,30 +1,30 @@
 //! One process of a run.
 
-use super::failure::Failure;
+use super::failure::CommandFailure;
 use super::output;
 use crate::dist::{self, World};
 use std::rc::Rc;
 
 /// Runs one process of a run, which may be the only one. If one fails, all are told and one of them prints the error.
-pub(super) fn on_this_rank(work: impl FnOnce(&Rc<World>) -> Result<(), Failure>) -> Result<(), Failure> {
+pub(super) fn on_this_rank(work: impl FnOnce(&Rc<World>) -> Result<(), CommandFailure>) -> Result<(), CommandFailure> {
     let world = match World::join() {
         Ok(world) => Rc::new(world),
-        Err(error) if World::speaks() => return Err(Failure::mistake(error)),
-        Err(_) => return Err(Failure::Said(2)),
+        Err(error) if World::prints_output() => return Err(CommandFailure::mistake(error)),
+        Err(_) => return Err(CommandFailure::ReportedElsewhere(2)),
     };
     let outcome = work(&world);
     let (error, mistake) = match &outcome {
-        Err(Failure::Mistake(error)) => (error, true),
-        Err(Failure::Failed(error)) => (error, false),
+        Err(CommandFailure::Mistake(error)) => (error, true),
+        Err(CommandFailure::Failed(error)) => (error, false),
         _ => return outcome,
     };
     if world.size() == 1 {
         return outcome;
     }
-    world.tell(&dist::Failure { reason: error.to_string(), plugin: None, mistake, of_saving: false });
+    world.report_failure(&dist::RankFailure { reason: error.to_string(), plugin: None, mistake, of_saving: false });
     // Before the farewell: launchers end all that is left when one process has ended with a failure.
     if world.is_first() {
         output::complain(error);
     }
-    Err(Failure::Said(if mistake { 2 } else { 1 }))
+    Err(CommandFailure::ReportedElsewhere(if mistake { 2 } else { 1 }))
 }

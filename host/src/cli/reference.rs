@@ -1,9 +1,9 @@
 //! The reference pages of the book, generated from the definitions that the parser itself uses.
 
-use super::granted::Granted;
-use super::{Failure, flags, takes_keys, training};
-use crate::config::{self, Inherited, Key, Limits, OnResume, TableKey, entry_tables};
-use crate::plugin::{EMBEDDED, Engine, Setting, Source, settings_of};
+use super::grant_args::GrantArgs;
+use super::{CommandFailure, flags, takes_keys, training};
+use crate::config::{self, ConfigKey, InheritanceRule, PluginLimits, ResumeRule, TableKey, entry_tables};
+use crate::plugin::{EMBEDDED, PluginEngine, PluginSource, Setting, settings_of};
 use clap::{Arg, Command};
 use std::fmt::Write;
 
@@ -11,13 +11,13 @@ use std::fmt::Write;
 const GENERATED: &str = "<!-- Generated from the sources; `just reference` writes it. -->";
 
 /// A page: its file name and its text.
-pub(super) type Page = (&'static str, String);
+pub(super) type ReferencePage = (&'static str, String);
 
 /// Returns all pages; `root` is the command of which all others are part, and `order` names those as the page has them.
 ///
 /// # Errors
 /// If a built-in plugin can't be loaded.
-pub(super) fn pages(root: &Command, order: &[String]) -> Result<[Page; 3], Failure> {
+pub(super) fn pages(root: &Command, order: &[String]) -> Result<[ReferencePage; 3], CommandFailure> {
     Ok([("configuration.md", configuration()), ("commands.md", commands(root, order)), ("settings.md", settings()?)])
 }
 
@@ -52,7 +52,7 @@ fn configuration() -> String {
     }
     for heading in headings {
         let _ = writeln!(page, "\n## {heading}");
-        let within = |key: &&Key| config::shown(&key.name).is_some_and(|shown| shown.heading == heading);
+        let within = |key: &&ConfigKey| config::shown(&key.name).is_some_and(|shown| shown.heading == heading);
         config::keys().iter().filter(within).for_each(|key| page += &key_section(key));
     }
     for (title, keys) in entry_tables() {
@@ -66,7 +66,7 @@ fn configuration() -> String {
     page
 }
 
-fn key_section(key: &Key) -> String {
+fn key_section(key: &ConfigKey) -> String {
     let flag = key.name.replace('_', "-");
     let value = match key.kind {
         "boolean" => "true or false",
@@ -94,13 +94,13 @@ fn key_section(key: &Key) -> String {
     }
     match (key.live, key.on_resume) {
         (true, _) => section += "- May change while a run goes on\n",
-        (false, OnResume::Free) => section += "- May change when a run resumes\n",
-        (false, OnResume::Compared | OnResume::Fixed) => {}
+        (false, ResumeRule::Free) => section += "- May change when a run resumes\n",
+        (false, ResumeRule::Compared | ResumeRule::Fixed) => {}
     }
     match &key.inherited {
-        Inherited::Always => {}
-        Inherited::WithAlgorithm => section += "- A fork with another algorithm does not inherit it\n",
-        Inherited::With(other) => {
+        InheritanceRule::Always => {}
+        InheritanceRule::WithAlgorithm => section += "- A fork with another algorithm does not inherit it\n",
+        InheritanceRule::With(other) => {
             let _ = writeln!(section, "- A fork with another `{other}` does not inherit it");
         }
     }
@@ -171,7 +171,7 @@ fn argument(arg: &Arg) -> String {
     format!("- `{short}{arg}`: {}\n", sentence(&help))
 }
 
-fn settings() -> Result<String, Failure> {
+fn settings() -> Result<String, CommandFailure> {
     let mut page = format!(
         "{GENERATED}\n\n# Settings of plugins\n\nThe settings of the built-in plugins. Those of the algorithm are keys of the table `[loss]`, and \
          flags: `--beta 0.04`. Those of rewards and environments are keys of their `config`: \
@@ -191,10 +191,11 @@ fn settings() -> Result<String, Failure> {
 }
 
 /// Returns the settings of a built-in plugin. Some import what only a grant gives, so they get an empty one.
-fn settings_of_builtin(name: &str) -> Result<Vec<Setting>, Failure> {
-    let (mut engine, source) = (Engine::new().map_err(Failure::of)?, Source::open(name).map_err(Failure::of)?);
-    Granted::default().apply(&mut engine, source.name()).map_err(Failure::of)?;
-    settings_of(&engine, &source, &Limits::default()).map_err(Failure::of)
+fn settings_of_builtin(name: &str) -> Result<Vec<Setting>, CommandFailure> {
+    let (mut engine, source) =
+        (PluginEngine::new().map_err(CommandFailure::from_error)?, PluginSource::open(name).map_err(CommandFailure::from_error)?);
+    GrantArgs::default().apply(&mut engine, source.name()).map_err(CommandFailure::from_error)?;
+    settings_of(&engine, &source, &PluginLimits::default()).map_err(CommandFailure::from_error)
 }
 
 fn setting_line(setting: &Setting) -> String {

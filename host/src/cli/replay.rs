@@ -1,23 +1,25 @@
 //! `rlhost replay`: scores a run's completions with another reward, or plays its episodes with another environment.
 
 use super::columns::print_columns;
-use super::failure::Failure;
-use super::granted::{self, Granted, grant_folders};
+use super::failure::CommandFailure;
+use super::grant_args::{self, GrantArgs, grant_folders};
 use super::replayed_episodes;
-use super::replayed_versions::{self as versions, HEADING, OfVersion, compared, furthest};
-use super::rescored::{Row, Scores};
+use super::replayed_versions::{self as versions, HEADING, VersionedReward, compared, furthest};
+use super::rescoring::{RescoringRow, RescoringScores};
 use super::settings::settings_given;
 use crate::checkpoint;
-use crate::config::json_lines::{LONGEST_COMPLETION, Line, Reader};
+use crate::config::json_lines::{BoundedLine, JsonLinesReader, LONGEST_COMPLETION};
 use crate::config::words::counted;
-use crate::config::{Config, OnError, Overrides, PluginEntry, Set, printable_path, read};
-use crate::data::{self, Message, PromptForm, TextOrChat, Tokenizer};
-use crate::model::{Backend, Chosen, ModelFolder};
-use crate::plugin::{Asker, Asking, Engine, RewardBatch, RewardPlugin, Source, TextColumn, conversations};
-use crate::run::{ConfigInForce, Recorded, RecordedEpisode, RunFiles};
-use crate::train::{self, Asked, Played, Recording, Rescorer};
+use crate::config::{KeyAssignment, Overrides, PluginEntry, RewardErrorAction, RunConfig, printable_path, read};
+use crate::data::{self, ChatMessage, PromptForm, TextOrChat, Tokenizer};
+use crate::model::{BackendChoice, ComputeBackend, ModelFolder};
+use crate::plugin::{
+    PluginEngine, PluginHttpClient, PluginSource, RequestPolicy, RewardBatch, RewardPlugin, TextColumn, conversations,
+};
+use crate::run::{EffectiveConfig, RecordedCompletion, RecordedEpisode, RunFiles};
+use crate::train::{self, RecordedConversation, RecordedGeneration, RecordedPrompt, Rescorer};
 use anyhow::anyhow;
-use rlhost_ui::{Question, Rescored};
+use rlhost_ui::{RescoredCompletion, RescoringRequest};
 use serde_json::{Map, Value};
 use std::collections::BTreeSet;
 use std::io;
@@ -35,7 +37,7 @@ const MOST_MEMORY: usize = 4 << 30;
 
 /// Arguments of `replay` for training.
 #[derive(clap::Args, Default)]
-pub(super) struct TrainingArgs {
+pub(super) struct ReplayTrainingArgs {
     /// Train again, as a new run, on the completions that the run logged (rollout_log = "all"): nothing is generated, and neither agents
     /// nor servers are asked. --set changes keys of the run, as in --set learning_rate=1e-5
     #[arg(long, conflicts_with_all = ["plugin", "reward_model", "environment", "with", "failed", "replay_only"])]
@@ -63,7 +65,7 @@ pub(super) struct Args {
     #[arg(long, conflicts_with_all = ["plugin", "reward_model"])]
     environment: Option<String>,
     #[command(flatten)]
-    pub training: TrainingArgs,
+    pub training: ReplayTrainingArgs,
     /// Setting of the plugin or environment, as in --set target=8, or a key of the plugin or model, as in
     /// --set plugin.NAME.compare=others; may be repeated. compare, step_separator, load_in_8bit and load_in_4bit are those of the
     /// run's reward of that name unless they are set
@@ -74,7 +76,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "NAME")]
     with: Option<String>,
     #[command(flatten)]
-    granted: Granted,
+    granted: GrantArgs,
     /// Score the completions that a reward failed on (failed.jsonl) instead of all
     #[arg(long, conflicts_with = "with")]
     failed: bool,
@@ -84,15 +86,15 @@ pub(super) struct Args {
 }
 
 /// Reads a file of completions from the line that begins at a place; a last line that is still being written is left out.
-fn recorded_in(file: &Path, from: u64) -> anyhow::Result<Vec<Recorded>> {
+fn recorded_in(file: &Path, from: u64) -> anyhow::Result<Vec<RecordedCompletion>> {
     let unread = |e: io::Error| anyhow!("can't read {}: {e}", file.display());
-    let mut lines = Reader::open(file, LONGEST_COMPLETION).map_err(unread)?.up_to(u64::MAX);
-    lines.go_to(from).map_err(unread)?;
+    let mut lines = JsonLinesReader::open(file, LONGEST_COMPLETION).map_err(unread)?.with_limit(u64::MAX);
+    lines.seek(from).map_err(unread)?;
     let (mut recorded, mut room) = (Vec::new(), MOST_MEMORY);
-    while let Some(line) = lines.line().map_err(unread)? {
+    while let Some(line) = lines.next_line().map_err(unread)? {
         let read = match line {
-            Line::Whole(text) => Recorded::read(text).map(|line| (line.memory(text.len()), line)),
-            Line::TooLong => Err(format!("is longer than {} MiB", LONGEST_COMPLETION >> 20)),
+            BoundedLine::Whole(text) => RecordedCompletion::read(text).map(|line| (line.memory(text.len()), line)),
+            BoundedLine::TooLong => Err(format!("is longer than {} MiB", LONGEST_COMPLETION >> 20)),
         };
         let (memory, line) = read.map_err(|detail| anyhow!("{}:{}: {detail}", file.display(), lines.number()))?;
         let too_many = || anyhow!("{}: has more completions than fit into {} GiB", file.display(), MOST_MEMORY >> 30);
@@ -114,8 +116,8 @@ pub(crate) fn read_recorded(file: &Path) -> anyhow::Result<usize> {
     Ok(recorded.len())
 }
 
-pub(super) fn run(args: &Args) -> Result<(), Failure> {
-    replay(args).map_err(Failure::of)
+pub(super) fn run(args: &Args) -> Result<(), CommandFailure> {
+    replay(args).map_err(CommandFailure::from_error)
 }
 
 fn replay(args: &Args) -> anyhow::Result<()> {
@@ -128,7 +130,7 @@ fn replay(args: &Args) -> anyhow::Result<()> {
     if recorded.is_empty() {
         return Err(anyhow!("{}: no completions (was log_completions = none?)", file.display()));
     }
-    let config = read([ConfigInForce::path(&args.run).as_path()], &Overrides::default())?;
+    let config = read([EffectiveConfig::path(&args.run).as_path()], &Overrides::default())?;
     let rows = rows_of(&args.run, &config)?;
     let (scores, by) = match &args.environment {
         Some(environment) => by_environment(environment, args, &config, &recorded, &rows)?,
@@ -162,10 +164,10 @@ fn replay(args: &Args) -> anyhow::Result<()> {
 
 /// Scores recorded completions with the plugin that a page asks about. It may ask no server, and gets the settings that the run's reward
 /// has.
-pub(super) fn what_if(question: &Question<'_>) -> anyhow::Result<Vec<Rescored>> {
+pub(super) fn what_if(question: &RescoringRequest<'_>) -> anyhow::Result<Vec<RescoredCompletion>> {
     let (run, reward) = (question.run, question.reward);
     let recorded = recorded_in(&RunFiles(run).completions(), question.from)?;
-    let config = read([ConfigInForce::path(run).as_path()], &Overrides::default())?;
+    let config = read([EffectiveConfig::path(run).as_path()], &Overrides::default())?;
     let own = config.plugin.iter().find(|entry| entry.name() == reward);
     let own = own.ok_or_else(|| anyhow!("the run has no reward {reward:?}"))?;
     let mut args = Args {
@@ -175,16 +177,16 @@ pub(super) fn what_if(question: &Question<'_>) -> anyhow::Result<Vec<Rescored>> 
         environment: None,
         set: Vec::new(),
         with: None,
-        granted: Granted::default(),
+        granted: GrantArgs::default(),
         failed: false,
         replay_only: true,
-        training: TrainingArgs::default(),
+        training: ReplayTrainingArgs::default(),
     };
     let mut settings = carried_over(&args, &config, own, question.current)?;
     settings.extend(question.settings.clone());
     args.set = settings.iter().map(|(key, value)| format!("{key}={value}")).collect();
     let (scores, _) = by_reward(&args, &config, &recorded, &rows_of(run, &config)?)?;
-    let rescored = recorded.into_iter().zip(scores).map(|(recorded, new)| Rescored {
+    let rescored = recorded.into_iter().zip(scores).map(|(recorded, new)| RescoredCompletion {
         step: recorded.step,
         row: recorded.row,
         version: recorded.plugins.get(reward).cloned().unwrap_or_default(),
@@ -198,36 +200,41 @@ pub(super) fn what_if(question: &Question<'_>) -> anyhow::Result<Vec<Rescored>> 
 
 /// Returns the settings of a run's reward that a swap hands to the next version: those that are not the defaults of the version in
 /// `current`. All of them, if that can't be told.
-fn carried_over(args: &Args, config: &Config, own: &PluginEntry, current: Option<&Path>) -> anyhow::Result<Map<String, Value>> {
+fn carried_over(
+    args: &Args,
+    config: &RunConfig,
+    own: &PluginEntry,
+    current: Option<&Path>,
+) -> anyhow::Result<Map<String, Value>> {
     let Some(current) = current else { return Ok(own.config.clone()) };
-    let source = Source::open(&current.display().to_string())?.named(own.name());
-    let mut engine = Engine::new()?;
+    let source = PluginSource::open(&current.display().to_string())?.with_name(own.name());
+    let mut engine = PluginEngine::new()?;
     grant(&mut engine, args, config, source.name())?;
     let loaded = RewardPlugin::load(&engine, &source, &own.config, &own.limits, config.seed);
-    Ok(loaded.map_or_else(|_| own.config.clone(), |plugin| plugin.settings_beyond_defaults()))
+    Ok(loaded.map_or_else(|_| own.config.clone(), |plugin| plugin.non_default_settings()))
 }
 
 /// Returns the rows of a run's dataset, as its rewards saw them.
-fn rows_of(run: &Path, config: &Config) -> anyhow::Result<Vec<Row>> {
+fn rows_of(run: &Path, config: &RunConfig) -> anyhow::Result<Vec<RescoringRow>> {
     // Whether plain prompts become conversations matters only where settings build or extend them.
-    let is_formed = PromptForm::of(config, true).is_some();
+    let is_formed = PromptForm::from_config(config, true).is_some();
     let has_chat = is_formed && policys_tokenizer(run, config).is_none_or(|tokenizer| tokenizer.has_chat());
     dataset(config, has_chat)
 }
 
 /// Grants the plugin what the run's reward or environment of that name is granted, or what flags give. The run's answers are already there.
-fn grant(engine: &mut Engine, args: &Args, config: &Config, name: &str) -> anyhow::Result<()> {
+fn grant(engine: &mut PluginEngine, args: &Args, config: &RunConfig, name: &str) -> anyhow::Result<()> {
     let plugins = config.plugin.iter().map(|entry| ("plugin", entry));
     let mut entries = plugins.chain(config.environment.iter().map(|entry| ("environment", entry)));
     let recorded = entries.find(|(_, entry)| entry.name() == name);
-    let recorded = recorded.map(|(table, entry)| granted::Recorded { run: &args.run, table, entry });
-    let asking = if args.replay_only { Asking::ReplayOnly } else { Asking::Freely };
-    let grants = args.granted.over(recorded.as_ref(), !args.replay_only)?;
+    let recorded = recorded.map(|(table, entry)| grant_args::RecordedPluginEntry { run: &args.run, table, entry });
+    let asking = if args.replay_only { RequestPolicy::ReplayOnly } else { RequestPolicy::Allowed };
+    let grants = args.granted.merged_with(recorded.as_ref(), !args.replay_only)?;
     grant_folders(engine, name, &grants)?;
     if grants.hosts.is_empty() && !args.replay_only {
         return Ok(());
     }
-    let asker = Asker::new(grants, asking).map_err(|detail| anyhow!("{name}: {detail}"))?;
+    let asker = PluginHttpClient::new(grants, asking).map_err(|detail| anyhow!("{name}: {detail}"))?;
     asker.read(&RunFiles(&args.run).answers_of(name)).map_err(|detail| anyhow!("{detail}"))?;
     engine.grant(name, Arc::new(asker));
     Ok(())
@@ -235,9 +242,10 @@ fn grant(engine: &mut Engine, args: &Args, config: &Config, name: &str) -> anyho
 
 /// Returns the reward to score with as an entry of a configuration: `--set` takes its settings and, as in `train`, its keys. What says
 /// how it scores is as in the run, unless it is set.
-fn entry_of(args: &Args, config: &Config) -> anyhow::Result<PluginEntry> {
-    let is_key = |set: &Set| matches!(set.path(), [first, second, below @ ..] if first == "plugin" && (second != "config" || below.is_empty()));
-    let (sets, settings): (Vec<Set>, Vec<Set>) = Set::read_all(&args.set)?.into_iter().partition(is_key);
+fn entry_of(args: &Args, config: &RunConfig) -> anyhow::Result<PluginEntry> {
+    let is_key = |set: &KeyAssignment| matches!(set.path(), [first, second, below @ ..] if first == "plugin" && (second != "config" || below.is_empty()));
+    let (sets, settings): (Vec<KeyAssignment>, Vec<KeyAssignment>) =
+        KeyAssignment::parse_all(&args.set)?.into_iter().partition(is_key);
     let (plugins, reward_models) = (args.plugin.iter().cloned().collect(), args.reward_model.iter().cloned().collect());
     let overrides = Overrides { plugins, reward_models, sets, ..Overrides::default() };
     let own = read(std::iter::empty(), &overrides)?.plugin.into_iter().next();
@@ -249,7 +257,7 @@ fn entry_of(args: &Args, config: &Config) -> anyhow::Result<PluginEntry> {
             entry.name()
         ));
     }
-    if (entry.weight, entry.on_error, entry.eval_only) != (1.0, OnError::Fail, false) {
+    if (entry.weight, entry.on_error, entry.eval_only) != (1.0, RewardErrorAction::Fail, false) {
         tracing::warn!("weight, on_error and eval_only have no effect here: scores are compared without weights");
     }
     if let Some(of_run) = config.plugin.iter().find(|own| own.model == entry.model && own.name() == entry.name()) {
@@ -264,29 +272,34 @@ fn entry_of(args: &Args, config: &Config) -> anyhow::Result<PluginEntry> {
             (entry.load_in_8bit, entry.load_in_4bit) = (of_run.load_in_8bit, of_run.load_in_4bit);
         }
     }
-    (entry.weight, entry.on_error, entry.eval_only) = (1.0, OnError::Fail, false);
+    (entry.weight, entry.on_error, entry.eval_only) = (1.0, RewardErrorAction::Fail, false);
     Ok(entry)
 }
 
 /// Scores completions with a plugin or a model, as the run would.
-fn by_reward(args: &Args, config: &Config, recorded: &[Recorded], rows: &[Row]) -> anyhow::Result<Scores> {
+fn by_reward(
+    args: &Args,
+    config: &RunConfig,
+    recorded: &[RecordedCompletion],
+    rows: &[RescoringRow],
+) -> anyhow::Result<RescoringScores> {
     let entry = entry_of(args, config)?;
     let policys = || policys_tokenizer(&args.run, config);
-    let backend = || Backend::choose(config.device, config.bf16, 0).map(Chosen::with_warnings_logged);
+    let backend = || ComputeBackend::choose(config.device, config.bf16, 0).map(BackendChoice::with_warnings_logged);
     let (mut rescorer, by) = if entry.model {
-        let rescorer = Rescorer::of_model(&entry, &backend()?, policys().as_ref())?;
+        let rescorer = Rescorer::from_model(&entry, &backend()?, policys().as_ref())?;
         if entry.hash.as_deref().is_some_and(|was| rescorer.hash() != Some(was)) {
             tracing::warn!("the files in {} have changed since the run scored with them", printable_path(Path::new(&entry.path)));
         }
         (rescorer, entry.name().to_owned())
     } else {
-        let source = Source::open(&entry.path)?;
-        let mut engine = Engine::new()?;
+        let source = PluginSource::open(&entry.path)?;
+        let mut engine = PluginEngine::new()?;
         grant(&mut engine, args, config, source.name())?;
         let plugin = RewardPlugin::load(&engine, &source, &entry.config, &entry.limits, config.seed)?;
-        let mut rescorer = Rescorer::of_plugin(plugin, &entry);
+        let mut rescorer = Rescorer::from_plugin(plugin, &entry);
         for model in config.plugin.iter().filter(|own| values_steps(own)) {
-            rescorer = rescorer.beside(model, &backend()?, policys().as_ref())?;
+            rescorer = rescorer.with_step_model(model, &backend()?, policys().as_ref())?;
         }
         (rescorer, format!("{} ({})", source.name(), &source.hash()[..12]))
     };
@@ -306,7 +319,7 @@ fn values_steps(entry: &PluginEntry) -> bool {
 }
 
 /// Returns the tokenizer of the model that wrote the run's completions, if it is still there.
-fn policys_tokenizer(run: &Path, config: &Config) -> Option<Tokenizer> {
+fn policys_tokenizer(run: &Path, config: &RunConfig) -> Option<Tokenizer> {
     let folder = match checkpoint::newest(run) {
         Ok((_, newest, _)) => newest,
         Err(_) => train::model_of(config.model.as_deref()?).ok()?.0,
@@ -316,12 +329,18 @@ fn policys_tokenizer(run: &Path, config: &Config) -> Option<Tokenizer> {
 }
 
 /// Scores episodes with an environment, which may do what it is granted.
-fn by_environment(given: &str, args: &Args, config: &Config, recorded: &[Recorded], rows: &[Row]) -> anyhow::Result<Scores> {
-    let (source, mut engine) = (Source::open(given)?, Engine::new()?);
+fn by_environment(
+    given: &str,
+    args: &Args,
+    config: &RunConfig,
+    recorded: &[RecordedCompletion],
+    rows: &[RescoringRow],
+) -> anyhow::Result<RescoringScores> {
+    let (source, mut engine) = (PluginSource::open(given)?, PluginEngine::new()?);
     grant(&mut engine, args, config, source.name())?;
     replayed_episodes::by_environment(
         (&engine, &source),
-        settings_given(&Set::read_all(&args.set)?)?,
+        settings_given(&KeyAssignment::parse_all(&args.set)?)?,
         config.seed,
         recorded,
         rows,
@@ -329,49 +348,49 @@ fn by_environment(given: &str, args: &Args, config: &Config, recorded: &[Recorde
 }
 
 /// Returns the rows of the dataset, for a model that `has_chat`, a chat template, or none.
-fn dataset(config: &Config, has_chat: bool) -> anyhow::Result<Vec<Row>> {
+fn dataset(config: &RunConfig, has_chat: bool) -> anyhow::Result<Vec<RescoringRow>> {
     let Some((dataset, _)) = train::dataset_of(config)? else { return Ok(Vec::new()) };
-    let (mut rows, form) = (Vec::new(), PromptForm::of(config, has_chat));
-    for row in data::read_prompts_as(&dataset, form.as_ref(), &mut data::Refused::default())? {
-        rows.resize(row.row, Row::default());
+    let (mut rows, form) = (Vec::new(), PromptForm::from_config(config, has_chat));
+    for row in data::read_prompts_as(&dataset, form.as_ref(), &mut data::UnusableRows::default())? {
+        rows.resize(row.row, RescoringRow::default());
         let (is_chat, messages) = match row.prompt {
             TextOrChat::Chat(messages) => (true, messages),
             TextOrChat::Text(content) => {
-                (false, vec![Message { role: "user".into(), content: content.into(), ..Message::default() }])
+                (false, vec![ChatMessage { role: "user".into(), content: content.into(), ..ChatMessage::default() }])
             }
         };
-        rows.push(Row { asked: (messages, row.extras), is_chat, columns: row.columns });
+        rows.push(RescoringRow { prompt: (messages, row.extras), is_chat, columns: row.columns });
     }
     Ok(rows)
 }
 
 /// Returns a generation as its rewards saw it.
-fn recording(generation: &[Recorded], dataset: &[Row]) -> anyhow::Result<Recording> {
+fn recording(generation: &[RecordedCompletion], dataset: &[RescoringRow]) -> anyhow::Result<RecordedGeneration> {
     let batch = batch(generation, dataset);
-    let mut firsts: Vec<&Recorded> = Vec::with_capacity(batch.prompts.len());
+    let mut firsts: Vec<&RecordedCompletion> = Vec::with_capacity(batch.prompts.len());
     for (recorded, prompt) in generation.iter().zip(&batch.prompt_of) {
         if firsts.len() == *prompt as usize {
             firsts.push(recorded);
         }
     }
-    let asked = |first: &&Recorded| {
+    let asked = |first: &&RecordedCompletion| {
         let row = dataset.get(first.row).filter(|row| row.is_chat && first.episode.is_none());
-        Asked { row: first.row, tokens: first.prompt_ids.clone(), messages: row.map(|row| row.asked.clone()) }
+        RecordedPrompt { row: first.row, tokens: first.prompt_ids.clone(), messages: row.map(|row| row.prompt.clone()) }
     };
     let prompts = firsts.iter().map(asked).collect();
-    let played = |recorded: &Recorded| {
+    let played = |recorded: &RecordedCompletion| {
         let spoken = recorded.episode.as_ref()?;
         let conversation = replayed_episodes::conversation(spoken, dataset.get(recorded.row).map(|row| &row.columns));
-        Some(conversation.map(|conversation| Played { conversation, failed: spoken.failed.clone() }))
+        Some(conversation.map(|conversation| RecordedConversation { conversation, failed: spoken.failed.clone() }))
     };
     let episodes = generation.iter().filter_map(played).collect::<anyhow::Result<Vec<_>>>()?;
     if !episodes.is_empty() && episodes.len() < generation.len() {
         return Err(anyhow!("step {}: some completions are episodes and others are not", batch.step));
     }
-    Ok(Recording { batch, prompts, episodes })
+    Ok(RecordedGeneration { batch, prompts, episodes })
 }
 
-fn batch(generation: &[Recorded], dataset: &[Row]) -> RewardBatch {
+fn batch(generation: &[RecordedCompletion], dataset: &[RescoringRow]) -> RewardBatch {
     let mut rows: Vec<usize> = Vec::new();
     let mut prompts = Vec::new();
     let mut prompt_of = Vec::new();
@@ -388,11 +407,11 @@ fn batch(generation: &[Recorded], dataset: &[Row]) -> RewardBatch {
         |row: &usize, name: &str| dataset.get(*row).and_then(|row| row.columns.get(name)).unwrap_or(&Value::Null).to_string();
     let column = |name: &&String| TextColumn { name: (*name).clone(), values: rows.iter().map(|row| value(row, name)).collect() };
     let mut columns: Vec<TextColumn> = names.iter().map(column).collect();
-    let asked = |row: &usize| dataset.get(*row).filter(|row| row.is_chat).map(|row| &row.asked.0);
+    let asked = |row: &usize| dataset.get(*row).filter(|row| row.is_chat).map(|row| &row.prompt.0);
     columns.extend(conversations(rows.iter().map(asked).zip(prompts.iter().map(String::as_str))));
     if generation.iter().any(|recorded| recorded.episode.is_some()) {
         let spoken = |of: fn(&RecordedEpisode) -> &Value| {
-            let value = |recorded: &Recorded| recorded.episode.as_ref().map_or(&Value::Null, of).to_string();
+            let value = |recorded: &RecordedCompletion| recorded.episode.as_ref().map_or(&Value::Null, of).to_string();
             generation.iter().map(value).collect()
         };
         for (name, values) in [("messages", spoken(|s| &s.messages)), ("turn_rewards", spoken(|s| &s.turn_rewards))] {
@@ -418,7 +437,7 @@ fn batch(generation: &[Recorded], dataset: &[Row]) -> RewardBatch {
 }
 
 /// Prints each completion with its score.
-fn show_scores(recorded: &[Recorded], by: &str, scores: &[Option<f32>]) {
+fn show_scores(recorded: &[RecordedCompletion], by: &str, scores: &[Option<f32>]) {
     say!("{}, scored by {by}", counted(recorded.len() as u64, "completion"));
     for (r, score) in recorded.iter().zip(scores) {
         let short: String = r.completion.chars().take(60).collect();
@@ -428,12 +447,12 @@ fn show_scores(recorded: &[Recorded], by: &str, scores: &[Option<f32>]) {
 }
 
 /// Prints the completions on which the two scores differ most, of the version where they do.
-fn show_furthest(recorded: &[Recorded], versions: &[OfVersion<'_>], scores: &[Option<f32>]) {
+fn show_furthest(recorded: &[RecordedCompletion], versions: &[VersionedReward<'_>], scores: &[Option<f32>]) {
     let Some((version, all)) = furthest(recorded, versions, scores) else {
         return say!("no completion has a different score");
     };
     say!("largest differences from {}:", version.title());
-    for versions::Rescored { recorded, old, new } in all.into_iter().take(SHOWN) {
+    for versions::ScoreChange { recorded, old, new } in all.into_iter().take(SHOWN) {
         let short: String = recorded.completion.chars().take(60).collect();
         say!("  step {:>5}  {old:.4} -> {new:.4}  {short:?}", recorded.step);
     }

@@ -1,12 +1,12 @@
 //! The versions of rewards that a run's completions were scored by: scores of one are not averaged with those of another.
 
-use crate::metrics::Comparison;
-use crate::run::{PluginVersion, Recorded};
+use crate::metrics::ScoreComparison;
+use crate::run::{PluginVersion, RecordedCompletion};
 use anyhow::anyhow;
 use std::collections::BTreeSet;
 use std::sync::LazyLock;
 
-/// What the columns of [`OfVersion::row`] are.
+/// What the columns of [`VersionedReward::row`] are.
 pub(super) const HEADING: [&str; 7] = ["compared with", "n", "its mean", "new mean", "mean diff", "max diff", "ranks"];
 
 /// Differences of scores that are not shown: how completions share a pass moves a model's scores by rounding.
@@ -17,24 +17,24 @@ static UNKNOWN: LazyLock<PluginVersion> = LazyLock::new(PluginVersion::default);
 
 /// A reward of the run, or one of the versions that it had.
 #[derive(Debug, PartialEq)]
-pub(super) struct OfVersion<'a> {
+pub(super) struct VersionedReward<'a> {
     name: &'a str,
     /// Its version; none if all completions were scored by the same one.
     version: Option<&'a PluginVersion>,
 }
 
 /// Returns the version of the reward that scored a completion; an unknown one in runs that did not record it.
-fn version_of<'a>(recorded: &'a Recorded, name: &str) -> &'a PluginVersion {
+fn version_of<'a>(recorded: &'a RecordedCompletion, name: &str) -> &'a PluginVersion {
     recorded.plugins.get(name).unwrap_or(&UNKNOWN)
 }
 
-impl OfVersion<'_> {
-    fn is_own(&self, recorded: &Recorded) -> bool {
+impl VersionedReward<'_> {
+    fn is_own(&self, recorded: &RecordedCompletion) -> bool {
         self.version.is_none_or(|version| version_of(recorded, self.name) == version)
     }
 
     /// Returns the score of a completion; none if another version scored it.
-    pub(super) fn score(&self, recorded: &Recorded) -> Option<f32> {
+    pub(super) fn score(&self, recorded: &RecordedCompletion) -> Option<f32> {
         recorded.rewards.get(self.name).copied().flatten().filter(|_| self.is_own(recorded))
     }
 
@@ -45,10 +45,10 @@ impl OfVersion<'_> {
     }
 
     /// Returns how new scores differ from its own, as cells below [`HEADING`], and how many completions only one of the two scored.
-    pub(super) fn row(&self, recorded: &[Recorded], scores: &[Option<f32>]) -> (Vec<String>, usize) {
+    pub(super) fn row(&self, recorded: &[RecordedCompletion], scores: &[Option<f32>]) -> (Vec<String>, usize) {
         let both = recorded.iter().zip(scores).filter(|(r, _)| self.is_own(r)).map(|(r, new)| (self.score(r), *new));
         let (old, new): (Vec<Option<f32>>, Vec<Option<f32>>) = both.unzip();
-        let c = Comparison::of(&old, &new);
+        let c = ScoreComparison::new(&old, &new);
         let ranks = c.rank_correlation.map_or_else(|| "-".to_owned(), |r| format!("{r:.3}"));
         let figures = [c.old_mean, c.new_mean, c.mean_difference, c.max_difference].map(|figure| format!("{figure:.4}"));
         let cells = [self.title(), c.rows.to_string()].into_iter().chain(figures).chain([ranks]).collect();
@@ -61,7 +61,7 @@ impl OfVersion<'_> {
 ///
 /// # Errors
 /// If there is no such reward or version.
-pub(super) fn compared<'a>(with: Option<&str>, recorded: &'a [Recorded]) -> anyhow::Result<Vec<OfVersion<'a>>> {
+pub(super) fn compared<'a>(with: Option<&str>, recorded: &'a [RecordedCompletion]) -> anyhow::Result<Vec<VersionedReward<'a>>> {
     let names: BTreeSet<&str> = recorded.iter().flat_map(|r| r.rewards.keys().map(String::as_str)).collect();
     let names: Vec<&str> = names.into_iter().collect();
     // A name may have an @ of its own.
@@ -77,15 +77,15 @@ pub(super) fn compared<'a>(with: Option<&str>, recorded: &'a [Recorded]) -> anyh
         let scored = recorded.iter().filter(|r| r.rewards.contains_key(*own)).map(|r| version_of(r, own));
         let versions: Vec<&PluginVersion> = scored.filter(|version| seen.insert(*version)).collect();
         let several = versions.len() > 1 || version.is_some();
-        let is_meant = |own: &&&PluginVersion| version.is_none_or(|given| own.is_meant(given));
+        let is_meant = |own: &&&PluginVersion| version.is_none_or(|given| own.matches_prefix(given));
         let matching: Vec<&PluginVersion> = versions.iter().filter(is_meant).copied().collect();
         if let (Some(version), true) = (version, matching.is_empty()) {
             let known: Vec<String> = versions.iter().map(|version| version.short()).collect();
             return Err(anyhow!("{own} had no version {version:?}; its versions are {}", known.join(", ")));
         }
         match several {
-            true => all.extend(matching.into_iter().map(|version| OfVersion { name: own, version: Some(version) })),
-            false => all.push(OfVersion { name: own, version: None }),
+            true => all.extend(matching.into_iter().map(|version| VersionedReward { name: own, version: Some(version) })),
+            false => all.push(VersionedReward { name: own, version: None }),
         }
     }
     if all.is_empty() {
@@ -95,13 +95,13 @@ pub(super) fn compared<'a>(with: Option<&str>, recorded: &'a [Recorded]) -> anyh
 }
 
 /// A completion with the score that a version gave it, and the new one.
-pub(super) struct Rescored<'a> {
-    pub recorded: &'a Recorded,
+pub(super) struct ScoreChange<'a> {
+    pub recorded: &'a RecordedCompletion,
     pub old: f32,
     pub new: f32,
 }
 
-impl Rescored<'_> {
+impl ScoreChange<'_> {
     fn distance(&self) -> f32 {
         (self.old - self.new).abs()
     }
@@ -110,20 +110,25 @@ impl Rescored<'_> {
 /// Returns the version from which a new score differs most, with its completions of other scores, the furthest first; none if there are no
 /// such completions.
 pub(super) fn furthest<'a, 'b>(
-    recorded: &'a [Recorded],
-    versions: &'b [OfVersion<'b>],
+    recorded: &'a [RecordedCompletion],
+    versions: &'b [VersionedReward<'b>],
     scores: &[Option<f32>],
-) -> Option<(&'b OfVersion<'b>, Vec<Rescored<'a>>)> {
-    let greatest = |all: &[Rescored<'_>]| all.first().map_or(0.0, Rescored::distance);
+) -> Option<(&'b VersionedReward<'b>, Vec<ScoreChange<'a>>)> {
+    let greatest = |all: &[ScoreChange<'_>]| all.first().map_or(0.0, ScoreChange::distance);
     let all = versions.iter().map(|version| (version, differing(recorded, version, scores)));
     all.filter(|(_, all)| !all.is_empty()).max_by(|(_, a), (_, b)| greatest(a).total_cmp(&greatest(b)))
 }
 
 /// Returns the completions to which a version gave another score, the furthest first.
-fn differing<'a>(recorded: &'a [Recorded], version: &OfVersion<'_>, scores: &[Option<f32>]) -> Vec<Rescored<'a>> {
-    let both =
-        |(recorded, new): (&'a Recorded, &Option<f32>)| Some(Rescored { recorded, old: version.score(recorded)?, new: (*new)? });
-    let mut all: Vec<Rescored<'_>> = recorded.iter().zip(scores).filter_map(both).collect();
+fn differing<'a>(
+    recorded: &'a [RecordedCompletion],
+    version: &VersionedReward<'_>,
+    scores: &[Option<f32>],
+) -> Vec<ScoreChange<'a>> {
+    let both = |(recorded, new): (&'a RecordedCompletion, &Option<f32>)| {
+        Some(ScoreChange { recorded, old: version.score(recorded)?, new: (*new)? })
+    };
+    let mut all: Vec<ScoreChange<'_>> = recorded.iter().zip(scores).filter_map(both).collect();
     all.retain(|rescored| rescored.distance() > ROUNDING);
     all.sort_by(|a, b| b.distance().total_cmp(&a.distance()));
     all
@@ -134,13 +139,13 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn completion(score: f64, hash: &str) -> Recorded {
+    fn completion(score: f64, hash: &str) -> RecordedCompletion {
         let plugins = if hash.is_empty() { json!({}) } else { json!({ "a": hash, "b": "beef" }) };
         let line = json!({
             "step": 0, "row": 0, "prompt": "p", "completion": "c", "completion_ids": [1], "finished": true,
             "rewards": { "a": score, "b": 1.0 }, "plugins": plugins,
         });
-        Recorded::read(line.to_string().as_bytes()).unwrap()
+        RecordedCompletion::read(line.to_string().as_bytes()).unwrap()
     }
 
     #[test]
@@ -162,7 +167,7 @@ mod tests {
     fn scores_of_two_versions_are_told_apart() {
         let recorded = [completion(1.0, "0123"), completion(5.0, "4567"), completion(2.0, "0123")];
         let titles =
-            |with: Option<&str>| compared(with, &recorded).map(|all| all.iter().map(OfVersion::title).collect::<Vec<_>>());
+            |with: Option<&str>| compared(with, &recorded).map(|all| all.iter().map(VersionedReward::title).collect::<Vec<_>>());
         assert_eq!(titles(None).unwrap(), ["a@0123", "a@4567", "b"]);
         assert_eq!(titles(Some("a")).unwrap(), ["a@0123", "a@4567"]);
         assert_eq!(titles(Some("a@4")).unwrap(), ["a@4567"]);
@@ -174,7 +179,7 @@ mod tests {
         // Settings make a version, too.
         let settings = [completion(1.0, "0123+aa"), completion(5.0, "0123+bb")];
         let all = compared(None, &settings).unwrap();
-        assert_eq!(all.iter().map(OfVersion::title).collect::<Vec<_>>(), ["a@0123+aa", "a@0123+bb", "b"]);
+        assert_eq!(all.iter().map(VersionedReward::title).collect::<Vec<_>>(), ["a@0123+aa", "a@0123+bb", "b"]);
         assert_eq!(compared(Some("a@0123+b"), &settings).unwrap()[0].title(), "a@0123+bb");
         // Runs that did not record versions have one.
         let old = [completion(1.0, ""), completion(5.0, "")];

@@ -1,9 +1,9 @@
 //! `rlhost report`: writes the page of `rlhost ui`, as it is now, to one HTML file.
 
 use super::compare::page_path;
-use super::failure::Failure;
-use super::ui::Plugins;
-use crate::report::Comparison;
+use super::failure::CommandFailure;
+use super::ui::PagePlugins;
+use crate::report::RunComparison;
 use crate::run::RunFiles;
 use rlhost_ui::FrozenPage;
 use std::path::PathBuf;
@@ -20,18 +20,18 @@ pub(super) struct Args {
     output: Option<PathBuf>,
 }
 
-pub(super) fn run(args: &Args) -> Result<(), Failure> {
+pub(super) fn run(args: &Args) -> Result<(), CommandFailure> {
     let page = match &args.runs[..] {
-        [run] => FrozenPage::from_run(run, Plugins),
-        runs => Comparison::load(runs).and_then(|comparison| FrozenPage::from_comparison(&comparison, Plugins)),
+        [run] => FrozenPage::from_run(run, PagePlugins),
+        runs => RunComparison::load(runs).and_then(|comparison| FrozenPage::from_comparison(&comparison, PagePlugins)),
     };
-    let page = page.map_err(Failure::of)?;
+    let page = page.map_err(CommandFailure::from_error)?;
     let default = || match &args.runs[..] {
         [run] => RunFiles(run).report(),
         runs => page_path(runs),
     };
     let path = args.output.clone().unwrap_or_else(default);
-    page.write(&path).map_err(Failure::of)?;
+    page.write(&path).map_err(CommandFailure::from_error)?;
     say!("{}", path.display());
     Ok(())
 }
@@ -39,5 +39,5 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
 /// Returns the report of a run as text; none if it can't be read.
 #[cfg(any(test, fuzzing))]
 pub fn report_text(run: &std::path::Path) -> Option<String> {
-    FrozenPage::from_run(run, Plugins).ok().map(|page| page.to_html())
+    FrozenPage::from_run(run, PagePlugins).ok().map(|page| page.to_html())
 }

@@ -1,13 +1,13 @@
 //! `rlhost resume`: resumes a run from its newest intact checkpoint.
 
-use super::failure::Failure;
-use super::given::Given;
-use super::stopping::Stopping;
-use super::train::go_on;
-use crate::config::Set;
+use super::config_sources::ConfigSources;
+use super::failure::CommandFailure;
+use super::stop_signals::StopSignals;
+use super::train::resume_from;
+use crate::config::KeyAssignment;
 use crate::dist::World;
 use crate::run::RunFiles;
-use crate::train::{Origin, Terms};
+use crate::train::{CheckpointOrigin, ResumeTerms};
 use anyhow::anyhow;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -37,36 +37,36 @@ pub(super) struct Args {
     accept_grants: bool,
 }
 
-pub(super) fn run(args: &Args) -> Result<(), Failure> {
-    let stopping = Stopping::listen()?;
-    super::rank::on_this_rank(|world| go_on_with(args, &stopping, world))
+pub(super) fn run(args: &Args) -> Result<(), CommandFailure> {
+    let stopping = StopSignals::listen()?;
+    super::rank::on_this_rank(|world| resume_run(args, &stopping, world))
 }
 
 /// Says how to start a run over that ended before its first checkpoint.
-fn without_checkpoint(run: &Path, error: anyhow::Error) -> Failure {
+fn without_checkpoint(run: &Path, error: anyhow::Error) -> CommandFailure {
     let files = RunFiles(run);
     // A checkpoint's folder has no events.
     if files.events().is_file() && files.steps().is_ok_and(|steps| steps.is_empty()) {
         let advice = "it ended before its first; to start it over, give its first command again, with --resume-from-checkpoint";
-        return Failure::mistake(anyhow!("{error}; {advice}"));
+        return CommandFailure::mistake(anyhow!("{error}; {advice}"));
     }
-    Failure::of(error)
+    CommandFailure::from_error(error)
 }
 
-fn go_on_with(args: &Args, stopping: &Stopping, world: &Rc<World>) -> Result<(), Failure> {
+fn resume_run(args: &Args, stopping: &StopSignals, world: &Rc<World>) -> Result<(), CommandFailure> {
     if args.run.as_os_str().is_empty() {
-        return Err(Failure::mistake(anyhow!("the path of the run is empty")));
+        return Err(CommandFailure::mistake(anyhow!("the path of the run is empty")));
     }
     let path = args.step.map_or_else(|| args.run.clone(), |step| RunFiles(&args.run).checkpoint(step));
-    let origin = Origin::find(&path).map_err(|error| without_checkpoint(&args.run, error.into()))?;
+    let origin = CheckpointOrigin::find(&path).map_err(|error| without_checkpoint(&args.run, error.into()))?;
     let steps = args.max_steps.map(|steps| format!("max_steps={steps}"));
-    let sets = Set::read_all(args.set.iter().chain(&steps)).map_err(Failure::of)?;
+    let sets = KeyAssignment::parse_all(args.set.iter().chain(&steps)).map_err(CommandFailure::from_error)?;
     if sets.iter().any(|set| set.sets("output_dir")) {
         let advice = "to start a new run from a checkpoint, use rlhost train --resume-from-checkpoint with another --output-dir";
-        return Err(Failure::mistake(anyhow!("resume continues in the run's own folder; {advice}")));
+        return Err(CommandFailure::mistake(anyhow!("resume continues in the run's own folder; {advice}")));
     }
-    let terms = Terms { allow_changed: args.allow_changed, discard_edits: args.discard_edits, ..Terms::default() };
-    go_on(&Given::of_sets(sets, args.accept_grants), origin, terms, (stopping, world))
+    let terms = ResumeTerms { allow_changed: args.allow_changed, discard_edits: args.discard_edits, ..ResumeTerms::default() };
+    resume_from(&ConfigSources::from_assignments(sets, args.accept_grants), origin, terms, (stopping, world))
 }
 
 #[cfg(test)]

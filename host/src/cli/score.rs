@@ -1,10 +1,10 @@
 //! `rlhost score`: scores texts with a reward model.
 
-use super::failure::Failure;
+use super::failure::CommandFailure;
 use crate::config::words::counted;
-use crate::config::{self, Config, Device, Overrides, PluginEntry};
-use crate::model::Backend;
-use crate::train::{self, RewardModel};
+use crate::config::{self, Device, Overrides, PluginEntry, RunConfig};
+use crate::model::ComputeBackend;
+use crate::train::{self, FrozenRewardModel};
 use serde_json::json;
 use std::path::PathBuf;
 
@@ -50,7 +50,7 @@ pub(super) struct Args {
 }
 
 impl Args {
-    fn config(&self) -> config::Result<Config> {
+    fn config(&self) -> config::Result<RunConfig> {
         let mut flags = vec![("dataset", self.dataset.clone()), ("dataset_train_split", self.split.clone())];
         flags.push(("device", self.device.clone()));
         flags.extend(self.columns.iter().map(|columns| ("columns", columns.clone())));
@@ -62,15 +62,18 @@ impl Args {
     }
 }
 
-pub(super) fn run(args: &Args) -> Result<(), Failure> {
-    let config = args.config().map_err(Failure::of)?;
-    config.num_threads.map_or_else(super::threads::start_threads, super::threads::set_threads).map_err(Failure::of)?;
-    let opened = open(args, config.device).map_err(Failure::of)?;
-    let dataset = train::dataset_of(&config).map_err(Failure::of)?;
+pub(super) fn run(args: &Args) -> Result<(), CommandFailure> {
+    let config = args.config().map_err(CommandFailure::from_error)?;
+    config
+        .num_threads
+        .map_or_else(super::threads::start_threads, super::threads::set_threads)
+        .map_err(CommandFailure::from_error)?;
+    let opened = open(args, config.device).map_err(CommandFailure::from_error)?;
+    let dataset = train::dataset_of(&config).map_err(CommandFailure::from_error)?;
     let Some((dataset, _)) = dataset else { return Ok(()) };
     let steps = opened.judges_steps();
     let scored = if steps { opened.score_steps(&dataset, &config) } else { opened.score_dataset(&dataset, &config) };
-    let (rows, warning) = scored.map_err(Failure::of)?;
+    let (rows, warning) = scored.map_err(CommandFailure::from_error)?;
     if let Some(text) = warning {
         tracing::warn!("{text}");
     }
@@ -91,15 +94,15 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     Ok(())
 }
 
-fn open(args: &Args, device: Device) -> train::Result<RewardModel> {
+fn open(args: &Args, device: Device) -> train::Result<FrozenRewardModel> {
     let (folder, name): (PathBuf, String) = train::model_of(&args.model)?;
     let entry = PluginEntry {
         step_separator: args.step_separator.clone(),
         load_in_8bit: args.load_in_8bit,
         load_in_4bit: args.load_in_4bit,
-        ..PluginEntry::of_model(name)
+        ..PluginEntry::from_model_argument(name)
     };
-    RewardModel::open(&entry, &folder, &Backend::choose(device, None, 0)?.with_warnings_logged())
+    FrozenRewardModel::open(&entry, &folder, &ComputeBackend::choose(device, None, 0)?.with_warnings_logged())
 }
 
 /// Prints the distribution of the scores, and how often the chosen answer has the higher one.

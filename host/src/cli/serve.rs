@@ -1,16 +1,19 @@
 //! `rlhost serve`: an OpenAI-compatible server.
 
-use super::failure::Failure;
+use super::failure::CommandFailure;
 use super::output;
 use crate::config::{self, Overrides, RolloutDtype};
-use crate::data::{Tokenizer, Wording};
-use crate::model::{Frozen, Held, ModelFolder, NewHead, builtin};
-use crate::ops::quantized::Scheme;
+use crate::data::{Tokenizer, TokenizerOverrides};
+use crate::model::{FrozenModel, ModelFolder, ValueHeadInit, WeightStorage, builtin};
+use crate::ops::quantized::QuantizationScheme;
 use crate::run::CheckpointFiles;
 use crate::train;
 use anyhow::{anyhow, ensure};
-use rlhost_serve::engine::{Engine, Options};
-use rlhost_serve::{App, Limits, ModelCard, Scorer, ServedWeights, Server, Settings, WeightLoader, read_keys};
+use rlhost_serve::engine::{EngineOptions, InferenceEngine};
+use rlhost_serve::{
+    App, ConnectionLimits, InferenceServer, InferenceServerSettings, ModelCard, RewardModelScorer, ServedWeights, WeightLoader,
+    read_keys,
+};
 use serde_json::{Map, Value};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use std::path::{Path, PathBuf};
@@ -19,7 +22,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// Polling interval for signals.
-const NOTICED: Duration = Duration::from_millis(50);
+const SIGNAL_POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Name of the built-in model.
 const BUILT_IN: &str = "rlhost";
@@ -34,11 +37,11 @@ pub(super) struct Args {
     #[arg(long, alias = "served_model_name", value_name = "NAME")]
     served_model_name: Vec<String>,
     #[command(flatten)]
-    listening: Listening,
+    listening: ListenArgs,
     #[command(flatten)]
-    weights: Weights,
+    weights: WeightArgs,
     #[command(flatten)]
-    size: Size,
+    size: CapacityArgs,
     /// Chat template: a file, or the folder of a model with one [default: the model's own]
     #[arg(long, alias = "chat_template", value_name = "PATH")]
     chat_template: Option<PathBuf>,
@@ -52,7 +55,7 @@ pub(super) struct Args {
 
 /// Where the server listens, and whom it answers.
 #[derive(clap::Args)]
-struct Listening {
+struct ListenArgs {
     /// Address to listen on; any other than this machine's own needs --api-key-file
     #[arg(long, default_value = "127.0.0.1")]
     host: String,
@@ -72,10 +75,10 @@ struct Listening {
 
 /// How the weights are held.
 #[derive(clap::Args)]
-struct Weights {
+struct WeightArgs {
     /// Precision of the weights that are computed with: as stored, bf16 or 8 bits
     #[arg(long, value_enum, default_value = "auto")]
-    dtype: Dtype,
+    dtype: ServeDtype,
     /// Hold the model's linear maps in 8 bits
     #[arg(long, alias = "load_in_8bit", conflicts_with = "load_in_4bit")]
     load_in_8bit: bool,
@@ -92,7 +95,7 @@ struct Weights {
 }
 
 #[derive(Clone, Copy, clap::ValueEnum)]
-enum Dtype {
+enum ServeDtype {
     Auto,
     #[value(alias = "bf16")]
     Bfloat16,
@@ -101,7 +104,7 @@ enum Dtype {
 
 /// How much is computed and kept.
 #[derive(clap::Args)]
-struct Size {
+struct CapacityArgs {
     /// Maximum number of tokens of a prompt and its completion [default: the model's context]
     #[arg(long, alias = "max_model_len", value_name = "N")]
     max_model_len: Option<usize>,
@@ -116,17 +119,19 @@ struct Size {
     kv_cache_memory_bytes: Option<u64>,
 }
 
-pub(super) fn run(args: &Args) -> Result<(), Failure> {
-    let stopped = listen_for_signals().map_err(Failure::failed)?;
-    args.num_threads.map_or_else(super::threads::start_threads, super::threads::set_threads).map_err(Failure::of)?;
-    let (app, settings) = (args.app().map_err(Failure::of)?, args.settings().map_err(Failure::of)?);
+pub(super) fn run(args: &Args) -> Result<(), CommandFailure> {
+    let stopped = listen_for_signals().map_err(CommandFailure::failed)?;
+    args.num_threads
+        .map_or_else(super::threads::start_threads, super::threads::set_threads)
+        .map_err(CommandFailure::from_error)?;
+    let (app, settings) = (args.app().map_err(CommandFailure::from_error)?, args.settings().map_err(CommandFailure::from_error)?);
     let (name, has_keys) = (args.names().remove(0), !settings.keys.is_empty());
-    let server = Server::start(app, settings).map_err(Failure::mistake)?;
+    let server = InferenceServer::start(app, settings).map_err(CommandFailure::mistake)?;
     let keys = if has_keys { " to clients with an API key" } else { "" };
     say!("serving {name} on http://{}/v1{keys}; Ctrl-C stops", server.address());
     output::finish()?;
     while !stopped.load(Ordering::SeqCst) {
-        std::thread::sleep(NOTICED);
+        std::thread::sleep(SIGNAL_POLL_INTERVAL);
     }
     let limit = Duration::from_secs(args.listening.drain_timeout);
     tracing::info!("stopping when all requests have ended, at the latest in {} s; Ctrl-C again stops at once", limit.as_secs());
@@ -146,14 +151,14 @@ fn listen_for_signals() -> std::io::Result<Arc<AtomicBool>> {
     Ok(stopped)
 }
 
-impl Weights {
-    fn held(&self) -> Held {
+impl WeightArgs {
+    fn held(&self) -> WeightStorage {
         let scheme = match (self.load_in_8bit, self.load_in_4bit) {
-            (true, _) => Some(Scheme::Int8),
-            (_, true) => Some(Scheme::Nf4),
+            (true, _) => Some(QuantizationScheme::Int8),
+            (_, true) => Some(QuantizationScheme::Nf4),
             _ => None,
         };
-        Held { scheme, ..Held::AS_STORED }
+        WeightStorage { scheme, ..WeightStorage::AS_STORED }
     }
 }
 
@@ -163,16 +168,16 @@ impl Args {
         if self.served_model_name.is_empty() { own() } else { self.served_model_name.clone() }
     }
 
-    fn settings(&self) -> anyhow::Result<Settings> {
-        let Listening { host, port, api_key_file, request_timeout, .. } = &self.listening;
+    fn settings(&self) -> anyhow::Result<InferenceServerSettings> {
+        let ListenArgs { host, port, api_key_file, request_timeout, .. } = &self.listening;
         ensure!(*request_timeout > 0, "--request-timeout must be at least 1");
         let keys = api_key_file.as_deref().map(read_keys).transpose().map_err(|e| anyhow!("--api-key-file: {e}"))?;
-        let limits = Limits { answer_time: Duration::from_secs(*request_timeout), ..Limits::default() };
-        Ok(Settings { host: host.clone(), port: *port, keys: keys.unwrap_or_default(), limits })
+        let limits = ConnectionLimits { answer_time: Duration::from_secs(*request_timeout), ..ConnectionLimits::default() };
+        Ok(InferenceServerSettings { host: host.clone(), port: *port, keys: keys.unwrap_or_default(), limits })
     }
 
-    fn options(&self, context: usize) -> anyhow::Result<Options> {
-        let Size { max_model_len, max_num_seqs, max_waiting, kv_cache_memory_bytes } = self.size;
+    fn options(&self, context: usize) -> anyhow::Result<EngineOptions> {
+        let CapacityArgs { max_model_len, max_num_seqs, max_waiting, kv_cache_memory_bytes } = self.size;
         let max_model_len = max_model_len.unwrap_or(context);
         ensure!(
             (1..=context).contains(&max_model_len),
@@ -180,9 +185,9 @@ impl Args {
         );
         ensure!(max_num_seqs > 0, "--max-num-seqs must be at least 1");
         ensure!(max_waiting > 0, "--max-waiting must be at least 1");
-        let bytes = kv_cache_memory_bytes.unwrap_or_else(Options::default_cache_bytes);
+        let bytes = kv_cache_memory_bytes.unwrap_or_else(EngineOptions::default_cache_bytes);
         let cache_bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
-        Ok(Options { max_model_len, max_num_seqs, max_waiting, cache_bytes })
+        Ok(EngineOptions { max_model_len, max_num_seqs, max_waiting, cache_bytes })
     }
 
     fn app(&self) -> anyhow::Result<App> {
@@ -194,8 +199,8 @@ impl Args {
                 ModelFolder::open(temporary.path())?
             }
         };
-        let tokenizer = Tokenizer::open_as(folder.tokenizer(), &self.wording(folder.path())?);
-        let tokenizer = tokenizer.map_err(|error| error.of_built_in(temporary.path()))?;
+        let tokenizer = Tokenizer::open_with(folder.tokenizer(), &self.wording(folder.path())?);
+        let tokenizer = tokenizer.map_err(|error| error.without_built_in_folder(temporary.path()))?;
         if folder.values_texts()? {
             return self.scoring_app(folder, tokenizer);
         }
@@ -205,7 +210,7 @@ impl Args {
             "{}: rlhost serve can't serve a model of type {}, whose layers carry a state, since a state can't be cut to a prefix that \
              requests share; rlhost generate continues a text with it",
             folder.path().display(),
-            architecture.family.described().model_type
+            architecture.family.description().model_type
         );
         let options = self.options(architecture.max_positions)?;
         let card = ModelCard {
@@ -214,11 +219,11 @@ impl Args {
             version: env!("CARGO_PKG_VERSION").to_owned(),
         };
         let dtype = match self.weights.dtype {
-            Dtype::Auto => RolloutDtype::Auto,
-            Dtype::Bfloat16 => RolloutDtype::Bfloat16,
-            Dtype::Int8 => RolloutDtype::Int8,
+            ServeDtype::Auto => RolloutDtype::Auto,
+            ServeDtype::Bfloat16 => RolloutDtype::Bfloat16,
+            ServeDtype::Int8 => RolloutDtype::Int8,
         };
-        let (loader, decoding) = WeightLoader::open(folder.holding(self.weights.held()), dtype)?;
+        let (loader, decoding) = WeightLoader::open(folder.with_weight_storage(self.weights.held()), dtype)?;
         let weights = ServedWeights::new(loader, self.weights.allow_weight_updates);
         for named in &self.weights.adapter {
             let pair = named.split_once('=').filter(|(name, folder)| !name.is_empty() && !folder.is_empty());
@@ -227,7 +232,7 @@ impl Args {
             let read = weights.load_adapter(name, &train::model_of(folder)?.0);
             read.map_err(|detail| anyhow!("--adapter {named}: {detail}"))?;
         }
-        Ok(App::new(Engine::start(decoding, 0, options)?, tokenizer, card).with_weights(weights))
+        Ok(App::new(InferenceEngine::start(decoding, 0, options)?, tokenizer, card).with_weights(weights))
     }
 
     /// A server of a reward model.
@@ -239,29 +244,29 @@ impl Args {
         );
         let generates = self.weights.allow_weight_updates || !self.weights.adapter.is_empty();
         ensure!(!generates, "{path} is a reward model: --adapter and --allow-weight-updates are for models that generate");
-        let as_stored = matches!(self.weights.dtype, Dtype::Auto);
+        let as_stored = matches!(self.weights.dtype, ServeDtype::Auto);
         ensure!(as_stored, "{path} is a reward model, whose weights stay as they are stored: leave --dtype out");
         // An adapter's base is no reward model and may name another padding token than the adapter was trained with.
         let pad = if folder.lora().is_some() { tokenizer.pad_id() } else { folder.pad_token()? };
         let options = self.options(folder.architecture().max_positions)?;
-        let folder = folder.holding(self.weights.held());
-        let model = Frozen::new(folder.value_model_over(folder.trunk()?, NewHead::Zero)?);
+        let folder = folder.with_weight_storage(self.weights.held());
+        let model = FrozenModel::new(folder.value_model_over(folder.trunk()?, ValueHeadInit::Zero)?);
         let card = ModelCard { names: self.names(), ends: Vec::new(), version: env!("CARGO_PKG_VERSION").to_owned() };
-        Ok(App::of_scorer(Scorer::new(model, pad, options.max_model_len, options.max_waiting), tokenizer, card))
+        Ok(App::from_scorer(RewardModelScorer::new(model, pad, options.max_model_len, options.max_waiting), tokenizer, card))
     }
 
     /// The chat template and its variables and date: those of the run, if the folder is a run's checkpoint.
-    fn wording(&self, folder: &Path) -> anyhow::Result<Wording> {
+    fn wording(&self, folder: &Path) -> anyhow::Result<TokenizerOverrides> {
         let file = CheckpointFiles::find(folder).config();
-        let mut wording = Wording::default();
+        let mut wording = TokenizerOverrides::default();
         if CheckpointFiles::find(folder).summary().is_file() && file.is_file() {
             let config = config::read([file.as_path()], &Overrides::default())?;
-            let now = config.strftime_now.as_deref().map(Wording::read_time).transpose();
+            let now = config.strftime_now.as_deref().map(TokenizerOverrides::read_time).transpose();
             wording.now = now.map_err(|detail| anyhow!("{}: strftime_now: {detail}", file.display()))?;
             wording.kwargs = config.chat_template_kwargs;
         }
         wording.kwargs.extend(self.chat_template_kwargs.clone().unwrap_or_default());
-        wording.template = self.chat_template.as_deref().map(Wording::read_template).transpose()?;
+        wording.template = self.chat_template.as_deref().map(TokenizerOverrides::read_template).transpose()?;
         Ok(wording)
     }
 }

@@ -1,11 +1,11 @@
 //! A plugin's settings on the command line.
 
-use crate::config::Set;
+use crate::config::KeyAssignment;
 use serde_json::{Map, Value};
 
 /// A plugin's settings from `--set KEY=VALUE`, given any number of times. `plugin.NAME.config.KEY` works too, as for `train`.
-pub(super) fn settings_given(sets: &[Set]) -> anyhow::Result<Map<String, Value>> {
-    let pair = |set: &Set| {
+pub(super) fn settings_given(sets: &[KeyAssignment]) -> anyhow::Result<Map<String, Value>> {
+    let pair = |set: &KeyAssignment| {
         // The last part is the setting itself.
         let above = &set.path()[..set.path().len() - 1];
         let within = above.iter().rposition(|part| part == "config").filter(|_| above[0] == "plugin");

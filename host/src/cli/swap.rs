@@ -1,10 +1,10 @@
 //! `rlhost swap`: replaces a plugin or reward model of a running run and reports the outcome.
 
-use super::failure::Failure;
+use super::failure::CommandFailure;
 use crate::config::{Overrides, PluginEntry, did_you_mean, files, now, printable, read};
-use crate::metrics::Comparison;
-use crate::plugin::Source;
-use crate::run::{ConfigInForce, EventKind, EventLine, PluginRequest, RunFiles, is_running};
+use crate::metrics::ScoreComparison;
+use crate::plugin::PluginSource;
+use crate::run::{EffectiveConfig, EventKind, EventLine, PluginRequest, RunFiles, is_running};
 use crate::train;
 use anyhow::{Context, anyhow};
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -24,25 +24,24 @@ pub(super) struct Args {
     no_wait: bool,
 }
 
-pub(super) fn run(args: &Args) -> Result<(), Failure> {
-    let (name, file) = args
-        .swap
-        .split_once('=')
-        .ok_or_else(|| Failure::mistake(anyhow!("{:?}: expected NAME=FILE, as in tldr_length_reward=better.wasm", args.swap)))?;
-    let sent = Sent::send(&args.run, name, file).map_err(Failure::of)?;
+pub(super) fn run(args: &Args) -> Result<(), CommandFailure> {
+    let (name, file) = args.swap.split_once('=').ok_or_else(|| {
+        CommandFailure::mistake(anyhow!("{:?}: expected NAME=FILE, as in tldr_length_reward=better.wasm", args.swap))
+    })?;
+    let sent = SwapSubmission::send(&args.run, name, file).map_err(CommandFailure::from_error)?;
     if args.no_wait {
         say!("sent");
         return Ok(());
     }
-    match sent.wait(log_wait).map_err(Failure::of)? {
-        Answer::Swapped(said) => say!("{name} was swapped {said}"),
-        Answer::Refused(reason) => return Err(Failure::failed(anyhow!("{name} was not swapped: {reason}"))),
+    match sent.wait(log_wait).map_err(CommandFailure::from_error)? {
+        SwapAnswer::Swapped(said) => say!("{name} was swapped {said}"),
+        SwapAnswer::Refused(reason) => return Err(CommandFailure::failed(anyhow!("{name} was not swapped: {reason}"))),
     }
     Ok(())
 }
 
 /// What a run made of a request.
-pub(super) enum Answer {
+pub(super) enum SwapAnswer {
     /// It swapped the plugin in; says at which step, and how the scores compare.
     Swapped(String),
     /// It refused the plugin; says why.
@@ -50,20 +49,20 @@ pub(super) enum Answer {
 }
 
 /// A request that was sent to a run.
-pub(super) struct Sent {
+pub(super) struct SwapSubmission {
     run: PathBuf,
     name: String,
     /// How long the run's events were before it.
     from: u64,
 }
 
-impl Sent {
+impl SwapSubmission {
     /// Sends a file, built-in plugin or folder of a reward model to a running run, to replace the plugin or reward model of this name.
     pub(super) fn send(run: &Path, name: &str, file: &str) -> anyhow::Result<Self> {
         let (bytes, kind) = match check(run, name)? {
-            Replaced::Plugin => (Source::open(file)?.bytes().to_vec(), "wasm"),
+            SwapTargetKind::Plugin => (PluginSource::open(file)?.bytes().to_vec(), "wasm"),
             // The run, which continues meanwhile, reads its contents.
-            Replaced::Model => (folder(file)?.into_bytes(), "model"),
+            SwapTargetKind::Model => (folder(file)?.into_bytes(), "model"),
         };
         let from = RunFiles(run).events().metadata().map_or(0, |m| m.len());
         let failed = |source| train::Error::Write { path: RunFiles(run).inbox(), source };
@@ -73,16 +72,16 @@ impl Sent {
     }
 
     /// Waits for the run's answer. Calls `late` once if it does not come at once.
-    pub(super) fn wait(&self, late: impl Fn()) -> anyhow::Result<Answer> {
+    pub(super) fn wait(&self, late: impl Fn()) -> anyhow::Result<SwapAnswer> {
         let answer = wait(&self.run, self.from, &self.name, late)?;
         if answer.kind == Some(EventKind::PluginRefused) {
-            return Ok(Answer::Refused(answer.text("reason").to_owned()));
+            return Ok(SwapAnswer::Refused(answer.text("reason").to_owned()));
         }
         let short = |key: &str| answer.text(key).chars().take(12).collect::<String>();
         let swapped = format!("at step {}: {} -> {}", answer.step.unwrap_or_default(), short("from"), short("to"));
         let shadow = answer.fields.get("shadow").filter(|shadow| shadow.is_object());
-        let compared = shadow.and_then(|shadow| serde_json::from_value::<Comparison>(shadow.clone()).ok());
-        Ok(Answer::Swapped(compared.map_or_else(|| swapped.clone(), |compared| format!("{swapped}\n{compared}"))))
+        let compared = shadow.and_then(|shadow| serde_json::from_value::<ScoreComparison>(shadow.clone()).ok());
+        Ok(SwapAnswer::Swapped(compared.map_or_else(|| swapped.clone(), |compared| format!("{swapped}\n{compared}"))))
     }
 }
 
@@ -90,10 +89,10 @@ impl Sent {
 /// name.
 pub(super) fn request(run: &Path, name: &str, bytes: Option<&[u8]>, about: &PluginRequest) -> anyhow::Result<String> {
     match check(run, name)? {
-        Replaced::Model if bytes.is_some() => {
+        SwapTargetKind::Model if bytes.is_some() => {
             Err(anyhow!("{name} is a reward model: replace it with rlhost swap, which takes a folder"))
         }
-        Replaced::Plugin | Replaced::Model => {
+        SwapTargetKind::Plugin | SwapTargetKind::Model => {
             let plugin = bytes.map(|bytes| (bytes, "wasm"));
             send(run, name, plugin, about).with_context(|| RunFiles(run).inbox().display().to_string())
         }
@@ -101,7 +100,7 @@ pub(super) fn request(run: &Path, name: &str, bytes: Option<&[u8]>, about: &Plug
 }
 
 /// What is replaced.
-enum Replaced {
+enum SwapTargetKind {
     Plugin,
     Model,
 }
@@ -117,21 +116,21 @@ fn folder(given: &str) -> anyhow::Result<String> {
 }
 
 /// Checks that a run is running there and has a plugin or reward model of this name. Returns which of the two it is.
-fn check(run: &Path, name: &str) -> anyhow::Result<Replaced> {
+fn check(run: &Path, name: &str) -> anyhow::Result<SwapTargetKind> {
     match is_running(run) {
         Some(true) => {}
         None if RunFiles(run).lock().is_file() => {}
         Some(false) => return Err(anyhow!("{}: no rlhost process is running this run", run.display())),
         None => return Err(anyhow!("{} is not the folder of a run", run.display())),
     }
-    let path = ConfigInForce::own_path(run).with_context(|| RunFiles(run).config().display().to_string())?;
+    let path = EffectiveConfig::own_path(run).with_context(|| RunFiles(run).config().display().to_string())?;
     let config = read([path.as_path()], &Overrides::default())?;
     if !config.hot_reload {
         return Err(anyhow!("{}: this run was started with hot_reload = false", run.display()));
     }
     let algorithm = PluginEntry::new(config.algorithm.clone()).name().to_owned();
     if config.plugin.iter().any(|entry| entry.model && entry.name() == name) {
-        return Ok(Replaced::Model);
+        return Ok(SwapTargetKind::Model);
     }
     let entries = config.plugin.iter().chain(&config.environment);
     let names: Vec<&str> = entries.map(PluginEntry::name).chain([algorithm.as_str()]).collect();
@@ -139,7 +138,7 @@ fn check(run: &Path, name: &str) -> anyhow::Result<Replaced> {
         let meant = did_you_mean(name, names.iter().copied());
         return Err(anyhow!("this run has no plugin {name:?}; it has {}{meant}", names.join(", ")));
     }
-    Ok(Replaced::Plugin)
+    Ok(SwapTargetKind::Plugin)
 }
 
 /// Puts bytes with the ending of their file, if there are some, and what comes with them into the run's inbox, each file as a whole.
@@ -147,7 +146,7 @@ fn check(run: &Path, name: &str) -> anyhow::Result<Replaced> {
 fn send(run: &Path, name: &str, bytes: Option<(&[u8], &str)>, about: &PluginRequest) -> std::io::Result<String> {
     let inbox = RunFiles(run).inbox();
     // Somebody may have removed it since the run began.
-    files::own_folder(&inbox)?;
+    files::create_folder(&inbox)?;
     // Later requests sort later by name.
     let request = format!("{name}@{}", now().as_nanosecond());
     let put = |bytes: &[u8], ending: &str| {
@@ -158,8 +157,8 @@ fn send(run: &Path, name: &str, bytes: Option<(&[u8], &str)>, about: &PluginRequ
     let about = serde_json::to_vec(about)?;
     match bytes {
         // The run takes the request when the bytes are there.
-        Some((bytes, ending)) => put(&about, PluginRequest::BESIDE).and_then(|()| put(bytes, ending))?,
-        None => put(&about, PluginRequest::ALONE)?,
+        Some((bytes, ending)) => put(&about, PluginRequest::COMPANION_ENDING).and_then(|()| put(bytes, ending))?,
+        None => put(&about, PluginRequest::SETTINGS_ENDING)?,
     }
     Ok(request)
 }
@@ -185,7 +184,7 @@ pub(super) fn wait(run: &Path, from: u64, request: &str, late: impl Fn()) -> any
         file.seek(SeekFrom::Start(from))?;
         file.read_to_string(&mut text)?;
         let mut lines: Vec<EventLine> =
-            text.lines().filter_map(|line| serde_json::from_str(line).ok()).map(EventLine::of).collect();
+            text.lines().filter_map(|line| serde_json::from_str(line).ok()).map(EventLine::from_fields).collect();
         if let Some(answer) = lines.iter().position(|event| event.text("request") == request) {
             return Ok(lines.swap_remove(answer));
         }

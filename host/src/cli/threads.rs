@@ -1,7 +1,7 @@
 //! The threads for arithmetic.
 
-use super::failure::Failure;
-use crate::config::{Asked, STACK};
+use super::failure::CommandFailure;
+use crate::config::{BootstrapConfig, STACK};
 use anyhow::Context;
 use std::sync::OnceLock;
 
@@ -36,7 +36,7 @@ pub(super) const MANY: usize = 4;
 pub(super) const MOST_THREADS: usize = 1024;
 
 /// Sets the number of threads if there is a usable one. Compiling a plugin uses them.
-pub(super) fn set_asked_threads(asked: &Asked) -> Result<(), Failure> {
+pub(super) fn set_configured_threads(asked: &BootstrapConfig) -> Result<(), CommandFailure> {
     let threads = asked.num_threads.filter(|threads| (1..=MOST_THREADS).contains(threads));
-    threads.map_or(Ok(()), set_threads).map_err(Failure::of)
+    threads.map_or(Ok(()), set_threads).map_err(CommandFailure::from_error)
 }

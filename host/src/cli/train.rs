@@ -1,22 +1,22 @@
 //! The commands that train.
 
-use super::algorithm::Known;
-use super::ends::Ended;
-use super::failure::Failure;
+use super::algorithm::EarlyConfig;
+use super::config_sources::{ConfigSources, texts};
+use super::failure::CommandFailure;
 use super::flags::is_latest;
-use super::given::{Given, texts};
 use super::help::{self, CONFIGURATION};
 use super::introduction::introduce;
-use super::progress::Progress;
-use super::stopping::Stopping;
-use super::trainings::Training;
+use super::progress::ProgressPrinter;
+use super::resume_advice::ResumeAdvice;
+use super::stop_signals::StopSignals;
+use super::training_commands::TrainingCommand;
 use super::{dry_run, export_run};
 use crate::config::words::counted;
-use crate::config::{Config, ReportTo, Set, printable_path, shell_word};
+use crate::config::{KeyAssignment, ReportTarget, RunConfig, printable_path, shell_word};
 use crate::dist::World;
 use crate::run::RunFiles;
-use crate::trackers::Format;
-use crate::train::{self, Beginning, Finished, Origin, Terms, Trainer};
+use crate::trackers::TrackerFormat;
+use crate::train::{self, CheckpointOrigin, ResumeTerms, RunOutcome, StartMode, Trainer};
 use anyhow::anyhow;
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use indicatif::HumanDuration;
@@ -24,7 +24,7 @@ use rlhost_ui::FrozenPage;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-impl Training {
+impl TrainingCommand {
     /// Builds the command, without the algorithm's settings.
     pub(super) fn command(&self) -> Command {
         let dry_run = Arg::new("dry_run").long("dry-run").alias("dry_run").help_heading(CONFIGURATION).action(ArgAction::SetTrue);
@@ -56,89 +56,98 @@ impl Training {
     }
 
     /// Runs it.
-    pub(super) fn run(&self, matches: &ArgMatches, known: &Known) -> Result<(), Failure> {
-        let by_set = texts(matches, "set").iter().flat_map(|set| Set::read(set)).rfind(|set| set.sets("algorithm"));
+    pub(super) fn run(&self, matches: &ArgMatches, known: &EarlyConfig) -> Result<(), CommandFailure> {
+        let by_set = texts(matches, "set").iter().flat_map(|set| KeyAssignment::parse(set)).rfind(|set| set.sets("algorithm"));
         let asked = by_set.map(|set| set.text()).or_else(|| texts(matches, "algorithm").pop());
         if let ([(_, own)], Some(other)) = (self.sets, asked.filter(|asked| self.sets.iter().all(|(_, own)| asked != own))) {
             let advice = format!(
                 "`rlhost {}` trains with {own}; for another algorithm, use `rlhost train --algorithm {other}`",
                 self.name
             );
-            return Err(Failure::mistake(anyhow!(advice)));
+            return Err(CommandFailure::mistake(anyhow!(advice)));
         }
-        let given = Given::of(matches, self.sets, known)?;
-        let stopping = Stopping::listen()?;
+        let given = ConfigSources::from_matches(matches, self.sets, known)?;
+        let stopping = StopSignals::listen()?;
         let from = texts(matches, "resume_from_checkpoint");
-        let terms = Terms { allow_changed: matches.get_flag("allow_changed"), ..Terms::default() };
+        let terms = ResumeTerms { allow_changed: matches.get_flag("allow_changed"), ..ResumeTerms::default() };
         let dries = matches.get_flag("dry_run");
         super::rank::on_this_rank(|world| {
             if from.iter().any(String::is_empty) {
                 let detail = "--resume-from-checkpoint: the path is empty; leave it out to resume the run in --output-dir";
-                return Err(Failure::mistake(anyhow!(detail)));
+                return Err(CommandFailure::mistake(anyhow!(detail)));
             }
             if dries && !from.is_empty() {
                 let detail = "--dry-run shows how a run begins; leave out --resume-from-checkpoint";
-                return Err(Failure::mistake(anyhow!(detail)));
+                return Err(CommandFailure::mistake(anyhow!(detail)));
             }
             if dries {
                 return dry_run::run(&given, world);
             }
             if from.is_empty() {
-                return start(&given, &Beginning::New, &stopping, world);
+                return start(&given, &StartMode::New, &stopping, world);
             }
             // OpenRLHF's --load_checkpoint says that, and its --ckpt_path where from.
             match from.iter().rfind(|path| !is_latest(path)) {
                 Some(path) => {
-                    let origin = Origin::find(Path::new(path)).map_err(Failure::of)?;
-                    go_on(&given, origin, terms.clone(), (&stopping, world))
+                    let origin = CheckpointOrigin::find(Path::new(path)).map_err(CommandFailure::from_error)?;
+                    resume_from(&given, origin, terms.clone(), (&stopping, world))
                 }
-                None => go_on_with_latest(&given, terms.clone(), (&stopping, world)),
+                None => resume_latest(&given, terms.clone(), (&stopping, world)),
             }
         })
     }
 }
 
 /// Resumes the run in the output directory, or starts it if it has no checkpoint.
-fn go_on_with_latest(given: &Given, terms: Terms, (stopping, world): (&Stopping, &Rc<World>)) -> Result<(), Failure> {
-    let Some(run) = given.output_dir().map_err(Failure::of)? else {
+fn resume_latest(
+    given: &ConfigSources,
+    terms: ResumeTerms,
+    (stopping, world): (&StopSignals, &Rc<World>),
+) -> Result<(), CommandFailure> {
+    let Some(run) = given.output_dir().map_err(CommandFailure::from_error)? else {
         let detail = "--resume-from-checkpoint needs a path, or --output-dir to find the latest checkpoint in";
-        return Err(Failure::mistake(anyhow!(detail)));
+        return Err(CommandFailure::mistake(anyhow!(detail)));
     };
     let run = PathBuf::from(run);
     if RunFiles(&run).steps().is_ok_and(|steps| !steps.is_empty()) {
-        return go_on(given, Origin::find(&run).map_err(Failure::of)?, terms, (stopping, world));
+        return resume_from(given, CheckpointOrigin::find(&run).map_err(CommandFailure::from_error)?, terms, (stopping, world));
     }
     tracing::info!("{} has no checkpoint; starting from the first step", run.display());
     // The lock is the first thing that a run puts into its folder.
-    start(given, if RunFiles(&run).lock().exists() { &Beginning::Over } else { &Beginning::New }, stopping, world)
+    start(given, if RunFiles(&run).lock().exists() { &StartMode::Restart } else { &StartMode::New }, stopping, world)
 }
 
 /// Resumes a run, or starts a new one from its state if another folder is given.
-pub(super) fn go_on(
-    given: &Given,
-    origin: Origin,
-    terms: Terms,
-    (stopping, world): (&Stopping, &Rc<World>),
-) -> Result<(), Failure> {
+pub(super) fn resume_from(
+    given: &ConfigSources,
+    origin: CheckpointOrigin,
+    terms: ResumeTerms,
+    (stopping, world): (&StopSignals, &Rc<World>),
+) -> Result<(), CommandFailure> {
     let same = |a: &Path, b: &Path| match (a.canonicalize(), b.canonicalize()) {
         (Ok(a), Ok(b)) => a == b,
         _ => false,
     };
-    let fork = given.output_dir().map_err(Failure::of)?.filter(|folder| !same(Path::new(folder), &origin.run));
+    let fork = given.output_dir().map_err(CommandFailure::from_error)?.filter(|folder| !same(Path::new(folder), &origin.run));
     if world.is_first() {
         let how = if fork.is_some() { "forking" } else { "resuming" };
         say!("{how} {} from step {}", printable_path(&origin.run), origin.step);
     }
     let beginning = if fork.is_some() {
-        Beginning::Fork { origin, fresh: given.named_plugins() }
+        StartMode::Fork { origin, fresh: given.named_plugins() }
     } else {
-        Beginning::Resume { origin, terms: Terms { named: given.named_plugins(), ..terms } }
+        StartMode::Resume { origin, terms: ResumeTerms { named: given.named_plugins(), ..terms } }
     };
     start(given, &beginning, stopping, world)
 }
 
 /// Sets up a run and trains.
-pub(super) fn start(given: &Given, beginning: &Beginning, stopping: &Stopping, world: &Rc<World>) -> Result<(), Failure> {
+pub(super) fn start(
+    given: &ConfigSources,
+    beginning: &StartMode,
+    stopping: &StopSignals,
+    world: &Rc<World>,
+) -> Result<(), CommandFailure> {
     let set_up = || {
         let config = given.resolve(beginning, world)?;
         if world.is_first() {
@@ -150,81 +159,81 @@ pub(super) fn start(given: &Given, beginning: &Beginning, stopping: &Stopping, w
     };
     let (config, trainer) = set_up().map_err(|failure| match (failure, beginning.without_edits()) {
         // Whether the edit is at fault is not known, but without it the run can go on.
-        (Failure::Mistake(error), Some(advice)) => {
+        (CommandFailure::Mistake(error), Some(advice)) => {
             let said = format!("{error}; {advice}");
-            Failure::Mistake(error.context(said))
+            CommandFailure::Mistake(error.context(said))
         }
         (other, _) => other,
     })?;
     // Until the run has ended.
-    let _page = (given.shows_page && world.is_first()).then(|| super::ui::beside(trainer.folder()));
+    let _page = (given.shows_page && world.is_first()).then(|| super::ui::serve_run_page(trainer.folder()));
     finish(trainer, stopping, &config, world)
 }
 
 /// Runs to the end and prints where everything is.
-fn finish(trainer: Trainer, stopping: &Stopping, config: &Config, world: &World) -> Result<(), Failure> {
+fn finish(trainer: Trainer, stopping: &StopSignals, config: &RunConfig, world: &World) -> Result<(), CommandFailure> {
     let (max_steps, folder) = (trainer.max_steps(), trainer.folder().to_owned());
-    let trackers = Trackers::of(&config.report_to, &folder, world);
+    let trackers = TrackerExports::new(&config.report_to, &folder, world);
     trackers.announce();
-    let mut progress = Progress::new(trainer.calendar(), world.is_first());
+    let mut progress = ProgressPrinter::new(trainer.calendar(), world.is_first());
     let stop = stopping.begin(&folder, trainer.steps_done());
     let finished = trainer.run(stop, &mut progress).map_err(|error| {
         trackers.export();
-        ended_by(error, &Ended { folder: &folder, config })
+        run_failure(error, &ResumeAdvice { folder: &folder, config })
     })?;
     if finished.stopped {
         stopping.confirm_once();
     }
     if !world.is_first() {
-        return if finished.stopped { Err(Failure::Said(3)) } else { Ok(()) };
+        return if finished.stopped { Err(CommandFailure::ReportedElsewhere(3)) } else { Ok(()) };
     }
     trackers.export();
-    let report = FrozenPage::write_report(&finished.folder, super::ui::Plugins);
+    let report = FrozenPage::write_report(&finished.folder, super::ui::PagePlugins);
     if let Err(error) = &report {
         tracing::warn!("{error}; no report was written");
     }
     if tracing::enabled!(tracing::Level::INFO) {
-        let ended = Ended { folder: &finished.folder, config };
+        let ended = ResumeAdvice { folder: &finished.folder, config };
         summary(&finished, &ended, max_steps, report.ok().as_deref());
     }
-    if finished.stopped { Err(Failure::Stopped) } else { Ok(()) }
+    if finished.stopped { Err(CommandFailure::Stopped) } else { Ok(()) }
 }
 
 /// Classifies an error of the set-up, and says what to do about a plugin at fault.
-fn not_begun(error: train::Error, beginning: &Beginning, config: &Config) -> Failure {
+fn not_begun(error: train::Error, beginning: &StartMode, config: &RunConfig) -> CommandFailure {
     let folder = beginning.origin().map_or_else(PathBuf::new, |origin| origin.run.clone());
-    match (Ended { folder: &folder, config }).before_first_step(&error) {
-        None => Failure::of(error),
+    match (ResumeAdvice { folder: &folder, config }).before_first_step(&error) {
+        None => CommandFailure::from_error(error),
         Some(advice) => {
             let said = format!("{error}; {advice}");
-            Failure::of(anyhow::Error::new(error).context(said))
+            CommandFailure::from_error(anyhow::Error::new(error).context(said))
         }
     }
 }
 
 /// Classifies an error that ended a run after its set-up, and says how the run can go on. The run could write its files before, so one
 /// that it can't write now is no mistake of the user.
-fn ended_by(error: train::Error, ended: &Ended<'_>) -> Failure {
-    let said = format!("{error}; {}", ended.after(&error));
+fn run_failure(error: train::Error, ended: &ResumeAdvice<'_>) -> CommandFailure {
+    let said = format!("{error}; {}", ended.after_error(&error));
     match error {
-        train::Error::Write { .. } => Failure::failed(anyhow!(said)),
-        other => Failure::of(anyhow::Error::new(other).context(said)),
+        train::Error::Write { .. } => CommandFailure::failed(anyhow!(said)),
+        other => CommandFailure::from_error(anyhow::Error::new(other).context(said)),
     }
 }
 
 /// The trackers that the first process exports a run for when it ends, however it ends.
-struct Trackers {
+struct TrackerExports {
     folder: PathBuf,
-    formats: Vec<Format>,
+    formats: Vec<TrackerFormat>,
 }
 
-impl Trackers {
-    fn of(report_to: &[ReportTo], folder: &Path, world: &World) -> Self {
-        let format = |to: &ReportTo| match to {
-            ReportTo::None | ReportTo::Tensorboard => None,
-            ReportTo::Wandb => Some(Format::Wandb),
-            ReportTo::Mlflow => Some(Format::Mlflow),
-            ReportTo::Trackio => Some(Format::Trackio),
+impl TrackerExports {
+    fn new(report_to: &[ReportTarget], folder: &Path, world: &World) -> Self {
+        let format = |to: &ReportTarget| match to {
+            ReportTarget::None | ReportTarget::Tensorboard => None,
+            ReportTarget::Wandb => Some(TrackerFormat::Wandb),
+            ReportTarget::Mlflow => Some(TrackerFormat::Mlflow),
+            ReportTarget::Trackio => Some(TrackerFormat::Trackio),
         };
         let formats = if world.is_first() { report_to.iter().filter_map(format).collect() } else { Vec::new() };
         Self { folder: folder.to_owned(), formats }
@@ -252,7 +261,7 @@ impl Trackers {
 const SHOWN: usize = 400;
 
 /// Prints where everything is, and what to try next.
-fn summary(finished: &Finished, ended: &Ended<'_>, max_steps: u64, report: Option<&Path>) {
+fn summary(finished: &RunOutcome, ended: &ResumeAdvice<'_>, max_steps: u64, report: Option<&Path>) {
     let (folder, checkpoint) = (shell_word(&finished.folder), shell_word(&finished.checkpoint));
     let took = HumanDuration(finished.took);
     if finished.idle {
@@ -268,7 +277,7 @@ fn summary(finished: &Finished, ended: &Ended<'_>, max_steps: u64, report: Optio
         return;
     }
     if finished.stopped {
-        say!("{}", ended.stopped(finished.steps));
+        say!("{}", ended.after_stop(finished.steps));
         return;
     }
     if let [before, after] = &finished.samples[..] {
@@ -312,13 +321,13 @@ mod tests {
 
     #[test]
     fn a_run_that_can_no_longer_write_has_failed_but_a_mistake_stays_one() {
-        let ended = Ended { folder: Path::new("nowhere"), config: &Config::default() };
+        let ended = ResumeAdvice { folder: Path::new("nowhere"), config: &RunConfig::default() };
         for kind in [io::ErrorKind::PermissionDenied, io::ErrorKind::ReadOnlyFilesystem, io::ErrorKind::StaleNetworkFileHandle] {
             let error = train::Error::Write { path: PathBuf::from("run/metrics.jsonl"), source: kind.into() };
-            assert!(matches!(ended_by(error, &ended), Failure::Failed(_)), "{kind}");
+            assert!(matches!(run_failure(error, &ended), CommandFailure::Failed(_)), "{kind}");
         }
         let mistake = train::Error::Setting { key: "temperature", detail: "is too high".into() };
-        let Failure::Mistake(said) = ended_by(mistake, &ended) else { panic!("it is a mistake") };
+        let CommandFailure::Mistake(said) = run_failure(mistake, &ended) else { panic!("it is a mistake") };
         assert_eq!(
             said.to_string(),
             "temperature: is too high; nothing was saved; start the run over: give its command again, with --resume-from-checkpoint"

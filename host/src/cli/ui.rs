@@ -1,13 +1,13 @@
 //! `rlhost ui`: a page in the browser with the runs of a folder.
 
-use super::failure::Failure;
+use super::failure::CommandFailure;
 use super::{control, output, replay, swap};
-use crate::config::Limits;
-use crate::plugin::{self, Engine, Source};
+use crate::config::PluginLimits;
+use crate::plugin::{self, PluginEngine, PluginSource};
 use crate::report;
 use crate::run::{PluginRequest, RunAction};
 use anyhow::anyhow;
-use rlhost_ui::{Backend, Changes, Page, Question, Rescored, Settings};
+use rlhost_ui::{PageBackend, PageServer, PageServerSettings, PluginChanges, RescoredCompletion, RescoringRequest};
 use serde_json::{Map, Value};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use std::borrow::Cow;
@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// Polling interval for signals.
-const NOTICED: Duration = Duration::from_millis(50);
+const SIGNAL_POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Arguments of `ui`.
 #[derive(clap::Args)]
@@ -36,16 +36,18 @@ pub(super) struct Args {
     control: bool,
 }
 
-pub(super) fn run(args: &Args) -> Result<(), Failure> {
-    check(&args.folder).map_err(Failure::mistake)?;
+pub(super) fn run(args: &Args) -> Result<(), CommandFailure> {
+    check(&args.folder).map_err(CommandFailure::mistake)?;
     let stopped = Arc::<AtomicBool>::default();
     for signal in [SIGINT, SIGTERM] {
-        signal_hook::flag::register_conditional_shutdown(signal, 128 + signal, Arc::clone(&stopped)).map_err(Failure::failed)?;
-        signal_hook::flag::register(signal, Arc::clone(&stopped)).map_err(Failure::failed)?;
+        signal_hook::flag::register_conditional_shutdown(signal, 128 + signal, Arc::clone(&stopped))
+            .map_err(CommandFailure::failed)?;
+        signal_hook::flag::register(signal, Arc::clone(&stopped)).map_err(CommandFailure::failed)?;
     }
-    super::threads::start_threads().map_err(Failure::of)?;
-    let settings = Settings { root: args.folder.clone(), host: args.host.clone(), port: args.port, control: args.control };
-    let page = Page::start(settings, Plugins).map_err(Failure::mistake)?;
+    super::threads::start_threads().map_err(CommandFailure::from_error)?;
+    let settings =
+        PageServerSettings { root: args.folder.clone(), host: args.host.clone(), port: args.port, control: args.control };
+    let page = PageServer::start(settings, PagePlugins).map_err(CommandFailure::mistake)?;
     if !page.address().ip().is_loopback() {
         tracing::warn!("anyone who learns the page's address can open it, and it is sent unencrypted; prefer an SSH tunnel");
     }
@@ -53,15 +55,15 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     say!("{}  {may} {}; Ctrl-C stops", page.url(), args.folder.display());
     output::finish()?;
     while !stopped.load(Ordering::SeqCst) {
-        std::thread::sleep(NOTICED);
+        std::thread::sleep(SIGNAL_POLL_INTERVAL);
     }
     Ok(())
 }
 
 /// Serves the page of a run beside it, read-only, for as long as what is returned exists. Trying plugins would take the run's threads.
-pub(super) fn beside(run: &Path) -> Option<Page> {
-    let settings = Settings { root: run.to_owned(), host: "127.0.0.1".into(), port: 0, control: false };
-    match Page::start(settings, Plugins) {
+pub(super) fn serve_run_page(run: &Path) -> Option<PageServer> {
+    let settings = PageServerSettings { root: run.to_owned(), host: "127.0.0.1".into(), port: 0, control: false };
+    match PageServer::start(settings, PagePlugins) {
         Ok(page) => {
             say!("page: {}", page.url());
             Some(page)
@@ -83,7 +85,7 @@ fn check(folder: &Path) -> anyhow::Result<()> {
 }
 
 /// What the page needs of plugins.
-pub(super) struct Plugins;
+pub(super) struct PagePlugins;
 
 /// Returns an error with those of its causes that it does not say itself.
 fn message(error: &anyhow::Error) -> String {
@@ -99,21 +101,21 @@ fn in_the_browser() -> String {
     format!("{}, in the browser", swap::user())
 }
 
-impl Backend for Plugins {
+impl PageBackend for PagePlugins {
     fn plugin(&self, file: &Path) -> Result<Vec<u8>, String> {
-        let source = Source::open(&file.display().to_string()).map_err(|error| error.to_string())?;
+        let source = PluginSource::open(&file.display().to_string()).map_err(|error| error.to_string())?;
         Ok(source.bytes().to_vec())
     }
 
     fn source(&self, bytes: &[u8]) -> Option<String> {
-        let source = Source::new(String::new(), Cow::Owned(bytes.to_vec()));
+        let source = PluginSource::new(String::new(), Cow::Owned(bytes.to_vec()));
         source.script().map(|script| script.source.clone())
     }
 
     fn form(&self, plugin: &Path) -> Result<Value, String> {
         let fields = || {
-            let source = Source::open(&plugin.display().to_string())?;
-            let fields = plugin::fields_of(&Engine::new()?, &source, &Limits::default())?;
+            let source = PluginSource::open(&plugin.display().to_string())?;
+            let fields = plugin::fields_of(&PluginEngine::new()?, &source, &PluginLimits::default())?;
             Ok::<_, anyhow::Error>(serde_json::to_value(fields)?)
         };
         fields().map_err(|error| message(&error))
@@ -124,8 +126,8 @@ impl Backend for Plugins {
         swap::request(run, name, Some(bytes), &about).map_err(|error| message(&error))
     }
 
-    fn configure(&self, run: &Path, name: &str, changes: &Changes) -> Result<String, String> {
-        let Changes { settings, weight } = changes.clone();
+    fn configure(&self, run: &Path, name: &str, changes: &PluginChanges) -> Result<String, String> {
+        let PluginChanges { settings, weight } = changes.clone();
         let about = PluginRequest { by: in_the_browser(), settings, weight };
         swap::request(run, name, None, &about).map_err(|error| message(&error))
     }
@@ -134,7 +136,7 @@ impl Backend for Plugins {
         control::request(run, action, &in_the_browser()).map_err(|error| message(&error))
     }
 
-    fn rescore(&self, question: &Question<'_>) -> Result<Vec<Rescored>, String> {
+    fn rescore(&self, question: &RescoringRequest<'_>) -> Result<Vec<RescoredCompletion>, String> {
         replay::what_if(question).map_err(|error| message(&error))
     }
 }

@@ -1,9 +1,11 @@
 //! A plugin's answers: arbitrary bytes in place of what the contract's functions return.
 
 use super::{choice, refused};
-use crate::config::{Limits, OnError, is_hidden};
-use crate::plugin::algorithm::{Algorithm, Batch, Choice, Column, Estimates, Generation, Gradient, Scale, Unit};
-use crate::plugin::{Engine, Metric, Result, RewardBatch, RewardPlugin, Source, columns};
+use crate::config::{PluginLimits, RewardErrorAction, is_hidden};
+use crate::plugin::algorithm::{
+    AlgorithmPlugin, Batch, Column, Estimates, MicroBatchLoss, PairSelection, Scale, ScoredGeneration, Unit,
+};
+use crate::plugin::{Metric, PluginEngine, PluginSource, Result, RewardBatch, RewardPlugin, columns};
 use serde_json::Map;
 use std::cell::RefCell;
 
@@ -24,28 +26,28 @@ const ROWS: usize = 3;
 /// Number of answers after which the plugin is loaded again: a run's plugins may only use a limited number of metric names.
 const ANSWERS: usize = 500;
 
-struct Echo {
+struct EchoPlugins {
     reward: RewardPlugin,
-    policy: Algorithm,
-    preference: Algorithm,
-    current: Algorithm,
+    policy: AlgorithmPlugin,
+    preference: AlgorithmPlugin,
+    current: AlgorithmPlugin,
     answers: usize,
 }
 
-fn source(text: &str) -> Source {
+fn source(text: &str) -> PluginSource {
     let bytes = wat::parse_str(text).unwrap_or_else(|e| panic!("{e}"));
-    Source::new("echo".into(), bytes.into())
+    PluginSource::new("echo".into(), bytes.into())
 }
 
-impl Echo {
+impl EchoPlugins {
     fn load() -> Self {
         let of_completions = OF_PAIRS.iter().fold(ECHO.to_owned(), |text, name| text.replace(name, &name[name.len() - 6..]));
-        let (none, limits) = (Map::new(), Limits::default());
+        let (none, limits) = (Map::new(), PluginLimits::default());
         // An engine each: those of one engine don't share names.
-        let algorithm = |text: &str| Algorithm::load(&Engine::new()?, &source(text), &none, &limits, 0);
+        let algorithm = |text: &str| AlgorithmPlugin::load(&PluginEngine::new()?, &source(text), &none, &limits, 0);
         let load = || -> Result<Self> {
             Ok(Self {
-                reward: RewardPlugin::load(&Engine::new()?, &source(ECHO), &none, &limits, 0)?,
+                reward: RewardPlugin::load(&PluginEngine::new()?, &source(ECHO), &none, &limits, 0)?,
                 policy: algorithm(&of_completions)?,
                 preference: algorithm(ECHO)?,
                 current: algorithm(CURRENT)?,
@@ -57,7 +59,7 @@ impl Echo {
 
     /// Whether the answer was accepted.
     fn answer(&mut self, function: u8, bytes: &[u8; BYTES]) -> bool {
-        let old = |columns: Vec<Column>| Generation { batch: Batch { columns, ..batch(bytes) }, rewards: Vec::new() };
+        let old = |columns: Vec<Column>| ScoredGeneration { batch: Batch { columns, ..batch(bytes) }, rewards: Vec::new() };
         // What the interfaces of version 0.1 always have.
         let generated = || {
             let old_logp = Column::new(columns::OLD_LOGP, Unit::Token, Vec::new());
@@ -104,7 +106,7 @@ impl Echo {
             token_ids,
         };
         let scores = if one_by_one {
-            self.reward.score_or(&batch, 0..ROWS, OnError::Unscorable).map(|outcome| outcome.scores)
+            self.reward.score_with_retries(&batch, 0..ROWS, RewardErrorAction::Unscorable).map(|outcome| outcome.scores)
         } else {
             self.reward.score(&batch)
         };
@@ -128,14 +130,14 @@ fn check_estimates(given: &Estimates, mask: &[u8; BYTES]) {
 }
 
 /// Checks pairs that were accepted.
-fn check_choice(given: &Choice) {
+fn check_choice(given: &PairSelection) {
     assert!(given.pairs.len() <= 3);
     assert!(given.pairs.iter().all(|pair| pair.chosen < 2 && pair.rejected == 1 - pair.chosen));
     metrics(&given.metrics);
 }
 
 /// Checks derivatives that were accepted: with a mask, of completions, and otherwise of a pair.
-fn check_gradient(given: &Gradient, mask: Option<&[u8; BYTES]>) {
+fn check_gradient(given: &MicroBatchLoss, mask: Option<&[u8; BYTES]>) {
     assert!(given.loss.is_finite());
     for column in &given.derivatives {
         let count = mask.map_or(BYTES / 2, |mask| mask.len());
@@ -190,13 +192,13 @@ fn metrics(given: &[Metric]) {
 /// Returns a function of the contract, selected by the first byte, and its result.
 pub fn plugin_answers(input: &[u8]) {
     thread_local! {
-        static LOADED: RefCell<Option<Echo>> = const { RefCell::new(None) };
+        static LOADED: RefCell<Option<EchoPlugins>> = const { RefCell::new(None) };
     }
     let Some((function, input)) = choice(input, 9) else { return };
     let mut bytes = [0; BYTES];
     bytes.iter_mut().zip(input).for_each(|(byte, given)| *byte = *given);
     LOADED.with_borrow_mut(|loaded| {
-        let echo = loaded.get_or_insert_with(Echo::load);
+        let echo = loaded.get_or_insert_with(EchoPlugins::load);
         echo.answer(function, &bytes);
         echo.answers += 1;
         if echo.answers == ANSWERS {
@@ -211,7 +213,7 @@ mod tests {
 
     #[test]
     fn answers_that_are_right_are_taken() {
-        let mut echo = Echo::load();
+        let mut echo = EchoPlugins::load();
         for (function, seed) in [
             (0, &include_bytes!("../../../tests/fuzz/seeds/plugin_answers/score")[1..]),
             (1, &include_bytes!("../../../tests/fuzz/seeds/plugin_answers/score")[1..]),

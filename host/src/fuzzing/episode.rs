@@ -2,7 +2,7 @@
 
 use super::{parts, refused};
 use crate::data::calls_in;
-use crate::plugin::{Message, Tool, calls, check_answers};
+use crate::plugin::{Message, Tool, check_answers, tool_calls};
 use serde_json::Value;
 
 /// A turn of the model; a reward; roles, names and contents of an environment's messages in turn; `=`, and a tool's name and parameters.
@@ -10,7 +10,7 @@ pub fn episode(input: &[u8]) {
     let mut all = parts(input).map(|part| String::from_utf8_lossy(part).into_owned());
     let found = calls_in(&all.next().unwrap_or_default());
     assert!(found.len() <= 3 * 64, "{} calls", found.len());
-    let ids: Vec<String> = calls(usize::MAX / 200, &found).into_iter().map(|call| call.id).collect();
+    let ids: Vec<String> = tool_calls(usize::MAX / 200, &found).into_iter().map(|call| call.id).collect();
     assert!(ids.iter().all(|id| id.len() == 9), "{ids:?}");
     let reward = all.next().and_then(|text| text.parse().ok());
     let texts: Vec<String> = all.by_ref().take_while(|text| text != "=").collect();

@@ -2,7 +2,8 @@
 
 use super::{choice, parts, put, refused, scratch};
 use crate::data::{
-    Alone, Columns, Dataset, LabelledRow, Location, PreferenceRow, Refused, Table, read_completions, read_prompts,
+    Dataset, DatasetTable, LabelledRow, Location, PreferenceRow, RowColumns, SingleRank, UnusableRows, read_completions,
+    read_prompts,
 };
 use crate::{checkpoint, cli, diagnosis, train};
 
@@ -12,15 +13,15 @@ pub fn dataset(input: &[u8]) {
     let Some((called, input)) = choice(input, 4) else { return };
     let file = put(["rows.jsonl", "rows.txt", "rows.csv", "rows.tsv"][usize::from(called)], input);
     let mut dataset = Dataset::from(file.as_path());
-    let refused = &mut Refused::default();
+    let refused = &mut UnusableRows::default();
     match learned {
         0 => drop(read_prompts(&dataset, refused)),
         1 => {
-            let judge = |row, place: &Location, columns: Columns| {
-                drop((PreferenceRow::of(row, place, columns.clone()), LabelledRow::of(row, place, columns)));
+            let judge = |row, place: &Location, columns: RowColumns| {
+                drop((PreferenceRow::from_columns(row, place, columns.clone()), LabelledRow::from_columns(row, place, columns)));
             };
-            drop(Table::read(&dataset, &Alone, judge, |_, ()| {}));
-            let located = Table::locate(&dataset, &Alone, |_| {});
+            drop(DatasetTable::read(&dataset, &SingleRank, judge, |_, ()| {}));
+            let located = DatasetTable::locate(&dataset, &SingleRank, |_| {});
             located.iter().for_each(|table| (0..table.count()).for_each(|row| drop(table.row(row))));
         }
         2 => drop(read_completions(&dataset, refused)),

@@ -1,8 +1,8 @@
 //! Answers of a hub, or of something impersonating it.
 
-use super::server::{self, Answers};
+use super::server::{self, FuzzAnswers};
 use super::{choice, refused, scratch};
-use crate::hub::{Hub, Settings, Slowest};
+use crate::hub::{Hub, HubSettings, HubTimeouts};
 use std::cell::RefCell;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -11,9 +11,9 @@ use std::time::Duration;
 const REQUESTS: usize = 200;
 
 /// A server, and the hub that is said to be there.
-struct Server {
+struct FuzzHub {
     hub: Hub,
-    answers: Answers,
+    answers: FuzzAnswers,
 }
 
 /// The hub's cache.
@@ -21,18 +21,18 @@ fn cache() -> PathBuf {
     scratch().join("hub")
 }
 
-impl Server {
+impl FuzzHub {
     fn start() -> std::io::Result<Self> {
         let (endpoint, answers) = server::start()?;
         let patience = Duration::ZERO;
-        let hub = Hub::new(Settings {
+        let hub = Hub::new(HubSettings {
             endpoint,
             cache: cache(),
             redirects: String::new(),
             token: None,
             offline: false,
-            patience,
-            slowest: Slowest::default(),
+            retry_delay: patience,
+            timeouts: HubTimeouts::default(),
         });
         Ok(Self { hub, answers })
     }
@@ -41,7 +41,7 @@ impl Server {
 /// The hub's answers to a model's or a dataset's name, with lines of `=====` between. A head that says no length has the body's.
 pub fn hub(input: &[u8]) {
     thread_local! {
-        static SERVER: RefCell<Option<Server>> = const { RefCell::new(None) };
+        static SERVER: RefCell<Option<FuzzHub>> = const { RefCell::new(None) };
     }
     let Some((kind, input)) = choice(input, 2) else { return };
     let text = String::from_utf8_lossy(input);
@@ -49,7 +49,7 @@ pub fn hub(input: &[u8]) {
     let last = answers.last().cloned().unwrap_or_default();
     answers.resize(REQUESTS, last);
     SERVER.with_borrow_mut(|server| {
-        let server = server.get_or_insert_with(|| Server::start().unwrap_or_else(|e| panic!("no server: {e}")));
+        let server = server.get_or_insert_with(|| FuzzHub::start().unwrap_or_else(|e| panic!("no server: {e}")));
         server.answers.set(answers);
         let _ = std::fs::remove_dir_all(cache());
         let hub = &server.hub;

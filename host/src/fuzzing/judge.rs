@@ -1,9 +1,9 @@
 //! What a judge answers, and what a run's record says that it answered.
 
-use super::server::{self, Answers};
+use super::server::{self, FuzzAnswers};
 use super::{choice, put, refused};
 use crate::config::{Grants, HttpLimits};
-use crate::plugin::{Asker, Asking};
+use crate::plugin::{PluginHttpClient, RequestPolicy};
 use std::cell::RefCell;
 
 /// A server's answer as it goes over the wire, or a record of answers.
@@ -14,14 +14,14 @@ pub fn judge(input: &[u8]) {
 
 fn answered(input: &[u8]) {
     thread_local! {
-        static ASKED: RefCell<Option<(Asker, String, Answers)>> = const { RefCell::new(None) };
+        static ASKED: RefCell<Option<(PluginHttpClient, String, FuzzAnswers)>> = const { RefCell::new(None) };
     }
     ASKED.with_borrow_mut(|asked| {
         let (asker, url, answers) = asked.get_or_insert_with(|| {
             let (url, answers) = server::start().unwrap_or_else(|e| panic!("no server: {e}"));
             let http = HttpLimits { retries: 0, timeout_s: 5.0, call_timeout_s: 5.0, ..HttpLimits::default() };
             let grants = Grants { hosts: vec![url.clone()], http, ..Grants::default() };
-            (Asker::new(grants, Asking::Freely).unwrap_or_else(|e| panic!("{e}")), url, answers)
+            (PluginHttpClient::new(grants, RequestPolicy::Allowed).unwrap_or_else(|e| panic!("{e}")), url, answers)
         });
         // A redirect leads to the same answer.
         answers.set(vec![input.to_vec(); 4]);
@@ -36,7 +36,7 @@ fn recorded(input: &[u8]) {
     let file = put("answers/judge.jsonl", input);
     let grants = || Grants { http: HttpLimits { max_record_mb: 1, ..HttpLimits::default() }, ..Grants::default() };
     for adopted in [false, true] {
-        let asker = Asker::new(grants(), Asking::ReplayOnly).unwrap_or_else(|e| panic!("{e}"));
+        let asker = PluginHttpClient::new(grants(), RequestPolicy::ReplayOnly).unwrap_or_else(|e| panic!("{e}"));
         let read = if adopted { asker.adopt(&file) } else { asker.read(&file) };
         if let Err(reason) = read {
             refused(&reason);

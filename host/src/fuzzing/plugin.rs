@@ -1,15 +1,15 @@
 //! A plugin's file, up to the point where it would be compiled, and the schema of its settings.
 
 use super::{parts, refused};
-use crate::plugin::{Source, as_component, is_compiled, resolve_settings};
+use crate::plugin::{PluginSource, as_component, is_compilable, resolve_settings};
 use serde_json::{Map, Value};
 
 /// A plugin's file.
 pub fn plugin_bytes(input: &[u8]) {
     // Fuzzers need not guess the magic bytes.
     let bytes = if input.starts_with(b"\0asm") { input.to_vec() } else { [b"\0asm", input].concat() };
-    match as_component(&Source::new("p".into(), bytes.into())) {
-        Ok(component) => drop((is_compiled(&component), wasmparser::validate(&component))),
+    match as_component(&PluginSource::new("p".into(), bytes.into())) {
+        Ok(component) => drop((is_compilable(&component), wasmparser::validate(&component))),
         Err(error) => refused(&error),
     }
 }

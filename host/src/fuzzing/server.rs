@@ -8,9 +8,9 @@ use std::time::Duration;
 
 /// Its answers to the next requests.
 #[derive(Clone, Default)]
-pub(super) struct Answers(Arc<Mutex<Vec<Vec<u8>>>>);
+pub(super) struct FuzzAnswers(Arc<Mutex<Vec<Vec<u8>>>>);
 
-impl Answers {
+impl FuzzAnswers {
     /// Sets what is answered next, in this order.
     pub(super) fn set(&self, mut answers: Vec<Vec<u8>>) {
         answers.reverse();
@@ -23,10 +23,10 @@ impl Answers {
 }
 
 /// Starts a server on a port of its own; returns its address.
-pub(super) fn start() -> std::io::Result<(String, Answers)> {
+pub(super) fn start() -> std::io::Result<(String, FuzzAnswers)> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let endpoint = format!("http://{}", listener.local_addr()?);
-    let answers = Answers::default();
+    let answers = FuzzAnswers::default();
     let theirs = answers.clone();
     thread::spawn(move || {
         for stream in listener.incoming() {
@@ -38,7 +38,7 @@ pub(super) fn start() -> std::io::Result<(String, Answers)> {
 }
 
 /// Reads a request, sends the next answer, and ends the connection.
-fn answer(mut stream: TcpStream, answers: &Answers) -> std::io::Result<()> {
+fn answer(mut stream: TcpStream, answers: &FuzzAnswers) -> std::io::Result<()> {
     stream.set_read_timeout(Some(Duration::from_secs(5)))?;
     let mut request = BufReader::new(stream.try_clone()?);
     let mut line = String::new();

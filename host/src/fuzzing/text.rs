@@ -1,8 +1,8 @@
 //! Texts: configuration and chat templates.
 
 use super::{choice, parts, put};
-use crate::config::{self, Config, Overrides};
-use crate::data::{ChatTemplate, Extras, Message};
+use crate::config::{self, Overrides, RunConfig};
+use crate::data::{ChatMessage, ChatTemplate, TemplateVariables};
 
 /// A configuration file; then command line arguments: `--set KEY=VALUE`, `--plugin PATH` or `--KEY VALUE`.
 pub fn config(input: &[u8]) {
@@ -12,7 +12,7 @@ pub fn config(input: &[u8]) {
     let mut overrides = Overrides::default();
     for part in parts {
         match part.split_once(' ').unwrap_or_default() {
-            ("--set", set) => overrides.sets.extend(config::Set::read(set)),
+            ("--set", set) => overrides.sets.extend(config::KeyAssignment::parse(set)),
             ("--plugin", path) => overrides.plugins.push(path.to_owned()),
             (flag, value) => {
                 let key = flag.trim_start_matches('-').replace('-', "_");
@@ -27,7 +27,7 @@ pub fn config(input: &[u8]) {
         let Ok(config) = config::read([file.as_path()], &overrides) else { continue };
         // What a run writes down is what a resumed run reads.
         let Ok(written) = toml::to_string(&config) else { continue };
-        let read: Config = toml::from_str(&written).unwrap_or_else(|e| panic!("{e} in {written}"));
+        let read: RunConfig = toml::from_str(&written).unwrap_or_else(|e| panic!("{e} in {written}"));
         let changes = config::changes(&config, &read).unwrap_or_else(|e| panic!("{e}"));
         assert!(changes.is_empty(), "read back with changes: {changes:?}");
     }
@@ -40,9 +40,9 @@ pub fn template(input: &[u8]) {
     let mut next = || parts.next().unwrap_or_default().into_owned();
     let (source, messages) = (next(), next());
     let Ok(chat) = ChatTemplate::new(source, next(), next()) else { return };
-    let messages: Vec<Message> = serde_json::from_str(&messages).unwrap_or_else(|_| {
-        let turn = |role: &str| Message { role: role.into(), content: " Hello. ".into(), ..Message::default() };
+    let messages: Vec<ChatMessage> = serde_json::from_str(&messages).unwrap_or_else(|_| {
+        let turn = |role: &str| ChatMessage { role: role.into(), content: " Hello. ".into(), ..ChatMessage::default() };
         vec![turn("system"), turn("user"), turn("assistant"), turn("user")]
     });
-    let _ = chat.render(&messages, generate == 1, &Extras::default());
+    let _ = chat.render(&messages, generate == 1, &TemplateVariables::default());
 }

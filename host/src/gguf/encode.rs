@@ -1,8 +1,8 @@
 //! Encodes values in the precisions of a GGUF file.
 
-use super::part::Part;
+use super::gguf_tensor::GgufTensor;
 use super::precision::BLOCK;
-use super::{Error, Precision, Result};
+use super::{Error, GgufPrecision, Result};
 use crate::ops;
 use half::{bf16, f16};
 use std::io::Write;
@@ -12,16 +12,16 @@ const AT_ONCE: usize = 1 << 22;
 
 /// Converts tensors and writes them; reuses its memory between tensors.
 #[derive(Default)]
-pub(super) struct Encoder {
+pub(super) struct GgufEncoder {
     bytes: Vec<u8>,
 }
 
-impl Encoder {
+impl GgufEncoder {
     /// Writes the values of a tensor, row by row of its outermost size.
     ///
     /// # Errors
     /// If it can't be written, or a value does not fit.
-    pub(super) fn write(&mut self, part: &Part, to: &mut impl Write) -> Result<()> {
+    pub(super) fn write(&mut self, part: &GgufTensor, to: &mut impl Write) -> Result<()> {
         let view = &part.values;
         let rows = view.dim(0)?;
         let at_once = (AT_ONCE / (view.elem_count() / rows.max(1)).max(1)).max(1);
@@ -39,23 +39,23 @@ impl Encoder {
 }
 
 /// Appends values in a precision; returns whether all of them fit.
-fn encode(values: &[f32], precision: Precision, bytes: &mut Vec<u8>) -> bool {
+fn encode(values: &[f32], precision: GgufPrecision, bytes: &mut Vec<u8>) -> bool {
     match precision {
-        Precision::F32 => {
+        GgufPrecision::F32 => {
             bytes.extend(values.iter().flat_map(|value| value.to_le_bytes()));
             values.iter().all(|value| value.is_finite())
         }
-        Precision::F16 => {
+        GgufPrecision::F16 => {
             let fit = values.iter().all(|value| f16::from_f32(*value).is_finite());
             bytes.extend(values.iter().flat_map(|value| f16::from_f32(*value).to_le_bytes()));
             fit
         }
-        Precision::Bf16 => {
+        GgufPrecision::Bf16 => {
             let fit = values.iter().all(|value| bf16::from_f32(*value).is_finite());
             bytes.extend(values.iter().flat_map(|value| bf16::from_f32(*value).to_le_bytes()));
             fit
         }
-        Precision::Q8 => values.chunks(BLOCK).all(|block| encode_block(block, bytes)),
+        GgufPrecision::Q8 => values.chunks(BLOCK).all(|block| encode_block(block, bytes)),
     }
 }
 
@@ -79,28 +79,28 @@ mod tests {
         // Of 127 thirds, each third is a step.
         let block: Vec<f32> = (0..32).map(|i| if i == 0 { -127.0 / 3.0 } else { i as f32 / 3.0 }).collect();
         let mut bytes = Vec::new();
-        assert!(encode(&block, Precision::Q8, &mut bytes));
-        assert_eq!(bytes.len() as u64, Precision::Q8.bytes(32));
+        assert!(encode(&block, GgufPrecision::Q8, &mut bytes));
+        assert_eq!(bytes.len() as u64, GgufPrecision::Q8.bytes(32));
         assert_eq!(f16::from_le_bytes([bytes[0], bytes[1]]), f16::from_f32(1.0 / 3.0));
         let codes: Vec<i8> = bytes[2..].iter().map(|byte| *byte as i8).collect();
         let want: Vec<i8> = (0..32).map(|i| if i == 0 { -127 } else { i }).collect();
         assert_eq!(codes, want);
         bytes.clear();
-        assert!(encode(&[0.0; 32], Precision::Q8, &mut bytes) && bytes == [0; 34]);
+        assert!(encode(&[0.0; 32], GgufPrecision::Q8, &mut bytes) && bytes == [0; 34]);
         // Half a step goes away from zero.
         let mut halves = [0.0; 32];
         (halves[0], halves[1], halves[2]) = (127.0, 0.5, -2.5);
         bytes.clear();
-        assert!(encode(&halves, Precision::Q8, &mut bytes));
+        assert!(encode(&halves, GgufPrecision::Q8, &mut bytes));
         assert_eq!(bytes[2..5], [127, 1, -3i8 as u8]);
     }
 
     #[test]
     fn values_that_do_not_fit_are_found() {
         for (precision, most, more) in [
-            (Precision::F16, 65504.0, 65520.0),
-            (Precision::Bf16, 3.38e38, 3.4e38),
-            (Precision::Q8, 127.0 * 65504.0, 127.0 * 65520.0),
+            (GgufPrecision::F16, 65504.0, 65520.0),
+            (GgufPrecision::Bf16, 3.38e38, 3.4e38),
+            (GgufPrecision::Q8, 127.0 * 65504.0, 127.0 * 65520.0),
         ] {
             let of = |value: f32| encode(&[value; 32], precision, &mut Vec::new());
             assert!(of(most) && of(-most) && !of(more) && !of(-more), "{precision:?}");

@@ -1,6 +1,6 @@
 //! What goes wrong while a model is exported.
 
-use super::Precision;
+use super::GgufPrecision;
 use crate::{data, model};
 use std::io;
 use std::path::PathBuf;
@@ -22,7 +22,7 @@ pub enum Error {
         /// The first such tensor, by its name in the file.
         tensor: String,
         /// The precision.
-        precision: Precision,
+        precision: GgufPrecision,
     },
     /// The file can't be written.
     #[error("can't write the file: {0}")]
@@ -40,7 +40,7 @@ impl Error {
     pub fn is_mistake(&self) -> bool {
         match self {
             Self::Unknown { .. } | Self::OutOfRange { .. } => true,
-            Self::Write(source) => crate::config::files::is_of_the_path(source),
+            Self::Write(source) => crate::config::files::is_path_error(source),
             Self::Model(error) => error.is_mistake(),
             Self::Data(error) => error.is_mistake(),
         }

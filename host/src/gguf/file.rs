@@ -1,7 +1,7 @@
 //! The layout of a GGUF file, version 3 (ggml's `docs/gguf.md`): a header, the metadata, a table of tensors, and their values.
 
-use super::encode::Encoder;
-use super::part::Part;
+use super::encode::GgufEncoder;
+use super::gguf_tensor::GgufTensor;
 use super::{Error, Result};
 use std::io::{self, Write};
 
@@ -13,7 +13,7 @@ const ALIGNMENT: u64 = 32;
 
 /// A value of the metadata.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Value {
+pub(super) enum GgufValue {
     Count(u32),
     Number(f32),
     Flag(bool),
@@ -25,15 +25,15 @@ pub(super) enum Value {
 }
 
 /// Metadata, in file order.
-pub(super) type Metadata = Vec<(String, Value)>;
+pub(super) type GgufMetadata = Vec<(String, GgufValue)>;
 
 /// Writes a file with these metadata and tensors. Only one part of one tensor at a time is in memory in a different form than the
 /// model's.
 ///
 /// # Errors
 /// If it can't be written, or a value does not fit its tensor's precision.
-pub(super) fn write(to: &mut impl Write, metadata: &Metadata, parts: &[Part]) -> Result<()> {
-    let mut head = Head(Vec::new());
+pub(super) fn write(to: &mut impl Write, metadata: &GgufMetadata, parts: &[GgufTensor]) -> Result<()> {
+    let mut head = GgufHeader(Vec::new());
     head.0.extend(MAGIC);
     head.count(VERSION);
     head.long(parts.len() as u64);
@@ -54,7 +54,7 @@ pub(super) fn write(to: &mut impl Write, metadata: &Metadata, parts: &[Part]) ->
     let unwritten = Error::Write;
     to.write_all(&head.0).map_err(unwritten)?;
     pad(to, head.0.len() as u64).map_err(unwritten)?;
-    let mut encoder = Encoder::default();
+    let mut encoder = GgufEncoder::default();
     for part in parts {
         encoder.write(part, to)?;
         pad(to, part.bytes()).map_err(unwritten)?;
@@ -69,9 +69,9 @@ fn pad(to: &mut impl Write, written: u64) -> io::Result<()> {
 }
 
 /// Everything before the tensors' values.
-struct Head(Vec<u8>);
+struct GgufHeader(Vec<u8>);
 
-impl Head {
+impl GgufHeader {
     fn count(&mut self, value: u32) {
         self.0.extend(value.to_le_bytes());
     }
@@ -86,33 +86,33 @@ impl Head {
     }
 
     /// Writes the type's number, then the value.
-    fn value(&mut self, value: &Value) {
+    fn value(&mut self, value: &GgufValue) {
         const COUNT: u32 = 4;
         const INTEGER: u32 = 5;
         const NUMBER: u32 = 6;
         const FLAG: u32 = 7;
         const TEXT: u32 = 8;
         match value {
-            Value::Count(count) => {
+            GgufValue::Count(count) => {
                 self.count(COUNT);
                 self.count(*count);
             }
-            Value::Number(number) => {
+            GgufValue::Number(number) => {
                 self.count(NUMBER);
                 self.0.extend(number.to_le_bytes());
             }
-            Value::Flag(flag) => {
+            GgufValue::Flag(flag) => {
                 self.count(FLAG);
                 self.0.push((*flag).into());
             }
-            Value::Text(text) => {
+            GgufValue::Text(text) => {
                 self.count(TEXT);
                 self.text(text);
             }
-            Value::Texts(all) => self.list(TEXT, all, |head, text| head.text(text)),
-            Value::Numbers(all) => self.list(NUMBER, all, |head, number| head.0.extend(number.to_le_bytes())),
-            Value::Integers(all) => self.list(INTEGER, all, |head, number| head.0.extend(number.to_le_bytes())),
-            Value::Flags(all) => self.list(FLAG, all, |head, flag| head.0.push((*flag).into())),
+            GgufValue::Texts(all) => self.list(TEXT, all, |head, text| head.text(text)),
+            GgufValue::Numbers(all) => self.list(NUMBER, all, |head, number| head.0.extend(number.to_le_bytes())),
+            GgufValue::Integers(all) => self.list(INTEGER, all, |head, number| head.0.extend(number.to_le_bytes())),
+            GgufValue::Flags(all) => self.list(FLAG, all, |head, flag| head.0.push((*flag).into())),
         }
     }
 

@@ -1,7 +1,7 @@
 //! A model's sizes and constants as metadata, under llama.cpp's keys.
 
-use super::file::{Metadata, Value};
-use super::targets::Target;
+use super::file::{GgufMetadata, GgufValue};
+use super::targets::LlamaCppGraph;
 use crate::config::{files, json};
 use crate::model::{Architecture, Family, ModelFolder, NormKind, Rope, RopeScaling};
 
@@ -9,7 +9,7 @@ use crate::model::{Architecture, Family, ModelFolder, NormKind, Rope, RopeScalin
 const LARGEST: u64 = 4 << 20;
 
 /// Divisors of rotary frequencies that are stored as tensors rather than keys.
-pub(super) struct Ropes {
+pub(super) struct RopeDivisors {
     /// A divisor for each frequency, for texts of any length.
     pub divisors: Option<Vec<f32>>,
     /// Divisors for texts up to the original training length, and for longer ones.
@@ -18,7 +18,7 @@ pub(super) struct Ropes {
     pub context: usize,
 }
 
-impl Ropes {
+impl RopeDivisors {
     /// Reads them from a model and, for values that this program doesn't use, from its `config.json`.
     ///
     /// # Errors
@@ -51,29 +51,29 @@ fn divisors(rope: &Rope) -> Vec<f32> {
 }
 
 /// Collects keys with the name of a graph as prefix.
-struct Keys {
+struct GgufKeys {
     name: &'static str,
-    all: Metadata,
+    all: GgufMetadata,
 }
 
-impl Keys {
-    fn add(&mut self, key: &str, value: Value) {
+impl GgufKeys {
+    fn add(&mut self, key: &str, value: GgufValue) {
         self.all.push((format!("{}.{key}", self.name), value));
     }
 
     fn count(&mut self, key: &str, count: usize) {
         // The sizes of an architecture are bounded far below.
-        self.add(key, Value::Count(count as u32));
+        self.add(key, GgufValue::Count(count as u32));
     }
 
     fn number(&mut self, key: &str, number: f64) {
-        self.add(key, Value::Number(number as f32));
+        self.add(key, GgufValue::Number(number as f32));
     }
 }
 
 /// Returns the metadata of a model.
-pub(super) fn metadata(a: &Architecture, target: &Target, ropes: &Ropes) -> Metadata {
-    let mut keys = Keys { name: target.name, all: Vec::new() };
+pub(super) fn metadata(a: &Architecture, target: &LlamaCppGraph, ropes: &RopeDivisors) -> GgufMetadata {
+    let mut keys = GgufKeys { name: target.name, all: Vec::new() };
     keys.count("vocab_size", a.vocab_size);
     keys.count("context_length", ropes.context);
     keys.count("embedding_length", a.hidden_size);
@@ -87,7 +87,7 @@ pub(super) fn metadata(a: &Architecture, target: &Target, ropes: &Ropes) -> Meta
     let eps = if a.norm == NormKind::Layer { "attention.layer_norm_epsilon" } else { "attention.layer_norm_rms_epsilon" };
     keys.number(eps, a.norm_eps);
     if a.family == Family::GptNeoX {
-        keys.add("use_parallel_residual", Value::Flag(a.parallel));
+        keys.add("use_parallel_residual", GgufValue::Flag(a.parallel));
     }
     if let Some(rope) = a.ropes.first() {
         add_rope(&mut keys, rope, a);
@@ -107,13 +107,13 @@ pub(super) fn metadata(a: &Architecture, target: &Target, ropes: &Ropes) -> Meta
     keys.all
 }
 
-fn add_rope(keys: &mut Keys, rope: &Rope, a: &Architecture) {
+fn add_rope(keys: &mut GgufKeys, rope: &Rope, a: &Architecture) {
     keys.count("rope.dimension_count", rope.dims);
     keys.number("rope.freq_base", rope.theta);
     if let Some(of_windows) = a.ropes.get(1) {
         keys.number("rope.freq_base_swa", of_windows.theta);
     }
-    let mut scaling = |kind: &str| keys.add("rope.scaling.type", Value::Text(kind.into()));
+    let mut scaling = |kind: &str| keys.add("rope.scaling.type", GgufValue::Text(kind.into()));
     match &rope.scaling {
         // Divisors for each frequency lie in a tensor.
         RopeScaling::None | RopeScaling::Llama3 { .. } => {}
@@ -139,7 +139,7 @@ fn add_rope(keys: &mut Keys, rope: &Rope, a: &Architecture) {
 }
 
 /// Adds which layers of a Gemma have windows, and their size.
-fn add_windows(keys: &mut Keys, a: &Architecture, ropes: &Ropes) {
+fn add_windows(keys: &mut GgufKeys, a: &Architecture, ropes: &RopeDivisors) {
     let slides = |layer: usize| match a.family {
         // Such layers also have a rotary embedding of their own, be the window longer than any text.
         Family::Gemma3 => a.rotary[layer] == Some(1),
@@ -154,11 +154,11 @@ fn add_windows(keys: &mut Keys, a: &Architecture, ropes: &Ropes) {
         _ => return,
     }
     keys.count("attention.sliding_window", given.unwrap_or(ropes.context));
-    keys.add("attention.sliding_window_pattern", Value::Flags(flags));
+    keys.add("attention.sliding_window_pattern", GgufValue::Flags(flags));
 }
 
 /// Adds a family's multipliers and soft caps.
-fn add_factors(keys: &mut Keys, a: &Architecture) {
+fn add_factors(keys: &mut GgufKeys, a: &Architecture) {
     let f = a.factors;
     match a.family {
         Family::Granite | Family::GraniteMoe | Family::GraniteMoeShared => {

@@ -8,53 +8,53 @@
 mod encode;
 mod error;
 mod file;
+mod gguf_tensor;
 mod keys;
-mod part;
 mod precision;
 mod targets;
 mod tensors;
 mod vocabulary;
 
 pub use error::{Error, Result};
-pub use precision::Precision;
+pub use precision::GgufPrecision;
 #[cfg(any(test, fuzzing))]
 pub(crate) use vocabulary::read_tokenizer;
 
-use crate::data::{Tokenizer, Wording};
-use crate::model::{Architecture, Held, ModelFolder};
-use file::Value;
+use crate::data::{Tokenizer, TokenizerOverrides};
+use crate::model::{Architecture, ModelFolder, WeightStorage};
+use file::GgufValue;
 use std::io::Write;
 
 /// Writes a model with its tokenizer and chat template, with an adapter merged in. Returns notes for the user.
 ///
 /// # Errors
 /// If llama.cpp does not support such a model or tokenizer, a weight does not fit, or something can't be read or written.
-pub fn export(source: &ModelFolder, precision: Precision, to: &mut impl Write) -> Result<Vec<String>> {
+pub fn export(source: &ModelFolder, precision: GgufPrecision, to: &mut impl Write) -> Result<Vec<String>> {
     let config = || source.base().join("config.json");
-    let target_of = |a: &Architecture| targets::of(a).map_err(|detail| Error::Unknown { path: config(), detail });
+    let target_of = |a: &Architecture| targets::for_architecture(a).map_err(|detail| Error::Unknown { path: config(), detail });
     target_of(source.architecture())?;
     // An adapter is merged in f32; anything else is rounded once, as it is written.
-    let held = if source.lora().is_some() { Held::default() } else { Held::AS_STORED };
-    let weights = source.clone().holding(held).decoder()?.weights().merged()?;
+    let held = if source.lora().is_some() { WeightStorage::default() } else { WeightStorage::AS_STORED };
+    let weights = source.clone().with_weight_storage(held).decoder()?.weights().merged()?;
     // An adapter may have changed the embedding alone.
     let a = &Architecture { tied: source.architecture().tied && weights.head.is_none(), ..source.architecture().clone() };
     let target = target_of(a)?;
     let mut notes = target.notes(a);
     let tokenizer = Tokenizer::open(source.tokenizer())?;
     let vocabulary = vocabulary::metadata(source.tokenizer(), &tokenizer, a, &mut notes)?;
-    let ropes = keys::Ropes::read(source).map_err(|detail| Error::Unknown { path: config(), detail })?;
+    let ropes = keys::RopeDivisors::read(source).map_err(|detail| Error::Unknown { path: config(), detail })?;
     let parts = tensors::parts(&weights, a, &target, &ropes, precision)?;
     notes.extend(tensors::fallen_back(&parts, precision));
-    let text = |key: &str, text: &str| (format!("general.{key}"), Value::Text(text.to_owned()));
+    let text = |key: &str, text: &str| (format!("general.{key}"), GgufValue::Text(text.to_owned()));
     let mut metadata = vec![text("architecture", target.name), text("type", "model")];
     metadata.extend(source.path().file_name().map(|name| text("name", &name.to_string_lossy())));
-    metadata.push(("general.file_type".into(), Value::Count(precision.of_file())));
+    metadata.push(("general.file_type".into(), GgufValue::Count(precision.file_type())));
     // `GGML_QNT_VERSION`
-    metadata.push(("general.quantization_version".into(), Value::Count(2)));
+    metadata.push(("general.quantization_version".into(), GgufValue::Count(2)));
     metadata.extend(keys::metadata(a, &target, &ropes));
     metadata.extend(vocabulary);
-    let template = Wording::template_of(source.tokenizer())?;
-    metadata.extend(template.map(|template| ("tokenizer.chat_template".to_owned(), Value::Text(template))));
+    let template = TokenizerOverrides::template_of(source.tokenizer())?;
+    metadata.extend(template.map(|template| ("tokenizer.chat_template".to_owned(), GgufValue::Text(template))));
     file::write(to, &metadata, &parts)?;
     Ok(notes)
 }

@@ -5,7 +5,7 @@ use serde::Deserialize;
 /// A precision of tensors in a GGUF file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Precision {
+pub enum GgufPrecision {
     /// 32 bits.
     F32,
     /// 16 bits.
@@ -17,7 +17,7 @@ pub enum Precision {
     Q8,
 }
 
-impl Precision {
+impl GgufPrecision {
     /// Returns its name in ggml and on the command line.
     pub fn name(self) -> &'static str {
         match self {
@@ -39,7 +39,7 @@ impl Precision {
     }
 
     /// Returns the number of a file that mostly uses it (`llama_ftype`).
-    pub(super) fn of_file(self) -> u32 {
+    pub(super) fn file_type(self) -> u32 {
         match self {
             Self::F32 => 0,
             Self::F16 => 1,

@@ -7,7 +7,7 @@ use std::f32::consts::TAU;
 
 /// Whether a graph has a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Has {
+pub(super) enum TensorPresence {
     Never,
     IfGiven,
     Always,
@@ -15,7 +15,7 @@ pub(super) enum Has {
 
 /// The RoPE scalings that a graph supports besides the linear one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Scalings {
+pub(super) enum SupportedRopeScaling {
     /// `YaRN`.
     Yarn,
     /// `YaRN`, and a divisor for each frequency, from a tensor.
@@ -28,21 +28,21 @@ pub(super) enum Scalings {
 
 /// A graph of llama.cpp, described by its differences from that of Qwen 2.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Target {
+pub(super) struct LlamaCppGraph {
     /// Its name, which is the prefix of its keys.
     pub name: &'static str,
     /// Whether the dimensions of a head that are rotated together are adjacent. Otherwise, they are half a head apart.
     pub neighbours: bool,
     /// Supported RoPE scalings.
-    pub scalings: Scalings,
+    pub scalings: SupportedRopeScaling,
     /// Whether it loads an output matrix: `IfGiven` uses the embedding if there is none.
-    pub output: Has,
+    pub output: TensorPresence,
     /// Bias on query, key and value projections.
-    pub qkv_bias: Has,
+    pub qkv_bias: TensorPresence,
     /// Bias on the attention output.
-    pub output_bias: Has,
+    pub output_bias: TensorPresence,
     /// Biases of the MLP.
-    pub unit_bias: Has,
+    pub unit_bias: TensorPresence,
     /// Whether the heads' total width must be the hidden size.
     pub square: bool,
     /// Whether it has sliding windows.
@@ -55,14 +55,14 @@ pub(super) struct Target {
     pub unrotated: Option<usize>,
 }
 
-const QWEN2: Target = Target {
+const QWEN2: LlamaCppGraph = LlamaCppGraph {
     name: "qwen2",
     neighbours: false,
-    scalings: Scalings::Yarn,
-    output: Has::IfGiven,
-    qkv_bias: Has::IfGiven,
-    output_bias: Has::Never,
-    unit_bias: Has::Never,
+    scalings: SupportedRopeScaling::Yarn,
+    output: TensorPresence::IfGiven,
+    qkv_bias: TensorPresence::IfGiven,
+    output_bias: TensorPresence::Never,
+    unit_bias: TensorPresence::Never,
     square: true,
     windows: false,
     activation: Activation::Silu,
@@ -70,48 +70,49 @@ const QWEN2: Target = Target {
     unrotated: None,
 };
 
-const LLAMA: Target = Target {
+const LLAMA: LlamaCppGraph = LlamaCppGraph {
     name: "llama",
     neighbours: true,
-    scalings: Scalings::Divisors,
-    output_bias: Has::IfGiven,
-    unit_bias: Has::IfGiven,
+    scalings: SupportedRopeScaling::Divisors,
+    output_bias: TensorPresence::IfGiven,
+    unit_bias: TensorPresence::IfGiven,
     square: false,
     normalised: Some(true),
     ..QWEN2
 };
 
-const GEMMA: Target = Target { name: "gemma2", square: false, windows: true, activation: Activation::GeluTanh, ..QWEN2 };
+const GEMMA: LlamaCppGraph =
+    LlamaCppGraph { name: "gemma2", square: false, windows: true, activation: Activation::GeluTanh, ..QWEN2 };
 
-const GPT: Target = Target {
+const GPT: LlamaCppGraph = LlamaCppGraph {
     name: "gpt2",
-    qkv_bias: Has::Always,
-    output_bias: Has::Always,
-    unit_bias: Has::Always,
+    qkv_bias: TensorPresence::Always,
+    output_bias: TensorPresence::Always,
+    unit_bias: TensorPresence::Always,
     activation: Activation::GeluTanh,
     ..QWEN2
 };
 
 /// Returns the graph of a family.
-fn of_family(family: Family) -> Option<Target> {
+fn for_family(family: Family) -> Option<LlamaCppGraph> {
     Some(match family {
-        Family::Gemma2 => Target { output: Has::Never, ..GEMMA },
-        Family::Gemma3 => Target { name: "gemma3", scalings: Scalings::Linear, ..GEMMA },
+        Family::Gemma2 => LlamaCppGraph { output: TensorPresence::Never, ..GEMMA },
+        Family::Gemma3 => LlamaCppGraph { name: "gemma3", scalings: SupportedRopeScaling::Linear, ..GEMMA },
         Family::Gpt2 => GPT,
-        Family::GptNeoX => Target { name: "gptneox", output: Has::Always, ..GPT },
-        Family::Granite => Target { name: "granite", ..LLAMA },
-        Family::GraniteMoe | Family::GraniteMoeShared => Target { name: "granitemoe", ..LLAMA },
+        Family::GptNeoX => LlamaCppGraph { name: "gptneox", output: TensorPresence::Always, ..GPT },
+        Family::Granite => LlamaCppGraph { name: "granite", ..LLAMA },
+        Family::GraniteMoe | Family::GraniteMoeShared => LlamaCppGraph { name: "granitemoe", ..LLAMA },
         // Mistral's graphs are Llama's, with experts or without.
         Family::Llama | Family::Mistral | Family::Mixtral => LLAMA,
-        Family::Olmo2 => Target { name: "olmo2", output: Has::Always, ..QWEN2 },
-        Family::Olmoe => Target { name: "olmoe", output: Has::Always, normalised: Some(false), ..QWEN2 },
-        Family::Phi3 => Target { name: "phi3", scalings: Scalings::Long, ..QWEN2 },
+        Family::Olmo2 => LlamaCppGraph { name: "olmo2", output: TensorPresence::Always, ..QWEN2 },
+        Family::Olmoe => LlamaCppGraph { name: "olmoe", output: TensorPresence::Always, normalised: Some(false), ..QWEN2 },
+        Family::Phi3 => LlamaCppGraph { name: "phi3", scalings: SupportedRopeScaling::Long, ..QWEN2 },
         Family::Qwen2 => QWEN2,
-        Family::Qwen3 => Target { name: "qwen3", square: false, ..QWEN2 },
-        Family::Qwen3Moe => Target { name: "qwen3moe", square: false, normalised: Some(true), ..QWEN2 },
-        Family::SmolLm3 => Target { name: "smollm3", neighbours: true, square: false, unrotated: Some(4), ..QWEN2 },
-        Family::StableLm => Target { name: "stablelm", output: Has::Always, ..QWEN2 },
-        Family::Starcoder2 => Target { name: "starcoder2", qkv_bias: Has::IfGiven, ..GPT },
+        Family::Qwen3 => LlamaCppGraph { name: "qwen3", square: false, ..QWEN2 },
+        Family::Qwen3Moe => LlamaCppGraph { name: "qwen3moe", square: false, normalised: Some(true), ..QWEN2 },
+        Family::SmolLm3 => LlamaCppGraph { name: "smollm3", neighbours: true, square: false, unrotated: Some(4), ..QWEN2 },
+        Family::StableLm => LlamaCppGraph { name: "stablelm", output: TensorPresence::Always, ..QWEN2 },
+        Family::Starcoder2 => LlamaCppGraph { name: "starcoder2", qkv_bias: TensorPresence::IfGiven, ..GPT },
         Family::Cohere2
         | Family::Ernie45
         | Family::Exaone4
@@ -132,12 +133,12 @@ fn of_family(family: Family) -> Option<Target> {
 ///
 /// # Errors
 /// Says what llama.cpp does not support of the model.
-pub(super) fn of(a: &Architecture) -> Result<Target, String> {
-    let model_type = a.family.described().model_type;
-    let target = of_family(a.family).ok_or_else(|| {
+pub(super) fn for_architecture(a: &Architecture) -> Result<LlamaCppGraph, String> {
+    let model_type = a.family.description().model_type;
+    let target = for_family(a.family).ok_or_else(|| {
         let known: Vec<&str> = FAMILIES
             .iter()
-            .filter(|described| of_family(described.family).is_some())
+            .filter(|described| for_family(described.family).is_some())
             .map(|described| described.model_type)
             .collect();
         format!("model_type {model_type:?} can't be exported as GGUF; {} can", known.join(", "))
@@ -158,12 +159,12 @@ fn gemma_scores(a: &Architecture) -> f32 {
     (of as f32).sqrt().recip()
 }
 
-impl Target {
+impl LlamaCppGraph {
     /// Lists what the graph may lack, and whether this model has it.
     fn lacks(&self, a: &Architecture) -> Vec<(bool, &'static str)> {
         let gemma = matches!(a.family, Family::Gemma2 | Family::Gemma3);
-        let misses = |has: Has, given: bool| has == Has::Never && given;
-        let needs = |has: Has, given: bool| has == Has::Always && !given;
+        let misses = |has: TensorPresence, given: bool| has == TensorPresence::Never && given;
+        let needs = |has: TensorPresence, given: bool| has == TensorPresence::Always && !given;
         let f = a.factors;
         let of_heads = (a.heads.head_dim as f32).sqrt().recip();
         let granite = matches!(a.family, Family::Granite | Family::GraniteMoe | Family::GraniteMoeShared);
@@ -176,7 +177,7 @@ impl Target {
             (needs(self.output_bias, a.output_bias), "an attention output without a bias"),
             (misses(self.unit_bias, a.mlp_bias), "biases in the MLP"),
             (needs(self.unit_bias, a.mlp_bias), "an MLP without biases"),
-            (self.output == Has::Never && !a.tied, "an output matrix that is not the embedding"),
+            (self.output == TensorPresence::Never && !a.tied, "an output matrix that is not the embedding"),
             (self.square && a.query_width() != a.hidden_size, "heads whose total width is not the hidden size"),
             (a.scores_by_layer, "attention scores scaled by layer (scale_attn_by_inverse_layer_idx)"),
             (!granite && differs(f.scores, scores), "a scale of attention scores that does not follow from its heads"),
@@ -222,9 +223,11 @@ impl Target {
     fn scales(&self, rope: &Rope) -> bool {
         match &rope.scaling {
             RopeScaling::None | RopeScaling::Linear { .. } => true,
-            RopeScaling::Llama3 { .. } => self.scalings == Scalings::Divisors,
-            RopeScaling::Yarn { original, ramp, .. } => self.scalings != Scalings::Linear && *ramp == self::ramp(rope, *original),
-            RopeScaling::Long { .. } => matches!(self.scalings, Scalings::Divisors | Scalings::Long),
+            RopeScaling::Llama3 { .. } => self.scalings == SupportedRopeScaling::Divisors,
+            RopeScaling::Yarn { original, ramp, .. } => {
+                self.scalings != SupportedRopeScaling::Linear && *ramp == self::ramp(rope, *original)
+            }
+            RopeScaling::Long { .. } => matches!(self.scalings, SupportedRopeScaling::Divisors | SupportedRopeScaling::Long),
         }
     }
 

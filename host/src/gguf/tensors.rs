@@ -1,11 +1,11 @@
 //! A model's weights under llama.cpp's names, in its order of rows.
 
-use super::keys::Ropes;
-use super::part::Part;
+use super::gguf_tensor::GgufTensor;
+use super::keys::RopeDivisors;
 use super::precision::BLOCK;
-use super::targets::{Has, Target};
-use super::{Precision, Result};
-use crate::model::{Architecture, Linear, Norm, NormKind, Projections, Weights};
+use super::targets::{LlamaCppGraph, TensorPresence};
+use super::{GgufPrecision, Result};
+use crate::model::{Architecture, Linear, NormKind, NormWeights, ProjectionLayout, Weights};
 use candle_core::{Device, Tensor};
 
 /// Returns the tensors of a file. Most share their storage with the weights.
@@ -15,11 +15,11 @@ use candle_core::{Device, Tensor};
 pub(super) fn parts(
     weights: &Weights,
     a: &Architecture,
-    target: &Target,
-    ropes: &Ropes,
-    precision: Precision,
-) -> Result<Vec<Part>> {
-    let mut all = Parts { a, target, precision, parts: Vec::new() };
+    target: &LlamaCppGraph,
+    ropes: &RopeDivisors,
+    precision: GgufPrecision,
+) -> Result<Vec<GgufTensor>> {
+    let mut all = GgufTensors { a, target, precision, parts: Vec::new() };
     all.matrix("token_embd.weight", &weights.embedding);
     if let Some(positions) = &weights.positions {
         // The graph adds them to what it computes in f32.
@@ -28,7 +28,7 @@ pub(super) fn parts(
     all.norm("output_norm", Some(&weights.norm))?;
     match (&weights.head, target.output) {
         (Some(head), _) => all.matrix("output.weight", head),
-        (None, Has::Always) => all.matrix("output.weight", &weights.embedding),
+        (None, TensorPresence::Always) => all.matrix("output.weight", &weights.embedding),
         (None, _) => {}
     }
     let [short, long] = ropes.by_length.as_ref().map_or([None, None], |[short, long]| [Some(short), Some(long)]);
@@ -70,10 +70,10 @@ pub(super) fn parts(
 }
 
 /// Lists the tensors that don't have the requested precision, since their rows don't divide into its blocks.
-pub(super) fn fallen_back(parts: &[Part], precision: Precision) -> Option<String> {
+pub(super) fn fallen_back(parts: &[GgufTensor], precision: GgufPrecision) -> Option<String> {
     let narrower: Vec<&str> = parts
         .iter()
-        .filter(|part| part.precision != precision && part.precision == Precision::F16)
+        .filter(|part| part.precision != precision && part.precision == GgufPrecision::F16)
         .map(|part| part.name.as_str())
         .collect();
     let first = narrower.first()?;
@@ -85,22 +85,22 @@ pub(super) fn fallen_back(parts: &[Part], precision: Precision) -> Option<String
     ))
 }
 
-struct Parts<'a> {
+struct GgufTensors<'a> {
     a: &'a Architecture,
-    target: &'a Target,
-    precision: Precision,
-    parts: Vec<Part>,
+    target: &'a LlamaCppGraph,
+    precision: GgufPrecision,
+    parts: Vec<GgufTensor>,
 }
 
-impl Parts<'_> {
+impl GgufTensors<'_> {
     /// Adds values with a shape that differs from that of their ordered view.
-    fn shaped(&mut self, name: &str, shape: &[usize], values: &Tensor, precision: Precision) {
-        self.parts.push(Part { name: name.to_owned(), shape: shape.to_vec(), values: values.clone(), precision });
+    fn shaped(&mut self, name: &str, shape: &[usize], values: &Tensor, precision: GgufPrecision) {
+        self.parts.push(GgufTensor { name: name.to_owned(), shape: shape.to_vec(), values: values.clone(), precision });
     }
 
     /// Adds a tensor in f32: small ones, and those that select experts.
     fn exact(&mut self, name: &str, values: &Tensor) {
-        self.shaped(name, values.dims(), values, Precision::F32);
+        self.shaped(name, values.dims(), values, GgufPrecision::F32);
     }
 
     fn matrix(&mut self, name: &str, values: &Tensor) {
@@ -110,7 +110,7 @@ impl Parts<'_> {
     /// Adds a matrix in the requested precision; in f16 if its rows don't divide into blocks, like llama.cpp's converter.
     fn matrix_of(&mut self, name: &str, shape: &[usize], values: &Tensor) {
         let whole = shape.last().is_some_and(|row| row.is_multiple_of(BLOCK));
-        let precision = if self.precision == Precision::Q8 && !whole { Precision::F16 } else { self.precision };
+        let precision = if self.precision == GgufPrecision::Q8 && !whole { GgufPrecision::F16 } else { self.precision };
         self.shaped(name, shape, values, precision);
     }
 
@@ -125,7 +125,7 @@ impl Parts<'_> {
     fn reordered(&mut self, name: &str, linear: &Linear, view: impl Fn(&Tensor) -> Result<Tensor>) -> Result<()> {
         self.matrix_of(&format!("{name}.weight"), linear.weight.dims(), &view(&linear.weight)?);
         if let Some(bias) = &linear.bias {
-            self.shaped(&format!("{name}.bias"), bias.dims(), &view(bias)?, Precision::F32);
+            self.shaped(&format!("{name}.bias"), bias.dims(), &view(bias)?, GgufPrecision::F32);
         }
         Ok(())
     }
@@ -133,7 +133,7 @@ impl Parts<'_> {
     fn attention(&mut self, name: &impl Fn(&str) -> String, qkv: &[Linear]) -> Result<()> {
         let heads = self.a.heads;
         match self.a.projections {
-            Projections::Apart => {
+            ProjectionLayout::Apart => {
                 let each = [("attn_q", heads.heads), ("attn_k", heads.kv_heads), ("attn_v", 0)];
                 for ((part, heads), linear) in each.into_iter().zip(qkv) {
                     if self.target.neighbours && heads > 0 {
@@ -143,8 +143,8 @@ impl Parts<'_> {
                     }
                 }
             }
-            Projections::Joined => qkv.iter().for_each(|linear| self.linear(&name("attn_qkv"), linear)),
-            Projections::JoinedByHead => {
+            ProjectionLayout::Joined => qkv.iter().for_each(|linear| self.linear(&name("attn_qkv"), linear)),
+            ProjectionLayout::JoinedByHead => {
                 for linear in qkv {
                     self.reordered(&name("attn_qkv"), linear, |rows| by_kind(rows, heads.heads))?;
                 }
@@ -174,7 +174,7 @@ impl Parts<'_> {
         Ok(())
     }
 
-    fn norm(&mut self, name: &str, norm: Option<&Norm>) -> Result<()> {
+    fn norm(&mut self, name: &str, norm: Option<&NormWeights>) -> Result<()> {
         let Some(norm) = norm else { return Ok(()) };
         self.norm_weight(name, &norm.weight)?;
         if let Some(bias) = &norm.bias {

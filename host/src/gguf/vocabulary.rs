@@ -3,7 +3,7 @@
 //! llama.cpp has two kinds that `tokenizer.json` describes as BPE: byte-level ones (its model `gpt2`), whose patterns it knows by
 //! name, and SentencePiece's (its model `llama`), whose pieces have scores. Others are refused.
 
-use super::file::{Metadata, Value};
+use super::file::{GgufMetadata, GgufValue};
 use super::{Error, Result};
 use crate::config::{files, json, printable};
 use crate::data::Tokenizer;
@@ -61,9 +61,9 @@ const PATTERNS: [(&str, bool, &str); 5] = [
 
 /// The parts of `tokenizer.json` that matter here.
 #[derive(Deserialize)]
-struct File {
+struct VocabularyFile {
     #[serde(default)]
-    added_tokens: Vec<Added>,
+    added_tokens: Vec<AddedVocabularyToken>,
     #[serde(default)]
     normalizer: Json,
     #[serde(default)]
@@ -72,7 +72,7 @@ struct File {
 }
 
 #[derive(Deserialize)]
-struct Added {
+struct AddedVocabularyToken {
     id: u32,
     content: String,
     #[serde(default)]
@@ -119,7 +119,7 @@ impl Merge {
 
 /// A kind of tokenizer.
 #[derive(Debug, PartialEq)]
-enum Kind {
+enum GgufTokenizerKind {
     /// Byte-level, with llama.cpp's name for how text is split into words.
     Bytes(&'static str),
     /// Of pieces, with whether a text gets a leading space.
@@ -128,7 +128,7 @@ enum Kind {
 
 /// Kinds of tokens (`llama_token_type`).
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Token {
+enum GgufTokenType {
     Normal = 1,
     Unknown = 2,
     Control = 3,
@@ -141,7 +141,7 @@ enum Token {
 ///
 /// # Errors
 /// If llama.cpp has no such tokenizer, or there is no end token.
-pub(super) fn metadata(folder: &Path, tokenizer: &Tokenizer, a: &Architecture, notes: &mut Vec<String>) -> Result<Metadata> {
+pub(super) fn metadata(folder: &Path, tokenizer: &Tokenizer, a: &Architecture, notes: &mut Vec<String>) -> Result<GgufMetadata> {
     let path = folder.join("tokenizer.json");
     let wrong = |detail: String| Error::Unknown { path: path.clone(), detail };
     let file = read(&path)?;
@@ -149,21 +149,23 @@ pub(super) fn metadata(folder: &Path, tokenizer: &Tokenizer, a: &Architecture, n
         .map_err(|what| wrong(format!("llama.cpp has no tokenizer with {what}, so the model can't be exported as GGUF")))?;
     let (tokens, kinds) = tokens(&file, &kind, a.vocab_size).map_err(wrong)?;
     let (model, name) = match &kind {
-        Kind::Bytes(name) => ("gpt2", *name),
-        Kind::Pieces { .. } => ("llama", "default"),
+        GgufTokenizerKind::Bytes(name) => ("gpt2", *name),
+        GgufTokenizerKind::Pieces { .. } => ("llama", "default"),
     };
-    let mut all = vec![("model", Value::Text(model.into())), ("pre", Value::Text(name.into()))];
+    let mut all = vec![("model", GgufValue::Text(model.into())), ("pre", GgufValue::Text(name.into()))];
     match kind {
-        Kind::Bytes(_) => all.push(("merges", Value::Texts(file.model.merges.iter().map(Merge::line).collect()))),
-        Kind::Pieces { prefix } => {
-            all.push(("scores", Value::Numbers(scores(&file.model, &tokens))));
-            all.push(("add_space_prefix", Value::Flag(prefix)));
+        GgufTokenizerKind::Bytes(_) => {
+            all.push(("merges", GgufValue::Texts(file.model.merges.iter().map(Merge::line).collect())));
+        }
+        GgufTokenizerKind::Pieces { prefix } => {
+            all.push(("scores", GgufValue::Numbers(scores(&file.model, &tokens))));
+            all.push(("add_space_prefix", GgufValue::Flag(prefix)));
         }
     }
-    all.push(("tokens", Value::Texts(tokens)));
-    all.push(("token_type", Value::Integers(kinds.iter().map(|kind| *kind as i32).collect())));
+    all.push(("tokens", GgufValue::Texts(tokens)));
+    all.push(("token_type", GgufValue::Integers(kinds.iter().map(|kind| *kind as i32).collect())));
     let unknown = file.model.unk_token.as_ref().and_then(|text| file.model.vocab.get(text));
-    all.extend(unknown.map(|id| ("unknown_token_id", Value::Count(*id))));
+    all.extend(unknown.map(|id| ("unknown_token_id", GgufValue::Count(*id))));
     all.extend(framing(tokenizer, a, notes).map_err(wrong)?);
     Ok(all.into_iter().map(|(key, value)| (format!("tokenizer.ggml.{key}"), value)).collect())
 }
@@ -175,7 +177,7 @@ pub(crate) fn read_tokenizer(folder: &Path, a: &Architecture) -> Result<usize> {
     Ok(metadata(folder, &tokenizer, a, &mut Vec::new())?.len())
 }
 
-fn read(path: &Path) -> Result<File> {
+fn read(path: &Path) -> Result<VocabularyFile> {
     let unread = |source| crate::data::Error::Io { path: path.to_owned(), source };
     let text = files::read_text(path, LARGEST).map_err(unread)?;
     let wrong = |detail: String| Error::Unknown { path: path.to_owned(), detail };
@@ -201,7 +203,7 @@ fn steps<'a>(of: &'a Json, list: &str) -> Vec<&'a Json> {
 }
 
 /// Returns the kind of a tokenizer; the error is what llama.cpp lacks.
-fn kind(file: &File) -> std::result::Result<Kind, String> {
+fn kind(file: &VocabularyFile) -> std::result::Result<GgufTokenizerKind, String> {
     let given = |text: &Option<String>| text.as_ref().is_some_and(|text| !text.is_empty());
     if given(&file.model.continuing_subword_prefix) || given(&file.model.end_of_word_suffix) {
         return Err("a prefix or suffix of subwords".into());
@@ -211,7 +213,7 @@ fn kind(file: &File) -> std::result::Result<Kind, String> {
 }
 
 /// Returns the name of how a byte-level tokenizer splits text into words.
-fn bytes(normalizers: &[&Json], words: &[&Json], ignore_merges: bool) -> std::result::Result<Kind, String> {
+fn bytes(normalizers: &[&Json], words: &[&Json], ignore_merges: bool) -> std::result::Result<GgufTokenizerKind, String> {
     // llama.cpp leaves text as it is; what is typed is mostly composed anyhow.
     if let Some(other) = normalizers.iter().find(|step| step["type"] != "NFC") {
         return Err(format!("the normalizer {}", shown(other)));
@@ -231,7 +233,7 @@ fn bytes(normalizers: &[&Json], words: &[&Json], ignore_merges: bool) -> std::re
     let step =
         || words.first().map_or_else(|| "no pre-tokenizer".to_owned(), |step| format!("the pre-tokenizer {}", shown(step)));
     match named {
-        Some((name, whole)) if whole == ignore_merges => Ok(Kind::Bytes(name)),
+        Some((name, whole)) if whole == ignore_merges => Ok(GgufTokenizerKind::Bytes(name)),
         Some(_) => Err(format!("{} and ignore_merges {ignore_merges}", step())),
         None => Err(step()),
     }
@@ -248,7 +250,7 @@ fn pattern(split: &Json, ignore_merges: bool) -> Option<(&'static str, bool)> {
 
 /// Checks that a tokenizer of pieces works like llama.cpp's: spaces are replaced, perhaps after adding one in front, and text is
 /// not split.
-fn pieces(normalizers: &[&Json], words: &[&Json]) -> std::result::Result<Kind, String> {
+fn pieces(normalizers: &[&Json], words: &[&Json]) -> std::result::Result<GgufTokenizerKind, String> {
     let mut prefix = false;
     for step in normalizers {
         match step["type"].as_str() {
@@ -267,7 +269,7 @@ fn pieces(normalizers: &[&Json], words: &[&Json]) -> std::result::Result<Kind, S
             _ => return Err(format!("the pre-tokenizer {}", shown(step))),
         }
     }
-    Ok(Kind::Pieces { prefix })
+    Ok(GgufTokenizerKind::Pieces { prefix })
 }
 
 fn shown(step: &Json) -> String {
@@ -275,33 +277,37 @@ fn shown(step: &Json) -> String {
 }
 
 /// Returns the text and the kind of every token, as many as the model has. Tokens that the tokenizer lacks are unused.
-fn tokens(file: &File, kind: &Kind, count: usize) -> std::result::Result<(Vec<String>, Vec<Token>), String> {
+fn tokens(
+    file: &VocabularyFile,
+    kind: &GgufTokenizerKind,
+    count: usize,
+) -> std::result::Result<(Vec<String>, Vec<GgufTokenType>), String> {
     let mut texts: Vec<String> = (0..count).map(|id| format!("[PAD{id}]")).collect();
-    let mut kinds = vec![Token::Unused; count];
-    let mut set = |id: u32, text: String, kind: Token| {
+    let mut kinds = vec![GgufTokenType::Unused; count];
+    let mut set = |id: u32, text: String, kind: GgufTokenType| {
         let beyond = || format!("the token {:?} has the number {id}, but the model has only {count}", printable(&text, SHOWN));
         let at = usize::try_from(id).ok().filter(|id| *id < count).ok_or_else(beyond)?;
         (texts[at], kinds[at]) = (text, kind);
         Ok::<_, String>(())
     };
-    let of_pieces = matches!(kind, Kind::Pieces { .. });
+    let of_pieces = matches!(kind, GgufTokenizerKind::Pieces { .. });
     for (text, id) in &file.model.vocab {
         let kind = match text {
-            text if of_pieces && file.model.unk_token.as_ref() == Some(text) => Token::Unknown,
-            text if of_pieces && is_byte(text) => Token::Byte,
-            _ => Token::Normal,
+            text if of_pieces && file.model.unk_token.as_ref() == Some(text) => GgufTokenType::Unknown,
+            text if of_pieces && is_byte(text) => GgufTokenType::Byte,
+            _ => GgufTokenType::Normal,
         };
         set(*id, text.clone(), kind)?;
     }
-    for Added { id, content, special } in &file.added_tokens {
+    for AddedVocabularyToken { id, content, special } in &file.added_tokens {
         if file.model.unk_token.as_ref() == Some(content) && of_pieces {
             continue;
         }
         // The graph's text has spaces again where such tokens are looked for.
         let (text, kind) = if *special || looks_special(content) {
-            (content.clone(), Token::Control)
+            (content.clone(), GgufTokenType::Control)
         } else {
-            (content.replace(SPACE, " "), Token::UserDefined)
+            (content.replace(SPACE, " "), GgufTokenType::UserDefined)
         };
         set(*id, text, kind)?;
     }
@@ -340,13 +346,13 @@ fn framing(
     tokenizer: &Tokenizer,
     a: &Architecture,
     notes: &mut Vec<String>,
-) -> std::result::Result<Vec<(&'static str, Value)>, String> {
+) -> std::result::Result<Vec<(&'static str, GgufValue)>, String> {
     let encoded = |special: bool| tokenizer.encode("a", special).map_err(|e| e.to_string());
     let (plain, framed) = (encoded(false)?, encoded(true)?);
     if plain.is_empty() {
         return Err("the tokenizer has no token for the letter a, so what it adds around a text can't be determined".into());
     }
-    let (own_bos, own_eos) = tokenizer.frame();
+    let (own_bos, own_eos) = tokenizer.bos_and_eos_ids();
     let ends = tokenizer.eos_ids(&a.eos_token_ids);
     let mut ends: Vec<u32> = own_eos.into_iter().chain(ends.into_iter().filter(|id| Some(*id) != own_eos)).collect();
     let at = framed.windows(plain.len()).position(|window| window == plain);
@@ -362,14 +368,16 @@ fn framing(
     if ends.is_empty() {
         return Err("there is no end token; set eos_token in tokenizer_config.json, or eos_token_id in config.json".into());
     }
-    let mut all = vec![("add_bos_token", Value::Flag(before.is_some())), ("add_eos_token", Value::Flag(after.is_some()))];
-    all.extend(before.or(own_bos).map(|id| ("bos_token_id", Value::Count(id))));
+    let mut all = vec![("add_bos_token", GgufValue::Flag(before.is_some())), ("add_eos_token", GgufValue::Flag(after.is_some()))];
+    all.extend(before.or(own_bos).map(|id| ("bos_token_id", GgufValue::Count(id))));
     // Any of the three ends a text there.
-    all.extend(["eos_token_id", "eot_token_id", "eom_token_id"].into_iter().zip(&ends).map(|(key, id)| (key, Value::Count(*id))));
+    all.extend(
+        ["eos_token_id", "eot_token_id", "eom_token_id"].into_iter().zip(&ends).map(|(key, id)| (key, GgufValue::Count(*id))),
+    );
     if ends.len() > 3 {
         notes.push(format!("a GGUF file can name only three end tokens; {:?} are left out", &ends[3..]));
     }
-    all.extend(tokenizer.pad_id().map(|id| ("padding_token_id", Value::Count(id))));
+    all.extend(tokenizer.pad_id().map(|id| ("padding_token_id", GgufValue::Count(id))));
     Ok(all)
 }
 
@@ -378,7 +386,7 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn parsed(file: Json) -> File {
+    fn parsed(file: Json) -> VocabularyFile {
         serde_json::from_value(file).unwrap()
     }
 
@@ -406,7 +414,7 @@ mod tests {
                            "vocab": { "<unk>": 0, "<0x0A>": 1, "a": 2, "b": 3, "\u{2581}": 4, "ab": 5, "\u{2581}ab": 6 } },
             }));
             let kind = kind(&file).unwrap();
-            assert_eq!(kind, Kind::Pieces { prefix });
+            assert_eq!(kind, GgufTokenizerKind::Pieces { prefix });
             let (texts, kinds) = tokens(&file, &kind, 11).unwrap();
             assert_eq!(texts[5..], ["ab", "\u{2581}ab", "<end>", "<call>", "<|x|>", "[PAD10]"]);
             assert_eq!(kinds.iter().map(|kind| *kind as i32).collect::<Vec<_>>(), [2, 6, 1, 1, 1, 1, 1, 3, 4, 3, 5]);
@@ -428,10 +436,10 @@ mod tests {
             kind(&parsed(json!({ "normalizer": { "type": "NFC" }, "pre_tokenizer": words, "model": model })))
         };
         let digits = json!({ "type": "Digits", "individual_digits": true });
-        assert_eq!(of(json!([byte_level(true)]), false), Ok(Kind::Bytes("gpt-2")));
-        assert_eq!(of(json!([digits, byte_level(true)]), false), Ok(Kind::Bytes("smollm")));
+        assert_eq!(of(json!([byte_level(true)]), false), Ok(GgufTokenizerKind::Bytes("gpt-2")));
+        assert_eq!(of(json!([digits, byte_level(true)]), false), Ok(GgufTokenizerKind::Bytes("smollm")));
         for (regex, whole, name) in PATTERNS {
-            assert_eq!(of(json!([split(regex), byte_level(false)]), whole), Ok(Kind::Bytes(name)));
+            assert_eq!(of(json!([split(regex), byte_level(false)]), whole), Ok(GgufTokenizerKind::Bytes(name)));
         }
         for (words, ignore_merges, says) in [
             (json!([split(PATTERNS[0].0), byte_level(true)]), false, "pre-tokenizer"),

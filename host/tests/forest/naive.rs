@@ -10,14 +10,14 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 
 /// A padded batch through candle's operations.
-pub struct Naive<'a> {
+pub struct NaiveDecoder<'a> {
     pub a: &'a Architecture,
     pub vars: &'a HashMap<String, Var>,
     /// Probabilities of experts, `[B * T, E]`, and which are chosen, of each layer that has them.
     pub routed: RefCell<Vec<(Tensor, Tensor)>>,
 }
 
-impl Naive<'_> {
+impl NaiveDecoder<'_> {
     fn var(&self, name: &str) -> &Tensor {
         self.vars[name].as_tensor()
     }

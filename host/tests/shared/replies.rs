@@ -1,17 +1,17 @@
 //! What generations of several turns read between them.
 
-use rlhost::rollout::{Ended, Follow, Next};
+use rlhost::rollout::{EndedTurn, ReplyProvider, TurnReply};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Replies to the first turns of a sequence, as its request, sample and tokens say, and counts how many are asked about together.
-pub struct Replies {
+pub struct TestReplies {
     vocabulary: u32,
     most_tokens: usize,
     pub most_together: AtomicUsize,
 }
 
-impl Replies {
-    pub fn up_to(most_tokens: usize, vocabulary: u32) -> Self {
+impl TestReplies {
+    pub fn new(most_tokens: usize, vocabulary: u32) -> Self {
         Self { vocabulary, most_tokens, most_together: AtomicUsize::new(0) }
     }
 
@@ -21,21 +21,21 @@ impl Replies {
     }
 }
 
-impl Follow for Replies {
-    fn follow(&self, ended: &[Ended<'_>]) -> Vec<Next> {
+impl ReplyProvider for TestReplies {
+    fn next_turns(&self, ended: &[EndedTurn<'_>]) -> Vec<TurnReply> {
         self.most_together.fetch_max(ended.len(), Ordering::Relaxed);
         let mut instances = ended.iter().map(|one| self.instance(one.request, one.sample));
         let first = instances.next();
         assert!(instances.all(|instance| Some(instance) == first), "a call is about one instance's sequences");
-        let next = |ended: &Ended<'_>| {
+        let next = |ended: &EndedTurn<'_>| {
             assert!(!ended.turn.is_empty() && ended.turn.end == ended.tokens.len());
             let (kind, seen) = (ended.request + 2 * ended.sample, ended.tokens.len());
             // A reply of one token, of a few, and one beyond a block of the cache.
             let length = [1, 5, 40][kind % 3];
             if ended.tokens.len() > 70 || kind % 5 == 4 && ended.turn.start > 0 {
-                return Next::Over(ended.finished);
+                return TurnReply::Over(ended.finished);
             }
-            Next::Read((0..length).map(|i| self.token(kind, seen, i)).collect())
+            TurnReply::Read((0..length).map(|i| self.token(kind, seen, i)).collect())
         };
         ended.iter().map(next).collect()
     }
@@ -44,7 +44,7 @@ impl Follow for Replies {
         (request + sample) % 3
     }
 
-    fn most_tokens(&self) -> usize {
+    fn max_tokens(&self) -> usize {
         self.most_tokens
     }
 }

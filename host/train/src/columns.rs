@@ -6,9 +6,9 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// Columns with different names.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Columns(Vec<Column>);
+pub(super) struct NamedColumns(Vec<Column>);
 
-impl Columns {
+impl NamedColumns {
     /// Returns the column of this name.
     pub(super) fn get(&self, name: &str) -> Option<&Column> {
         self.0.iter().find(|column| column.name == name)
@@ -58,14 +58,14 @@ impl Columns {
     }
 }
 
-impl Serialize for Columns {
+impl Serialize for NamedColumns {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let column = |c: &Column| (c.name.clone(), number(c.unit), c.values.clone(), c.missing.clone());
         serializer.collect_seq(self.0.iter().map(column))
     }
 }
 
-impl<'de> Deserialize<'de> for Columns {
+impl<'de> Deserialize<'de> for NamedColumns {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let columns: Vec<(String, u8, Vec<f32>, Vec<u32>)> = Deserialize::deserialize(deserializer)?;
         let column = |(name, unit, values, missing): (String, u8, Vec<f32>, Vec<u32>)| {
@@ -83,7 +83,7 @@ fn number(unit: Unit) -> u8 {
     UNITS.iter().position(|other| *other == unit).unwrap_or_default() as u8
 }
 
-impl IntoIterator for Columns {
+impl IntoIterator for NamedColumns {
     type Item = Column;
     type IntoIter = std::vec::IntoIter<Column>;
 
@@ -92,7 +92,7 @@ impl IntoIterator for Columns {
     }
 }
 
-impl FromIterator<Column> for Columns {
+impl FromIterator<Column> for NamedColumns {
     fn from_iter<T: IntoIterator<Item = Column>>(columns: T) -> Self {
         let mut all = Self::default();
         columns.into_iter().for_each(|column| all.set(column));
@@ -122,7 +122,7 @@ mod tests {
 
     #[test]
     fn appended_and_selected_entries_keep_what_is_missing() {
-        let mut columns: Columns = [sparse("a", &[Some(1.0), None]), sparse("only here", &[None])].into_iter().collect();
+        let mut columns: NamedColumns = [sparse("a", &[Some(1.0), None]), sparse("only here", &[None])].into_iter().collect();
         columns.append([sparse("a", &[None, Some(4.0)]), sparse("only there", &[None])].into_iter().collect());
         assert_eq!(columns.iter().count(), 1);
         let a = columns.get("a").unwrap();
@@ -134,7 +134,7 @@ mod tests {
 
     #[test]
     fn a_column_takes_the_place_of_one_with_its_name() {
-        let mut columns = Columns::default();
+        let mut columns = NamedColumns::default();
         columns.set_per_token("a", Some(vec![1.0]));
         columns.set_per_token("b", Some(vec![2.0]));
         columns.set_per_token("a", Some(vec![3.0]));

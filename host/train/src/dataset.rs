@@ -1,32 +1,32 @@
 //! Reads the dataset as the run uses it: tokenized prompts and, for pairs, their two answers.
 
-mod counted;
-mod drawing;
-mod judging;
-mod looking;
+mod lazy_selection;
+mod length_cache;
 mod prompts;
-mod seen;
+mod row_outcome;
+mod row_verdict;
+mod scan;
 mod splitting;
-mod tokenizing;
-mod usable;
+mod tokenization;
+mod usable_rows;
 
-pub(super) use drawing::OF_LINES;
-pub use judging::Kind;
-pub(super) use prompts::{OF_ROWS, Prompts};
+pub(super) use lazy_selection::LINES_PREFIX;
+pub(super) use prompts::{PromptSet, ROWS_PREFIX};
+pub use row_verdict::DatasetKind;
 pub(super) use splitting::{split, wrap};
-pub use tokenizing::Learned;
-pub(super) use tokenizing::{check_fits, scored_texts, valued_at, whole};
+pub use tokenization::LearnedParts;
+pub(super) use tokenization::{check_fits, scored_texts, tokenize_whole, valued_at};
 
 use super::{Error, Result};
 use crate::config::{PluginEntry, hex};
 use crate::data::{
-    self, Columns, CompletionRow, Extras, Lengths, Location, Message, PreferenceRow, PromptForm, PromptRow, TextOrChat,
-    Tokenized, Tokenizer,
+    self, ChatMessage, CompletionRow, Location, PreferenceRow, PromptForm, PromptRow, RowColumns, TemplateVariables, TextOrChat,
+    TokenCountBounds, TokenizedRow, Tokenizer,
 };
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 use std::sync::{Arc, Once, OnceLock};
-use tokenizing::{Answered, answered, asked, learned_of};
+use tokenization::{TokenizedAnswers, answered, learned_of, tokenize_prompt};
 
 /// Prompts for runs without a dataset, one JSON line each.
 pub const BUILT_IN_PROMPTS: &str = include_str!("../../../examples/builtin-model/prompts.jsonl");
@@ -42,12 +42,12 @@ pub(super) struct Prompt {
     /// Whether it belongs to a conversation.
     pub chat: bool,
     /// The original conversation, if a reward model or an environment reads it.
-    pub messages: Option<Box<(Vec<Message>, Extras)>>,
+    pub messages: Option<Box<(Vec<ChatMessage>, TemplateVariables)>>,
     pub tokens: Vec<u32>,
     /// The dataset's other columns.
     pub columns: Map<String, Value>,
     /// Its answers, if the dataset has them.
-    pub answers: Option<Answers>,
+    pub answers: Option<PromptAnswers>,
     /// Log-probabilities of all tokens of its answers under the reference model, if they are precomputed.
     pub ref_logp: OnceLock<Vec<f32>>,
     /// Log-probabilities of all tokens of another row's answer under the reference model, with that row, if they are precomputed.
@@ -63,8 +63,8 @@ impl Prompt {
     }
 
     /// Returns its conversation; a plain text becomes a user message.
-    pub(super) fn conversation(&self) -> Vec<Message> {
-        let plain = || vec![Message { role: "user".into(), content: self.text.as_str().into(), ..Message::default() }];
+    pub(super) fn conversation(&self) -> Vec<ChatMessage> {
+        let plain = || vec![ChatMessage { role: "user".into(), content: self.text.as_str().into(), ..ChatMessage::default() }];
         self.messages.as_deref().map_or_else(plain, |(messages, _)| messages.clone())
     }
 
@@ -88,7 +88,7 @@ impl Prompt {
 
 /// Two answers, as token ids.
 #[derive(Clone)]
-pub(super) struct Answers {
+pub(super) struct PromptAnswers {
     pub chosen: Vec<u32>,
     /// Mask of the learned tokens; none if all are learned.
     pub learned: Option<Vec<u8>>,
@@ -96,14 +96,14 @@ pub(super) struct Answers {
     /// The label of a labelled answer.
     pub label: Option<Label>,
     /// For reward models: in the prompt with each answer, the position of the token whose state has the value.
-    pub valued: [usize; 2],
+    pub value_positions: [usize; 2],
     /// For reward models: by how much the chosen answer is better, if the dataset says so.
     pub margin: Option<f32>,
 }
 
-impl Answers {
+impl PromptAnswers {
     fn new(chosen: Vec<u32>, learned: Option<Vec<u8>>, rejected: Vec<u32>) -> Self {
-        Self { chosen, learned, rejected, label: None, valued: [0; 2], margin: None }
+        Self { chosen, learned, rejected, label: None, value_positions: [0; 2], margin: None }
     }
 }
 
@@ -118,10 +118,10 @@ pub(super) struct Label {
 
 /// How a run reads its datasets.
 #[derive(Clone)]
-pub(super) struct Reader {
+pub(super) struct DatasetReader {
     pub tokenizer: Tokenizer,
     /// Bounds on the tokens of texts, if there are any.
-    pub lengths: Option<Arc<Lengths>>,
+    pub lengths: Option<Arc<TokenCountBounds>>,
     /// Length of the model's context.
     pub context: usize,
     /// Maximum length of a text, or of a prompt with a given answer.
@@ -140,19 +140,19 @@ pub(super) struct Reader {
     pub form: Option<Arc<PromptForm>>,
 }
 
-impl Reader {
+impl DatasetReader {
     /// Prepares a prompt, which must be shorter than the model's context.
     fn prompt(&self, row: PromptRow) -> data::Result<Prompt> {
         let PromptRow { row, place, prompt, extras, columns } = row;
-        let (text, mut tokens) = asked(&prompt, &extras, &self.tokenizer).map_err(|e| place.failed(e))?;
+        let (text, mut tokens) = tokenize_prompt(&prompt, &extras, &self.tokenizer).map_err(|e| place.failed(e))?;
         self.shorten(&mut tokens);
         if tokens.is_empty() {
-            return Err(place.wrong("the prompt has no tokens"));
+            return Err(place.row_error("the prompt has no tokens"));
         }
         if tokens.len() >= self.context {
             let (long, context) = (tokens.len(), self.context);
             let detail = format!("the prompt is {long} tokens long; the model's context is {context}, completion included");
-            return Err(place.wrong(format!("{detail}; max_prompt_length keeps a prompt's last tokens")));
+            return Err(place.row_error(format!("{detail}; max_prompt_length keeps a prompt's last tokens")));
         }
         let new = Prompt::new(row, &prompt, text, columns);
         let messages = match prompt {
@@ -173,19 +173,19 @@ impl Reader {
     fn pair(&self, row: PreferenceRow) -> data::Result<(Prompt, bool)> {
         let PreferenceRow { row, place, prompt, chosen, rejected, extras, columns } = row;
         let pair = answered(&prompt, [&chosen, &rejected], &extras, &self.tokenizer).map_err(|e| place.failed(e))?;
-        let Answered { text, mut tokens, answers: [mut chosen, mut rejected], cut } = pair;
+        let TokenizedAnswers { text, mut tokens, answers: [mut chosen, mut rejected], cut } = pair;
         if self.framed {
             self.frame(&mut tokens, [&mut chosen, &mut rejected]);
         }
         if tokens.is_empty() || chosen.is_empty() || rejected.is_empty() {
-            return Err(place.wrong("its prompt or one of its answers has no tokens"));
+            return Err(place.row_error("its prompt or one of its answers has no tokens"));
         }
         self.shorten(&mut tokens);
         let room = self.room(&place, &tokens)?;
         self.mention_cut(&place, tokens.len() + chosen.len().max(rejected.len()));
         chosen.truncate(room);
         rejected.truncate(room);
-        let answers = Some(Answers::new(chosen, None, rejected));
+        let answers = Some(PromptAnswers::new(chosen, None, rejected));
         Ok((Prompt { tokens, answers, ..Prompt::new(row, &prompt, text, columns) }, cut))
     }
 
@@ -193,28 +193,28 @@ impl Reader {
     fn valued_pair(&self, row: PreferenceRow) -> data::Result<Prompt> {
         let PreferenceRow { row, place, prompt, chosen, rejected, extras, columns } = row;
         let pair = answered(&prompt, [&chosen, &rejected], &extras, &self.tokenizer).map_err(|e| place.failed(e))?;
-        let Answered { text, mut tokens, answers: [mut chosen, mut rejected], .. } = pair;
+        let TokenizedAnswers { text, mut tokens, answers: [mut chosen, mut rejected], .. } = pair;
         if chosen.is_empty() || rejected.is_empty() {
             // One text is the beginning of the other, or the same.
-            let Some(last) = tokens.pop() else { return Err(place.wrong("one of its texts has no tokens")) };
+            let Some(last) = tokens.pop() else { return Err(place.row_error("one of its texts has no tokens")) };
             chosen.insert(0, last);
             rejected.insert(0, last);
         }
         let length = tokens.len() + chosen.len().max(rejected.len());
         if length > self.longest {
             let longest = self.longest;
-            return Err(place.wrong(format!("has a text of {length} tokens; the maximum is {longest} (max_length)")));
+            return Err(place.row_error(format!("has a text of {length} tokens; the maximum is {longest} (max_length)")));
         }
         let pad = self.tokenizer.pad_id();
         let valued = [&chosen, &rejected].map(|answer| valued_at(&tokens, answer, pad));
-        let margin = margin(&columns).map_err(|detail| place.wrong(detail))?;
-        let answers = Some(Answers { valued, margin, ..Answers::new(chosen, None, rejected) });
+        let margin = margin(&columns).map_err(|detail| place.row_error(detail))?;
+        let answers = Some(PromptAnswers { value_positions: valued, margin, ..PromptAnswers::new(chosen, None, rejected) });
         Ok(Prompt { tokens, answers, ..Prompt::new(row, &prompt, text, columns) })
     }
 
     /// Adds the begin token to a prompt and the end token to its answers if they lack it, like TRL's CPO.
     fn frame(&self, prompt: &mut Vec<u32>, answers: [&mut Vec<u32>; 2]) {
-        let (begin, end) = self.tokenizer.frame();
+        let (begin, end) = self.tokenizer.bos_and_eos_ids();
         if prompt.first() != begin.as_ref() {
             prompt.splice(0..0, begin);
         }
@@ -227,7 +227,9 @@ impl Reader {
     fn room(&self, place: &Location, prompt: &[u32]) -> data::Result<usize> {
         let (length, longest) = (prompt.len(), self.longest);
         longest.checked_sub(length).filter(|&room| room > 0).ok_or_else(|| {
-            place.wrong(format!("its prompt has {length} tokens, which leaves no room for an answer in {longest} (max_length)"))
+            place.row_error(format!(
+                "its prompt has {length} tokens, which leaves no room for an answer in {longest} (max_length)"
+            ))
         })
     }
 
@@ -237,41 +239,42 @@ impl Reader {
         let context = self.context;
         if length > context && self.longest >= context {
             let detail = format!("has a text of {length} tokens; it and others are cut at the model's context of {context}");
-            SAID.call_once(|| tracing::warn!("{}", place.wrong(detail)));
+            SAID.call_once(|| tracing::warn!("{}", place.row_error(detail)));
         }
     }
 
     /// Returns a row's own tokens if the tokenizer has them all and, where only the assistant's are learned, the row says which those
     /// are.
-    fn known(&self, place: &Location, tokenized: &Tokenized, what: Learned) -> data::Result<Vec<u32>> {
-        if what.turns && !tokenized.names_learned() {
-            return Err(place.wrong("assistant_only_loss needs \"assistant_masks\" or \"labels\" beside \"input_ids\""));
+    fn known(&self, place: &Location, tokenized: &TokenizedRow, what: LearnedParts) -> data::Result<Vec<u32>> {
+        if what.turns && !tokenized.has_learned_mask() {
+            return Err(place.row_error("assistant_only_loss needs \"assistant_masks\" or \"labels\" beside \"input_ids\""));
         }
-        match tokenized.ids.iter().find(|id| !self.tokenizer.knows(**id)) {
-            Some(id) => Err(place.wrong(format!("column \"input_ids\" has {id}, which the tokenizer does not know"))),
+        match tokenized.ids.iter().find(|id| !self.tokenizer.has_token_id(**id)) {
+            Some(id) => Err(place.row_error(format!("column \"input_ids\" has {id}, which the tokenizer does not know"))),
             None => Ok(tokenized.ids.clone()),
         }
     }
 
     /// Prepares a row of given completions. It is limited to `longest` tokens: it is truncated at the end, and rows whose prompt
     /// alone reaches the limit are refused. Without a prompt, the whole text except its first token is learned. Also returns the tokens for which there is no room.
-    fn completion(&self, row: CompletionRow, what: Learned) -> data::Result<(Prompt, Vec<u32>)> {
+    fn completion(&self, row: CompletionRow, what: LearnedParts) -> data::Result<(Prompt, Vec<u32>)> {
         let (tokenizer, place) = (&self.tokenizer, row.place.clone());
         let parts = match &row.prompt {
             _ if row.tokens.is_some() => Ok((String::new(), Vec::new(), Vec::new())),
             Some(prompt) => answered(prompt, [&row.completion], &row.extras, tokenizer)
-                .map(|Answered { text, tokens, answers: [a], .. }| (text, tokens, a)),
-            None => whole(None, &row.completion, true, &row.extras, tokenizer).map(|tokens| (String::new(), Vec::new(), tokens)),
+                .map(|TokenizedAnswers { text, tokens, answers: [a], .. }| (text, tokens, a)),
+            None => tokenize_whole(None, &row.completion, true, &row.extras, tokenizer)
+                .map(|tokens| (String::new(), Vec::new(), tokens)),
         };
         let (text, mut tokens, mut chosen) = parts.map_err(|e| place.failed(e))?;
         let mut learned = match &row.tokens {
             Some(tokenized) => {
                 chosen = self.known(&place, tokenized, what)?;
-                tokenized.learned(what.whole)
+                tokenized.learned(what.includes_prompts)
             }
             None => learned_of(&row, &tokens, &chosen, tokenizer, what).map_err(|e| place.failed(e))?,
         };
-        if what.whole {
+        if what.includes_prompts {
             chosen.splice(0..0, tokens.drain(..));
         }
         self.shorten(&mut tokens);
@@ -284,20 +287,20 @@ impl Reader {
         let beyond = chosen.split_off(room.min(chosen.len()));
         learned.iter_mut().for_each(|mask| mask.truncate(room));
         if chosen.is_empty() {
-            return Err(place.wrong("has no tokens to learn"));
+            return Err(place.row_error("has no tokens to learn"));
         }
         if learned.as_ref().is_some_and(|mask| !mask.contains(&1)) {
             let all = if self.longest == usize::MAX { String::new() } else { format!(" in its first {} tokens", self.longest) };
             let nothing = if row.tokens.is_some() { "nothing is learned" } else { "the assistant says nothing" };
-            return Err(place.wrong(format!("{nothing}{all}")));
+            return Err(place.row_error(format!("{nothing}{all}")));
         }
-        let answers = Some(Answers::new(chosen, learned, Vec::new()));
+        let answers = Some(PromptAnswers::new(chosen, learned, Vec::new()));
         Ok((Prompt { tokens, answers, ..Prompt::new(row.row, &row.completion, text, row.columns) }, beyond))
     }
 }
 
 /// Returns by how much a pair's chosen answer is better, if its columns say so.
-fn margin(columns: &Columns) -> std::result::Result<Option<f32>, &'static str> {
+fn margin(columns: &RowColumns) -> std::result::Result<Option<f32>, &'static str> {
     match columns.get("margin") {
         None | Some(Value::Null) => Ok(None),
         Some(margin) => {
@@ -309,9 +312,9 @@ fn margin(columns: &Columns) -> std::result::Result<Option<f32>, &'static str> {
 
 /// The SHA-256 of prepared prompts with their columns and answers.
 #[derive(Default)]
-struct OfTokens(Sha256);
+struct PromptDigest(Sha256);
 
-impl OfTokens {
+impl PromptDigest {
     fn add(&mut self, prompt: &Prompt) -> Result<()> {
         let answers = prompt.answers.as_ref().map(|a| (&a.chosen, &a.learned, &a.rejected));
         let label = prompt.answers.as_ref().and_then(|a| a.label.as_ref()).map(|label| (label.desirable, &label.beyond));

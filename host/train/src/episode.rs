@@ -1,19 +1,19 @@
 //! The outcome of an episode.
 
-use crate::data::{Extras, Message};
+use crate::data::{ChatMessage, TemplateVariables};
 use crate::run::TurnRow;
 use serde::{Deserialize, Serialize};
 
 /// The outcome of an episode, besides its tokens.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
-pub(crate) struct Episode {
+pub(crate) struct EpisodeOutcome {
     /// The environment's index in the run.
     pub environment: usize,
     /// Text of its prompt.
     pub prompt: String,
     /// The whole conversation: a JSON list of messages.
     pub messages: String,
-    /// The template's variables, as JSON: [`Extras`].
+    /// The template's variables, as JSON: [`TemplateVariables`].
     pub extras: String,
     /// Its random seed.
     pub seed: u64,
@@ -28,14 +28,14 @@ pub(crate) struct Episode {
     pub failed: Option<String>,
 }
 
-impl Episode {
+impl EpisodeOutcome {
     /// Returns the sum of its turns' rewards; none if no turn has one.
     pub(crate) fn reward(&self) -> Option<f32> {
         sum(&self.rewards)
     }
 
     /// Returns its conversation and the template's variables.
-    pub(crate) fn conversation(&self) -> (Vec<Message>, Extras) {
+    pub(crate) fn conversation(&self) -> (Vec<ChatMessage>, TemplateVariables) {
         // Both were written by this program.
         let [messages, extras] = [&self.messages, &self.extras];
         (serde_json::from_str(messages).unwrap_or_default(), serde_json::from_str(extras).unwrap_or_default())

@@ -230,7 +230,7 @@ impl Error {
             Self::Ranks(error) => error.is_mistake(),
             Self::Setting { .. } | Self::OutputDir { .. } | Self::Unusable { .. } | Self::Changed(_) => true,
             Self::TooFewPrompts { .. } | Self::RewardModel { .. } | Self::SetUpsDiffer { .. } => true,
-            Self::Write { source, .. } => crate::config::files::is_of_the_path(source),
+            Self::Write { source, .. } => crate::config::files::is_path_error(source),
             Self::Op(_)
             | Self::Unscored { .. }
             | Self::NoSpread { .. }

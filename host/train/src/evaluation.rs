@@ -1,13 +1,13 @@
 //! Evaluates on prompts that are not trained on: the metrics of training, prefixed with `eval_`.
 
-use super::dataset::Prompts;
+use super::dataset::PromptSet;
 use super::periods::Periods;
 use super::plan::StepPlan;
-use crate::config::Config;
+use crate::config::RunConfig;
 
 /// The prompts and schedule of a run's evaluations.
 pub(super) struct Evaluation {
-    pub(super) prompts: Prompts,
+    pub(super) prompts: PromptSet,
     /// Number of steps between evaluations; none if there are none in training.
     every: Option<u64>,
     /// Number of steps before the first evaluation in training.
@@ -18,7 +18,7 @@ pub(super) struct Evaluation {
 
 impl Evaluation {
     /// Creates the evaluation on these prompts, for a run of these steps.
-    pub(super) fn new(prompts: Prompts, config: &Config, steps: StepPlan) -> Self {
+    pub(super) fn new(prompts: PromptSet, config: &RunConfig, steps: StepPlan) -> Self {
         let Periods { evaluate, evaluate_from, .. } = steps.periods;
         Self { prompts, every: config.evaluates().then_some(evaluate), from: evaluate_from, last: steps.max_steps }
     }
@@ -34,7 +34,7 @@ impl Evaluation {
     }
 
     /// Returns the prompts.
-    pub(super) fn prompts(&self) -> &Prompts {
+    pub(super) fn prompts(&self) -> &PromptSet {
         &self.prompts
     }
 }

@@ -1,11 +1,11 @@
 //! Experience: completions with everything that training needs, and the micro-batches they are split into.
 
-use super::columns::Columns;
+use super::columns::NamedColumns;
 use super::dataset::Prompt;
-use super::episode::Episode;
+use super::episode::EpisodeOutcome;
 use crate::dist::World;
 use crate::plugin::columns::{ADVANTAGE, OLD_LOGP, SAMPLING_LOGP};
-use crate::plugin::{Column, Extra, Scale, Unit, append_extra};
+use crate::plugin::{Column, CompletionExtra, Scale, Unit, append_extra};
 use crate::rollout::Rollout;
 use std::ops::Range;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ pub(super) type Pair = (usize, usize);
 
 /// The scores that one reward gave to completions.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct RewardColumn {
+pub(super) struct RewardScoreColumn {
     pub name: String,
     pub weight: f32,
     /// One entry per row; none if the reward could not score it.
@@ -39,17 +39,17 @@ pub(super) struct Experience {
     pub rollouts: Vec<Rollout>,
     pub texts: Vec<String>,
     /// The outcome of the episodes, until they have been scored; empty without an environment.
-    pub episodes: Vec<Episode>,
-    pub rewards: Vec<RewardColumn>,
+    pub episodes: Vec<EpisodeOutcome>,
+    pub rewards: Vec<RewardScoreColumn>,
     /// In an evaluation, the columns of rewards with `eval_only`.
-    pub eval_rewards: Vec<RewardColumn>,
+    pub eval_rewards: Vec<RewardScoreColumn>,
     /// What rewards logged beside the completions, until that is written; empty if nothing was.
-    pub extra: Vec<Extra>,
+    pub extra: Vec<CompletionExtra>,
     pub offsets: Vec<u32>,
     /// 1 for tokens that are learned from, else 0; empty if all tokens are.
     pub mask: Vec<u8>,
     /// What was computed when the completions were collected, and what the algorithm's estimator returned.
-    pub columns: Columns,
+    pub columns: NamedColumns,
     /// For algorithms that learn from pairs.
     pub pairs: Option<Vec<Pair>>,
     /// For algorithms that need it: each prompt with another row's completion.
@@ -59,7 +59,7 @@ pub(super) struct Experience {
 impl Experience {
     /// Creates an experience from completions, with their log-probabilities at sampling if they were sampled.
     pub(super) fn new(prompts: Vec<Arc<Prompt>>, rollouts: Vec<Rollout>) -> Self {
-        let mut columns = Columns::default();
+        let mut columns = NamedColumns::default();
         let offsets = offsets(&rollouts);
         let logp: Vec<f32> = rollouts.iter().flat_map(|r| r.logp.iter().copied()).collect();
         if offsets.last().is_some_and(|end| *end as usize == logp.len()) {
@@ -69,12 +69,12 @@ impl Experience {
     }
 
     /// Joins experiences that were collected one after another and have not been scored.
-    pub(super) fn joined(parts: impl IntoIterator<Item = Self>) -> Self {
+    pub(super) fn from_parts(parts: impl IntoIterator<Item = Self>) -> Self {
         let mut parts = parts.into_iter();
         let mut all = parts.next().unwrap_or_default();
         for mut part in parts {
             if let (Some(mismatched), Some(more)) = (all.mismatched.take(), part.mismatched.take()) {
-                all.mismatched = Some(Box::new(Self::joined([*mismatched, *more])));
+                all.mismatched = Some(Box::new(Self::from_parts([*mismatched, *more])));
             }
             let (before, rows, more) = (all.prompts.len(), all.rollouts.len(), part.rollouts.len());
             all.prompts.extend(part.prompts);
@@ -108,15 +108,15 @@ impl Experience {
             pairs.sort_by_key(|&(chosen, _)| place_of[self.rollouts[rows[chosen]].prompt]);
             pairs
         });
-        let reward = |column: &RewardColumn| RewardColumn { values: these(&column.values, &rows), ..column.clone() };
+        let reward = |column: &RewardScoreColumn| RewardScoreColumn { values: select(&column.values, &rows), ..column.clone() };
         let prompts = order.iter().map(|&prompt| self.prompts[prompt].clone()).collect();
         Self {
-            texts: these(&self.texts, &rows),
-            episodes: these(&self.episodes, &rows),
-            extra: these(&self.extra, &rows),
+            texts: select(&self.texts, &rows),
+            episodes: select(&self.episodes, &rows),
+            extra: select(&self.extra, &rows),
             rewards: self.rewards.iter().map(reward).collect(),
             eval_rewards: self.eval_rewards.iter().map(reward).collect(),
-            mask: these(&self.mask, &tokens),
+            mask: select(&self.mask, &tokens),
             columns: self.columns.selected(|unit| if unit == Unit::Token { tokens.clone() } else { rows.clone() }),
             pairs,
             ..Self::new(prompts, rows.iter().map(rollout).collect())
@@ -194,7 +194,7 @@ impl Experience {
 }
 
 /// Returns the items at these places; none of an empty column.
-fn these<T: Clone>(column: &[T], places: &[usize]) -> Vec<T> {
+fn select<T: Clone>(column: &[T], places: &[usize]) -> Vec<T> {
     places.iter().filter_map(|&place| column.get(place).cloned()).collect()
 }
 
@@ -218,13 +218,13 @@ pub(super) struct MicroBatch {
 
 impl MicroBatch {
     /// Splits an experience into this many parts of nearly equal size.
-    pub(super) fn deal(experience: &Arc<Experience>, parts: usize) -> impl Iterator<Item = Self> + use<> {
+    pub(super) fn split_evenly(experience: &Arc<Experience>, parts: usize) -> impl Iterator<Item = Self> + use<> {
         let (experience, size) = (experience.clone(), experience.items());
         (0..parts).map(move |i| Self { experience: experience.clone(), items: size * i / parts..size * (i + 1) / parts })
     }
 
     /// Cuts an experience into parts of these sizes.
-    pub(super) fn cut(experience: &Arc<Experience>, sizes: Vec<usize>) -> impl Iterator<Item = Self> + use<> {
+    pub(super) fn split_by_sizes(experience: &Arc<Experience>, sizes: Vec<usize>) -> impl Iterator<Item = Self> + use<> {
         let (experience, mut first) = (experience.clone(), 0);
         sizes.into_iter().map(move |size| {
             first += size;
@@ -233,7 +233,7 @@ impl MicroBatch {
     }
 
     /// Returns this rank's part.
-    pub(super) fn own(&self, world: &World) -> Self {
+    pub(super) fn rank_share(&self, world: &World) -> Self {
         let part = world.share(self.items.len());
         let first = self.items.start;
         self.part(first + part.start..first + part.end)
@@ -310,7 +310,8 @@ mod tests {
         e.mask = logp.iter().map(|token| (*token as usize % 2) as u8).collect();
         [OLD_LOGP, ADVANTAGE, "of the plugin"].iter().for_each(|name| e.columns.set_per_token(name, Some(logp.clone())));
         e.columns.set(Column::sparse("per row", Unit::Sequence, (0..6).map(|row| (row != 3).then_some(row as f32))));
-        e.rewards = vec![RewardColumn { name: "r".into(), weight: 1.0, values: (0..6).map(|row| Some(row as f32)).collect() }];
+        e.rewards =
+            vec![RewardScoreColumn { name: "r".into(), weight: 1.0, values: (0..6).map(|row| Some(row as f32)).collect() }];
         e
     }
 

@@ -1,13 +1,13 @@
 //! What an algorithm learns from: where its sequences come from, and what its loss is a sum over. The setup asks it, and hands each part
 //! of a run what follows for that part; no part asks again.
 
-use super::dataset::{Kind, Learned};
+use super::dataset::{DatasetKind, LearnedParts};
 use super::pass_metrics::PassMetrics;
-use crate::config::{Config, LearnFrom};
+use crate::config::{CompletionSource, RunConfig};
 use crate::plugin::columns::{
-    Known, LABEL, MARGIN, MICRO_BATCH_LABEL, MISMATCHED_LOGP, MISMATCHED_REF_LOGP, PROMPT_LOGP, REF_LOGP, SEQUENCE_VALUE,
+    HostColumn, LABEL, MARGIN, MICRO_BATCH_LABEL, MISMATCHED_LOGP, MISMATCHED_REF_LOGP, PROMPT_LOGP, REF_LOGP, SEQUENCE_VALUE,
 };
-use crate::plugin::{Algorithm, DataSource, Needs, Shape, Unit};
+use crate::plugin::{AlgorithmPlugin, DataSource, NeededInputs, Shape, Unit};
 use std::fmt;
 
 /// The data that an algorithm learns from.
@@ -42,12 +42,12 @@ pub(super) struct MetricsPlan {
 
 impl Flow {
     /// Returns the data of an algorithm, in a run with this setting.
-    pub fn new(algorithm: &Algorithm, learn_from: LearnFrom) -> Self {
+    pub fn new(algorithm: &AlgorithmPlugin, learn_from: CompletionSource) -> Self {
         let (data, needs) = (algorithm.data(), &algorithm.info().needs);
         let generates = match data.source {
             DataSource::Policy => true,
             DataSource::Dataset => false,
-            DataSource::Either => learn_from == LearnFrom::Generation,
+            DataSource::Either => learn_from == CompletionSource::Generation,
         };
         Self {
             generates,
@@ -61,7 +61,7 @@ impl Flow {
 
     /// Returns the data of algorithms that learn from what the policy generates, as pairs or one by one.
     #[cfg(test)]
-    pub(super) fn generated(has_pairs: bool) -> Self {
+    pub(super) fn with_generation(has_pairs: bool) -> Self {
         let has_scores = true;
         Self { generates: true, has_pairs, has_labels: false, gives_values: false, has_scores, compares_distributions: false }
     }
@@ -87,25 +87,25 @@ impl Flow {
     }
 
     /// Returns what the rows of a run's dataset are; `learned` says which parts of given completions are learned.
-    pub fn rows(self, learned: Learned) -> Kind {
+    pub fn rows(self, learned: LearnedParts) -> DatasetKind {
         match self {
-            Self { generates: true, .. } => Kind::Prompts,
-            Self { has_pairs: true, gives_values: true, .. } => Kind::ValuedPairs,
-            Self { has_pairs: true, .. } => Kind::Pairs,
-            Self { has_labels: true, .. } => Kind::Labelled,
-            _ => Kind::Completions(learned),
+            Self { generates: true, .. } => DatasetKind::Prompts,
+            Self { has_pairs: true, gives_values: true, .. } => DatasetKind::ValuedPairs,
+            Self { has_pairs: true, .. } => DatasetKind::Pairs,
+            Self { has_labels: true, .. } => DatasetKind::Labelled,
+            _ => DatasetKind::Completions(learned),
         }
     }
 
     /// Checks that a run that learns from this has the columns that an algorithm needs. The error is a sentence about the algorithm.
-    pub(super) fn check_needs(self, needs: &Needs) -> Result<(), String> {
+    pub(super) fn check_needs(self, needs: &NeededInputs) -> Result<(), String> {
         let (of_dataset, has_pairs) = (!self.generates, self.has_pairs);
         let has = |name: &&str| match *name {
             LABEL | MICRO_BATCH_LABEL | MISMATCHED_LOGP | MISMATCHED_REF_LOGP => of_dataset && !has_pairs,
             MARGIN => of_dataset && has_pairs && self.gives_values,
             PROMPT_LOGP => has_pairs && !self.gives_values,
             // A pass that gives a value of each sequence has no outputs of tokens.
-            name => !(self.gives_values && Known::find(name).is_some_and(|known| known.unit == Unit::Token)),
+            name => !(self.gives_values && HostColumn::find(name).is_some_and(|known| known.unit == Unit::Token)),
         };
         if let Some(name) = needs.names().find(|name| !has(name)) {
             return Err(format!("it needs {name:?}, which a run that learns from {self} does not have"));
@@ -132,7 +132,7 @@ impl Flow {
 
     /// Returns the divisor of logits in training: the sampling temperature if sampled tokens are learned one by one, or if distributions
     /// are compared.
-    pub(super) fn temperature(self, config: &Config) -> f32 {
+    pub(super) fn temperature(self, config: &RunConfig) -> f32 {
         if self.learns_samples() || self.compares_distributions { config.temperature as f32 } else { 1.0 }
     }
 }
@@ -175,19 +175,19 @@ mod tests {
             (labelled, &["logp", "label", "micro_batch/label", "micro_batch/mismatched_logp", "ref_logp"][..]),
             (pairs, &["logp", "ref_logp", "prompt_logp", "log_sum_squares"]),
             (values, &["sequence_value", "margin"]),
-            (Flow::generated(false), &["logp", "old_logp", "advantage", "turn_reward", "value"]),
-            (Flow::generated(true), &["logp", "ref_logp", "prompt_logp"]),
+            (Flow::with_generation(false), &["logp", "old_logp", "advantage", "turn_reward", "value"]),
+            (Flow::with_generation(true), &["logp", "ref_logp", "prompt_logp"]),
         ] {
             assert_eq!(refused(flow, names), None, "{flow}");
         }
         for (flow, names, wrong) in [
-            (Flow::generated(false), &["logp", "label"][..], "label"),
+            (Flow::with_generation(false), &["logp", "label"][..], "label"),
             (pairs, &["logp", "label"], "label"),
             (pairs, &["logp", "margin"], "margin"),
             (labelled, &["logp", "margin"], "margin"),
-            (Flow::generated(false), &["logp", "prompt_logp"], "prompt_logp"),
+            (Flow::with_generation(false), &["logp", "prompt_logp"], "prompt_logp"),
             (values, &["sequence_value", "logp"], "logp"),
-            (Flow::generated(true), &["logp", "micro_batch/label"], "micro_batch/label"),
+            (Flow::with_generation(true), &["logp", "micro_batch/label"], "micro_batch/label"),
             (labelled, &["logp", "label", "micro_batch/mismatched_logp"], "ref_logp"),
         ] {
             let said = refused(flow, names).unwrap_or_default();
@@ -197,10 +197,11 @@ mod tests {
 
     #[test]
     fn logits_are_divided_where_tokens_are_sampled_or_distributions_compared() {
-        let given = Flow { generates: false, has_scores: false, ..Flow::generated(false) };
-        let config = Config { temperature: 0.5, ..Config::default() };
+        let given = Flow { generates: false, has_scores: false, ..Flow::with_generation(false) };
+        let config = RunConfig { temperature: 0.5, ..RunConfig::default() };
         let distilled = Flow { compares_distributions: true, ..given };
-        let all = [Flow::generated(false), Flow::generated(true), given, distilled].map(|flow| flow.temperature(&config));
+        let all =
+            [Flow::with_generation(false), Flow::with_generation(true), given, distilled].map(|flow| flow.temperature(&config));
         assert_eq!(all, [0.5, 1.0, 1.0, 0.5]);
     }
 }

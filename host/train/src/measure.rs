@@ -1,10 +1,10 @@
 //! Times a run's steps: how long each took, what it did, and the machine's limits.
 
 use super::Result;
-use super::figures::Work;
 use super::ranks::known_to_all;
+use super::step_metrics::StepWork;
 use super::trainer::Trainer;
-use crate::config::Config;
+use crate::config::RunConfig;
 use crate::model::Weights;
 use crate::ops::{self, machine};
 use candle_core::{DType, DeviceLocation, Tensor, TensorId};
@@ -17,18 +17,18 @@ const MOST_READ: f64 = 1e9;
 
 /// One measured step.
 #[derive(Clone, Debug)]
-pub struct Measured {
+pub struct MeasuredStep {
     /// Its metrics, as a run would log them.
     pub figures: BTreeMap<String, f64>,
     /// Its work.
-    pub work: Work,
+    pub work: StepWork,
 }
 
 /// The result of a measurement.
 #[derive(Clone, Debug)]
 pub struct Measurement {
     /// The resolved configuration.
-    pub config: Config,
+    pub config: RunConfig,
     /// Number of the model's parameters.
     pub parameters: usize,
     /// Model family, such as `Qwen2`.
@@ -40,7 +40,7 @@ pub struct Measurement {
     /// Number of warm-up steps, which are not counted.
     pub warm_up: usize,
     /// The steps.
-    pub steps: Vec<Measured>,
+    pub steps: Vec<MeasuredStep>,
     /// The memory of the process.
     pub memory: MemoryUse,
     /// Seconds that training waits for the copy when a checkpoint is saved.
@@ -87,7 +87,7 @@ impl Trainer {
             let work = figures.work();
             let all = self.gather(figures)?;
             self.observe(&all)?;
-            measured.push(Measured { figures: self.journal.take(), work });
+            measured.push(MeasuredStep { figures: self.journal.take(), work });
         }
         let memory = self.memory(&measured)?;
         // The first copy's memory is new to the process, and later ones have the same again.
@@ -99,7 +99,7 @@ impl Trainer {
         self.world.barrier("the end of the steps")?;
 
         let steps = measured.split_off(cycle);
-        let output = self.learner.policy().computing().output();
+        let output = self.learner.policy().compute_weights().output();
         let (bytes, rounds) = steps
             .iter()
             .fold((0.0, 0.0), |(bytes, rounds), step| (bytes + step.work.generation.bytes, rounds + step.work.generation.rounds));
@@ -126,19 +126,19 @@ impl Trainer {
     }
 
     /// Returns the memory of this process, after these steps.
-    fn memory(&self, steps: &[Measured]) -> Result<MemoryUse> {
+    fn memory(&self, steps: &[MeasuredStep]) -> Result<MemoryUse> {
         let (peak, device_peak) = (ops::peak_memory(), ops::device::peak_memory(self.learner.policy().device()));
         // Where ranks share a model, each has a part of it between steps.
         let bytes = |t: &Tensor| if self.learner.has(t) { t.elem_count() * t.dtype().size_in_bytes() } else { 0 };
         let copies = {
-            let _whole = self.learner.whole()?;
+            let _whole = self.learner.gather_policy()?;
             self.collector.copied_bytes(self.learner.policy())?
         };
-        let of_models = self.learner.models().flat_map(|model| [model.weights(), model.computing()]);
+        let of_models = self.learner.models().flat_map(|model| [model.weights(), model.compute_weights()]);
         let all = of_models.chain(self.collector.reference().map(|reference| reference.model().weights()));
         // Those that share storage are one tensor.
         let weights: HashMap<TensorId, usize> = all.flat_map(Weights::named).map(|(_, t)| (t.id(), bytes(t))).collect();
-        let mut work = Work::default();
+        let mut work = StepWork::default();
         steps.iter().for_each(|step| work += step.work);
         Ok(MemoryUse {
             peak,

@@ -2,8 +2,8 @@
 
 use super::{Error, Result};
 use crate::checkpoint;
-use crate::config::{self, Config, OnResume, Overrides, PluginEntry, files, same, shell_word};
-use crate::plugin::{Role, Source};
+use crate::config::{self, Overrides, PluginEntry, ResumeRule, RunConfig, files, same, shell_word};
+use crate::plugin::{PluginSource, Role};
 use crate::run::{CheckpointFiles, RunFiles, is_checkpoint};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
@@ -18,7 +18,7 @@ pub(super) const ORDER_OF_ALL: &str = "all rows";
 
 /// A verified checkpoint and its run.
 #[derive(Clone, Debug)]
-pub struct Origin {
+pub struct CheckpointOrigin {
     /// The run's folder.
     pub run: PathBuf,
     /// The checkpoint's folder.
@@ -29,7 +29,7 @@ pub struct Origin {
 
 /// On what terms a run resumes.
 #[derive(Clone, Debug, Default)]
-pub struct Terms {
+pub struct ResumeTerms {
     /// Whether settings that change results may differ.
     pub allow_changed: bool,
     /// Whether edits of config.toml that the run has not taken up are dropped.
@@ -40,28 +40,28 @@ pub struct Terms {
 
 /// How a run starts.
 #[derive(Clone, Debug)]
-pub enum Beginning {
+pub enum StartMode {
     /// New, in its own folder.
     New,
     /// New, in the folder of a run that ended before its first checkpoint.
-    Over,
+    Restart,
     /// Resumed from its checkpoint.
     Resume {
         /// The checkpoint.
-        origin: Origin,
+        origin: CheckpointOrigin,
         /// What may differ.
-        terms: Terms,
+        terms: ResumeTerms,
     },
     /// A new run that takes over another's state.
     Fork {
         /// The other's checkpoint.
-        origin: Origin,
+        origin: CheckpointOrigin,
         /// Plugins, as named, whose bytes are not taken from the checkpoint.
         fresh: Vec<String>,
     },
 }
 
-impl Origin {
+impl CheckpointOrigin {
     /// Opens a checkpoint's folder, or the newest intact checkpoint of a run's folder; warns of newer damaged ones.
     pub fn find(path: &Path) -> std::result::Result<Self, checkpoint::Error> {
         if is_checkpoint(path) {
@@ -85,7 +85,7 @@ impl Origin {
     ///
     /// # Errors
     /// If it can't be read.
-    pub(super) fn written(&self) -> Result<Config> {
+    pub(super) fn written(&self) -> Result<RunConfig> {
         Ok(config::read([self.config_file().as_path()], &Overrides::default())?)
     }
 
@@ -156,7 +156,7 @@ impl Origin {
             return Err(refuse(cant_change("algorithm")));
         }
         let ranks = self.ranks();
-        let (_, other) = changes(Crew { config: &written, ranks }, Crew { config: &edited, ranks })?;
+        let (_, other) = changes(RankedConfig { config: &written, ranks }, RankedConfig { config: &edited, ranks })?;
         let fixed = PluginEntry::new(String::new()).fixed();
         let is_fixed = |key: &str| fixed.iter().any(|(name, _)| key.rsplit_once('.').is_some_and(|(_, last)| last == *name));
         let of_entries = |key: &str| ["plugin.", "environment."].iter().any(|table| key.starts_with(table));
@@ -178,11 +178,11 @@ impl Origin {
     }
 }
 
-impl Beginning {
+impl StartMode {
     /// Returns the checkpoint that it starts from.
-    pub fn origin(&self) -> Option<&Origin> {
+    pub fn origin(&self) -> Option<&CheckpointOrigin> {
         match self {
-            Self::New | Self::Over => None,
+            Self::New | Self::Restart => None,
             Self::Resume { origin, .. } | Self::Fork { origin, .. } => Some(origin),
         }
     }
@@ -202,7 +202,7 @@ impl Beginning {
         if let (Some(origin), Some(edited), false) = (self.origin(), &edited, self.may_change()) {
             origin.check_edits(edited)?;
         }
-        Ok(edited.or_else(|| self.origin().map(Origin::config_file)))
+        Ok(edited.or_else(|| self.origin().map(CheckpointOrigin::config_file)))
     }
 
     /// Says how to resume without the edits of config.toml, if there are any that the run has not taken up.
@@ -221,16 +221,16 @@ impl Beginning {
 
     /// Returns whether settings that change results may differ.
     pub(super) fn may_change(&self) -> bool {
-        matches!(self, Self::Fork { .. } | Self::Resume { terms: Terms { allow_changed: true, .. }, .. })
+        matches!(self, Self::Fork { .. } | Self::Resume { terms: ResumeTerms { allow_changed: true, .. }, .. })
     }
 
     /// Returns whether the user named the file of the plugin of this name, so that it matters what the file has now, and not what it had.
-    pub(super) fn opens_anew(&self, name: &str, config: &Config) -> bool {
+    pub(super) fn opens_anew(&self, name: &str, config: &RunConfig) -> bool {
         self.named(config).contains_key(name)
     }
 
     /// Returns the files of plugins that the user named for a run that goes on or forks, by the plugins' names.
-    pub(super) fn named(&self, config: &Config) -> BTreeMap<String, String> {
+    pub(super) fn named(&self, config: &RunConfig) -> BTreeMap<String, String> {
         let algorithm = PluginEntry::new(config.algorithm.clone());
         let entries = config.plugin.iter().chain(&config.environment).chain(std::iter::once(&algorithm));
         let named = entries.filter(|entry| !entry.model && self.names(&entry.path));
@@ -240,8 +240,8 @@ impl Beginning {
     /// Returns whether the user named this file of a plugin for a run that goes on or forks.
     pub(super) fn names(&self, path: &String) -> bool {
         match self {
-            Self::New | Self::Over => false,
-            Self::Resume { terms: Terms { named, .. }, .. } | Self::Fork { fresh: named, .. } => named.contains(path),
+            Self::New | Self::Restart => false,
+            Self::Resume { terms: ResumeTerms { named, .. }, .. } | Self::Fork { fresh: named, .. } => named.contains(path),
         }
     }
 
@@ -249,7 +249,7 @@ impl Beginning {
     ///
     /// # Errors
     /// If there is no such plugin, or its file can't be read.
-    pub fn algorithm(&self, location: &str) -> Result<Source> {
+    pub fn algorithm(&self, location: &str) -> Result<PluginSource> {
         self.plugin(&PluginEntry::new(location.to_owned()), Role::Algorithm)
     }
 
@@ -257,19 +257,19 @@ impl Beginning {
     ///
     /// # Errors
     /// If there is no such plugin, or its file can't be read.
-    pub fn plugin(&self, entry: &PluginEntry, role: Role) -> Result<Source> {
+    pub fn plugin(&self, entry: &PluginEntry, role: Role) -> Result<PluginSource> {
         let kept = self.origin().map(|origin| origin.plugin_file(entry.name())).filter(|kept| kept.exists());
         let source = match kept {
-            Some(kept) if !self.names(&entry.path) => Source::open(&kept.display().to_string())?,
+            Some(kept) if !self.names(&entry.path) => PluginSource::open(&kept.display().to_string())?,
             Some(kept) if matches!(self, Self::Resume { .. }) => {
                 // It is swapped in for the checkpoint's, with that one's state, so it must be there.
-                Source::open_as(&entry.path, Some(role))?;
-                Source::open(&kept.display().to_string())?
+                PluginSource::open_as(&entry.path, Some(role))?;
+                PluginSource::open(&kept.display().to_string())?
             }
-            _ => Source::open_as(&entry.path, Some(role))?,
+            _ => PluginSource::open_as(&entry.path, Some(role))?,
         };
         Ok(match &entry.name {
-            Some(name) => source.named(name),
+            Some(name) => source.with_name(name),
             None => source,
         })
     }
@@ -290,10 +290,10 @@ impl Beginning {
     ///
     /// # Errors
     /// If something differs that must not.
-    pub(super) fn changes(&self, new: &Config, ranks: usize) -> Result<Map<String, Value>> {
+    pub(super) fn changes(&self, new: &RunConfig, ranks: usize) -> Result<Map<String, Value>> {
         let Some(origin) = self.origin() else { return Ok(Map::new()) };
         let old = origin.written()?;
-        let (was, now) = (Crew { config: &old, ranks: origin.ranks() }, Crew { config: new, ranks });
+        let (was, now) = (RankedConfig { config: &old, ranks: origin.ranks() }, RankedConfig { config: new, ranks });
         let (free, other) = changes(was, now)?;
         let all: Map<String, Value> = free.iter().chain(&other).map(|(key, change)| (key.clone(), change.clone())).collect();
         let edited = self.edited_config()?;
@@ -301,7 +301,7 @@ impl Beginning {
             Some(edited) if !self.may_change() => {
                 let mut base = config::read([edited.as_path()], &Overrides::default())?;
                 fill_in(&mut base, new);
-                changes(Crew { config: &base, ..was }, now)?.1
+                changes(RankedConfig { config: &base, ..was }, now)?.1
             }
             _ => other,
         };
@@ -324,7 +324,7 @@ impl Beginning {
 }
 
 /// Fills in omitted settings of the algorithm and of rewards with the values in the resolved configuration.
-fn fill_in(config: &mut Config, whole: &Config) {
+fn fill_in(config: &mut RunConfig, whole: &RunConfig) {
     let fill = |into: &mut Map<String, Value>, from: &Map<String, Value>| {
         for (key, value) in from {
             into.entry(key.clone()).or_insert_with(|| value.clone());
@@ -339,8 +339,8 @@ fn fill_in(config: &mut Config, whole: &Config) {
 }
 
 /// Returns the message for a number of processes that changes the batch size.
-fn other_batch(old: Crew<'_>, new: Crew<'_>) -> String {
-    let batch = |c: Crew<'_>| {
+fn other_batch(old: RankedConfig<'_>, new: RankedConfig<'_>) -> String {
+    let batch = |c: RankedConfig<'_>| {
         let processes = if c.ranks == 1 { "1 process".to_owned() } else { format!("{} processes", c.ranks) };
         format!("{processes} x per_device_train_batch_size {} = {}", c.config.per_device_train_batch_size, c.batch())
     };
@@ -353,12 +353,12 @@ fn other_batch(old: Crew<'_>, new: Crew<'_>) -> String {
 
 /// A configuration, and the number of processes that it runs on.
 #[derive(Clone, Copy)]
-struct Crew<'a> {
-    config: &'a Config,
+struct RankedConfig<'a> {
+    config: &'a RunConfig,
     ranks: usize,
 }
 
-impl Crew<'_> {
+impl RankedConfig<'_> {
     /// Returns the size of a micro-batch of all processes.
     fn batch(&self) -> usize {
         self.config.batches(self.ranks).micro_batch
@@ -366,7 +366,7 @@ impl Crew<'_> {
 }
 
 /// Returns the changed keys with their old and new values: all of them, and those that must not differ.
-fn changes(was: Crew<'_>, now: Crew<'_>) -> Result<(Map<String, Value>, Map<String, Value>)> {
+fn changes(was: RankedConfig<'_>, now: RankedConfig<'_>) -> Result<(Map<String, Value>, Map<String, Value>)> {
     let (old, new) = (was.config, now.config);
     let all = config::changes(old, new).map_err(|e| Error::encoding("the configuration", &e))?;
     let (mut free, mut other) = (Map::new(), Map::new());
@@ -374,7 +374,7 @@ fn changes(was: Crew<'_>, now: Crew<'_>) -> Result<(Map<String, Value>, Map<Stri
         if !["output_dir", "plugin", "loss"].contains(&key.as_str()) {
             // What counts is the batch of all processes.
             let same_batch = key == "per_device_train_batch_size" && was.batch() == now.batch();
-            let fixed = config::key(&key).is_none_or(|known| known.on_resume == OnResume::Fixed);
+            let fixed = config::key(&key).is_none_or(|known| known.on_resume == ResumeRule::Fixed);
             let into = if fixed && !same_batch { &mut other } else { &mut free };
             into.insert(key, change);
         }
@@ -435,7 +435,7 @@ mod tests {
     fn a_damaged_copy_of_the_configuration_is_as_good_as_none() {
         let place = tempfile::tempdir().unwrap();
         let run = place.path().to_owned();
-        let origin = Origin { checkpoint: RunFiles(&run).checkpoint(2), run: run.clone(), step: 2 };
+        let origin = CheckpointOrigin { checkpoint: RunFiles(&run).checkpoint(2), run: run.clone(), step: 2 };
         fs::create_dir(&origin.checkpoint).unwrap();
         fs::write(origin.config_file(), "max_steps = 30\n").unwrap();
         fs::write(RunFiles(&run).config(), "max_steps = 30\n").unwrap();

@@ -6,14 +6,14 @@ use std::collections::BTreeMap;
 
 /// The history of evaluations; part of a checkpoint, so that a resumed run stops at the same step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize, Serialize)]
-pub(super) struct Patience {
+pub(super) struct EarlyStoppingState {
     /// The best value of `metric_for_best_model`.
     best: Option<f64>,
     /// Number of consecutive evaluations that did not improve on the best by more than the threshold.
     without: u64,
 }
 
-impl Patience {
+impl EarlyStoppingState {
     /// Returns the state after an evaluation with these metrics. As in transformers, an evaluation before the first step does not
     /// count.
     pub(super) fn after(mut self, plan: &EvaluationPlan, step: u64, figures: &BTreeMap<String, f64>) -> Self {
@@ -44,7 +44,7 @@ impl Patience {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Config;
+    use crate::config::RunConfig;
     use crate::flow::Flow;
     use serde_json::Value;
 
@@ -54,15 +54,15 @@ mod tests {
         let cases: Value = serde_json::from_str(include_str!("../../../tests/fixtures/early_stopping.json")).unwrap();
         let mut early = 0;
         for case in cases.as_array().unwrap() {
-            let settings = Config {
+            let settings = RunConfig {
                 early_stopping_patience: case["patience"].as_u64(),
                 early_stopping_threshold: case["threshold"].as_f64().unwrap(),
                 metric_for_best_model: Some("eval_x".into()),
                 greater_is_better: case["greater"].as_bool(),
-                ..Config::default()
+                ..RunConfig::default()
             };
-            let settings = EvaluationPlan::new(&settings, &Flow::generated(false).metrics(), 1);
-            let (mut patience, mut stopped, mut counters) = (Patience::default(), None, Vec::new());
+            let settings = EvaluationPlan::new(&settings, &Flow::with_generation(false).metrics(), 1);
+            let (mut patience, mut stopped, mut counters) = (EarlyStoppingState::default(), None, Vec::new());
             for (at, value) in case["values"].as_array().unwrap().iter().enumerate() {
                 let figures = BTreeMap::from([("eval_x".to_owned(), value.as_f64().unwrap())]);
                 assert_eq!(patience.after(&settings, 0, &figures), patience, "before training");

@@ -1,6 +1,6 @@
 //! Periods, in steps, of a run's regular actions.
 
-use crate::config::{Config, Period, Strategy};
+use crate::config::{IntervalStrategy, Period, RunConfig};
 
 /// Numbers of steps; for actions that never happen, more than a run has.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -17,15 +17,15 @@ pub(super) struct Periods {
 
 impl Periods {
     /// Returns the periods of a run of `max_steps` whose epoch has this many.
-    pub(super) fn of(config: &Config, max_steps: u64, epoch: u64) -> Self {
-        let every = |strategy: Strategy, period: Period| match strategy {
-            Strategy::No => u64::MAX,
-            Strategy::Steps => period.of(max_steps),
-            Strategy::Epoch => epoch.max(1),
+    pub(super) fn new(config: &RunConfig, max_steps: u64, epoch: u64) -> Self {
+        let every = |strategy: IntervalStrategy, period: Period| match strategy {
+            IntervalStrategy::No => u64::MAX,
+            IntervalStrategy::Steps => period.in_steps(max_steps),
+            IntervalStrategy::Epoch => epoch.max(1),
         };
         let strategy = config.evaluation_strategy();
         // As in transformers: epochs of the strategy by epochs, steps otherwise.
-        let of_delay = if strategy == Strategy::Epoch { epoch.max(1) } else { 1 };
+        let of_delay = if strategy == IntervalStrategy::Epoch { epoch.max(1) } else { 1 };
         Self {
             log: every(config.logging_strategy, config.logging_steps),
             save: every(config.save_strategy, config.save_steps),
@@ -43,23 +43,23 @@ pub struct Calendar {
     /// The last step.
     pub last: u64,
     /// Evaluations in training; none if there are none.
-    pub evaluations: Option<Recurring>,
+    pub evaluations: Option<RecurringAction>,
     /// Checkpoints.
-    pub saves: Option<Recurring>,
+    pub saves: Option<RecurringAction>,
     /// Number of an evaluation's completions, in those of a step.
     pub evaluation_in_steps: f64,
 }
 
 /// Something that happens again and again, and after the last step.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Recurring {
+pub struct RecurringAction {
     /// Number of steps between two times.
     pub every: u64,
     /// Number of steps before the first time.
     pub from: u64,
 }
 
-impl Recurring {
+impl RecurringAction {
     /// Counts the times after step `after`, up to step `last`.
     fn times(self, after: u64, last: u64) -> u64 {
         let every = self.every.max(1);
@@ -90,14 +90,14 @@ mod tests {
     #[test]
     fn the_time_left_counts_evaluations_and_checkpoints() {
         for (every, from) in [(1, 0), (3, 0), (3, 7), (4, 4), (10, 0), (u64::MAX, 0), (5, 100)] {
-            let recurring = Recurring { every, from };
+            let recurring = RecurringAction { every, from };
             for after in 0..=20 {
                 let due = |step: &u64| *step == 20 || step.is_multiple_of(every) && *step >= from;
                 let expected = (after + 1..=20).filter(due).count() as u64;
                 assert_eq!(recurring.times(after, 20), expected, "every {every} from {from}, after {after}");
             }
         }
-        let recurring = |every| Some(Recurring { every, from: 0 });
+        let recurring = |every| Some(RecurringAction { every, from: 0 });
         let calendar =
             Calendar { first: 0, last: 100, evaluations: recurring(20), saves: recurring(50), evaluation_in_steps: 3.0 };
         // 60 steps, evaluations after 60, 80 and 100, a checkpoint after 50 and 100.
@@ -108,13 +108,18 @@ mod tests {
 
     #[test]
     fn periods_are_of_steps_of_epochs_or_never_end() {
-        let config = Config { save_strategy: Strategy::Epoch, eval_strategy: Some(Strategy::No), ..Config::default() };
-        assert_eq!(Periods::of(&config, 100, 7), Periods { log: 10, save: 7, evaluate: u64::MAX, evaluate_from: 0 });
-        let config = Config { logging_strategy: Strategy::Epoch, save_steps: Period::steps(3), ..Config::default() };
-        assert_eq!(Periods::of(&config, 100, 0), Periods { log: 1, save: 3, evaluate: 3, evaluate_from: 0 });
-        let config = Config { eval_delay: 1.5, ..config };
-        assert_eq!(Periods::of(&config, 100, 4).evaluate_from, 2);
-        let config = Config { eval_strategy: Some(Strategy::Epoch), ..config };
-        assert_eq!(Periods::of(&config, 100, 4).evaluate_from, 6);
+        let config = RunConfig {
+            save_strategy: IntervalStrategy::Epoch,
+            eval_strategy: Some(IntervalStrategy::No),
+            ..RunConfig::default()
+        };
+        assert_eq!(Periods::new(&config, 100, 7), Periods { log: 10, save: 7, evaluate: u64::MAX, evaluate_from: 0 });
+        let config =
+            RunConfig { logging_strategy: IntervalStrategy::Epoch, save_steps: Period::from_steps(3), ..RunConfig::default() };
+        assert_eq!(Periods::new(&config, 100, 0), Periods { log: 1, save: 3, evaluate: 3, evaluate_from: 0 });
+        let config = RunConfig { eval_delay: 1.5, ..config };
+        assert_eq!(Periods::new(&config, 100, 4).evaluate_from, 2);
+        let config = RunConfig { eval_strategy: Some(IntervalStrategy::Epoch), ..config };
+        assert_eq!(Periods::new(&config, 100, 4).evaluate_from, 6);
     }
 }

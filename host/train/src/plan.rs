@@ -7,16 +7,17 @@ use super::pass_metrics::PassMetrics;
 use super::periods::Periods;
 use super::phase::Phase;
 use crate::config::{
-    AgentEntry, Batches, Config, LrShape, OldLogp, OnPlateau, ReduceDtype, RolloutDtype, RolloutLog, RolloutSync,
+    AgentEntry, BatchSizes, LrShape, OldLogpSource, PlateauArgs, ReduceDtype, RolloutDtype, RolloutLogMode, RolloutSync,
+    RunConfig,
 };
-use crate::rollout::Sampling;
+use crate::rollout::Sampler;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
 /// All sections of a run's plan.
 #[derive(Clone)]
-pub(super) struct Plan {
+pub(super) struct RunPlan {
     pub batching: Rc<Batching>,
     pub rollout: Rc<RolloutPlan>,
     pub learner: LearnerPlan,
@@ -39,11 +40,11 @@ pub(super) struct StepPlan {
     pub periods: Periods,
 }
 
-impl Plan {
+impl RunPlan {
     /// Resolves a configuration that is complete, for a run that learns from this `flow` and has these metrics, with a model of this
     /// context.
     pub(super) fn new(
-        config: &Config,
+        config: &RunConfig,
         (flow, metrics): (Flow, &MetricsPlan),
         batching: Batching,
         steps: StepPlan,
@@ -68,7 +69,7 @@ impl Plan {
 #[derive(Clone, Debug)]
 pub(super) struct Batching {
     /// Sizes over all processes.
-    pub sizes: Batches,
+    pub sizes: BatchSizes,
     /// Whether an item, of which a batch has so many, is a pair of sequences.
     pub items_are_pairs: bool,
     /// Rows that go through a model together on one process.
@@ -142,12 +143,13 @@ pub(super) struct GroupFilter {
 
 impl Batching {
     /// Resolves the batches of a run of this many processes.
-    pub(super) fn new(config: &Config, flow: Flow, ranks: usize) -> Self {
+    pub(super) fn new(config: &RunConfig, flow: Flow, ranks: usize) -> Self {
         let Flow { generates, has_pairs, has_labels, .. } = flow;
         let sizes = config.batches(ranks);
         let several = config.num_iterations > 1 || config.num_mini_batches.is_some() || config.filters_prompts();
         let filter = GroupFilter { reward: config.filter_groups_metric.clone(), most: config.max_num_gen_batches };
-        let groups = GroupSizes { train: config.group(), eval: config.eval_group(), length: config.max_completion_length };
+        let groups =
+            GroupSizes { train: config.group_size(), eval: config.eval_group_size(), length: config.max_completion_length };
         // Labelled rows go in the dataset's order, and are evaluated in batches of training's size, as in TRL.
         let of_evaluations = if has_labels { sizes.micro_batch } else { sizes.eval_micro_batch };
         let in_generations = generates && config.per_device_eval_batch_size.is_none();
@@ -171,10 +173,10 @@ impl Batching {
             evaluated: EvaluatedRows {
                 drops_rest: config.dataloader_drop_last,
                 collects_rest: !generates,
-                items_together: if in_generations { sizes.generation() } else { of_evaluations },
+                items_together: if in_generations { sizes.completions_per_generation() } else { of_evaluations },
             },
             filter: config.filter_groups.then_some(filter),
-            seed: config.seed_of_order(),
+            seed: config.shuffle_seed(),
         }
     }
 
@@ -191,7 +193,7 @@ impl Batching {
     /// Returns the number of rows that are drawn from the dataset at a time: a generation's, or a micro-batch.
     pub(super) fn rows_drawn(&self) -> usize {
         match self.groups {
-            Some(_) => self.prompts_of(self.sizes.generation(), Phase::Train),
+            Some(_) => self.prompts_of(self.sizes.completions_per_generation(), Phase::Train),
             None => self.sizes.micro_batch,
         }
     }
@@ -259,7 +261,7 @@ pub(super) struct RolloutPlan {
 #[derive(Clone, Debug)]
 pub(super) struct LogPlan {
     /// Which generations are logged.
-    pub kept: RolloutLog,
+    pub logged: RolloutLogMode,
     /// The run whose logged completions are trained on.
     pub replayed: Option<PathBuf>,
 }
@@ -295,7 +297,7 @@ pub(super) struct SyncFolder {
 }
 
 impl SyncFolder {
-    fn new(config: &Config) -> Self {
+    fn new(config: &RunConfig) -> Self {
         match &config.rollout_sync_dir {
             Some(given) => Self { path: PathBuf::from(given), is_own: false },
             None => {
@@ -307,7 +309,7 @@ impl SyncFolder {
 }
 
 impl ServerPlan {
-    fn new(config: &Config) -> Option<Self> {
+    fn new(config: &RunConfig) -> Option<Self> {
         (!config.rollout_server.is_empty() && config.replay_rollouts.is_none()).then(|| Self {
             urls: config.rollout_server.clone(),
             sync: config.rollout_sync,
@@ -321,8 +323,8 @@ impl ServerPlan {
 /// How tokens are sampled.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SamplingPlan {
-    pub train: Sampling,
-    pub eval: Sampling,
+    pub train: Sampler,
+    pub eval: Sampler,
     /// Divisor of the logits of recorded log-probabilities: that of training.
     pub logp_temperature: f32,
     /// Whether tokens are scored among those that could be sampled.
@@ -330,15 +332,15 @@ pub(super) struct SamplingPlan {
 }
 
 impl SamplingPlan {
-    fn new(config: &Config, logp_temperature: f32) -> Self {
-        let train = Sampling {
+    fn new(config: &RunConfig, logp_temperature: f32) -> Self {
+        let train = Sampler {
             temperature: config.temperature as f32,
             top_p: config.top_p as f32,
             top_k: config.top_k,
             min_p: config.min_p.unwrap_or(0.0) as f32,
             repetition_penalty: config.repetition_penalty as f32,
         };
-        let eval = Sampling {
+        let eval = Sampler {
             temperature: config.eval_temperature.unwrap_or(config.temperature) as f32,
             top_p: config.eval_top_p.unwrap_or(config.top_p) as f32,
             top_k: config.eval_top_k.unwrap_or(config.top_k),
@@ -361,7 +363,7 @@ impl RolloutPlan {
         self.agent.as_ref().is_some_and(|agent| agent.listen.is_some())
     }
 
-    fn new(config: &Config, logp_temperature: f32) -> Self {
+    fn new(config: &RunConfig, logp_temperature: f32) -> Self {
         Self {
             sampling: SamplingPlan::new(config, logp_temperature),
             dtype: config.rollout_dtype,
@@ -371,10 +373,10 @@ impl RolloutPlan {
             has_environment: !config.environment.is_empty(),
             servers: ServerPlan::new(config),
             agent: config.agent.first().cloned(),
-            logs: LogPlan { kept: config.rollout_log(), replayed: config.replay_rollouts.as_ref().map(PathBuf::from) },
+            logs: LogPlan { logged: config.rollout_log(), replayed: config.replay_rollouts.as_ref().map(PathBuf::from) },
             episode_limits: EpisodeLimits { turns: config.max_turns, tokens: config.max_episode_tokens.unwrap_or(usize::MAX) },
             seed: config.seed,
-            recomputes_old_logp: config.old_logp == Some(OldLogp::Recompute),
+            recomputes_old_logp: config.old_logp == Some(OldLogpSource::Recompute),
         }
     }
 }
@@ -400,8 +402,8 @@ pub(super) struct LearnerPlan {
 }
 
 impl LearnerPlan {
-    fn new(config: &Config, batching: &Batching, temperature: f32, metrics: PassMetrics) -> Self {
-        let recomputes = config.old_logp == Some(OldLogp::Recompute);
+    fn new(config: &RunConfig, batching: &Batching, temperature: f32, metrics: PassMetrics) -> Self {
+        let recomputes = config.old_logp == Some(OldLogpSource::Recompute);
         Self {
             temperature,
             metrics,
@@ -434,7 +436,7 @@ pub(super) struct ReferenceSync {
 }
 
 impl ReferencePlan {
-    fn new(config: &Config) -> Self {
+    fn new(config: &RunConfig) -> Self {
         let sync = ReferenceSync { steps: config.ref_model_sync_steps, alpha: config.ref_model_mixup_alpha };
         Self { precomputes: config.precompute_ref_log_probs, sync: config.sync_ref_model.then_some(sync) }
     }
@@ -454,7 +456,7 @@ pub(super) struct EvaluationPlan {
     /// The metric that schedules and early stopping follow, without its prefix, and whether a greater value is better.
     pub metric: (String, bool),
     /// The schedule that evaluations reduce.
-    pub plateau: Option<OnPlateau>,
+    pub plateau: Option<PlateauArgs>,
     pub early_stopping: Option<EarlyStopping>,
 }
 
@@ -481,8 +483,8 @@ pub(super) struct EarlyStopping {
 }
 
 impl EvaluationPlan {
-    pub(super) fn new(config: &Config, metrics: &MetricsPlan, context: usize) -> Self {
-        let (metric, greater) = config.best_by().unwrap_or(metrics.usual);
+    pub(super) fn new(config: &RunConfig, metrics: &MetricsPlan, context: usize) -> Self {
+        let (metric, greater) = config.best_model_metric().unwrap_or(metrics.usual);
         let solved = config.eval_pass_threshold.map(|threshold| SolvedPlan {
             threshold,
             reward: config.eval_pass_reward.clone(),
@@ -493,7 +495,7 @@ impl EvaluationPlan {
         Self {
             on_start: config.eval_on_start,
             needs_scores: metrics.of_scores,
-            packs_into: config.packs_evaluations().then(|| config.longest(context)),
+            packs_into: config.packs_evaluations().then(|| config.max_text_length(context)),
             solved,
             metric: (metric.trim_start_matches("eval_").to_owned(), greater),
             plateau: match config.lr_shape() {

@@ -2,12 +2,12 @@
 //! decisions; each generates, scores and trains on its share.
 
 use super::{Error, Result};
-use crate::config::{self, Config};
-use crate::data::Peers;
-use crate::dist::{self, Failure, World};
-use crate::metrics::Window;
+use crate::config::{self, RunConfig};
+use crate::data::DatasetRanks;
+use crate::dist::{self, RankFailure, World};
+use crate::metrics::MetricsWindow;
 use crate::ops;
-use crate::plugin::Source;
+use crate::plugin::PluginSource;
 use candle_core::Tensor;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -15,17 +15,17 @@ use std::borrow::Cow;
 
 /// The settings of a rank.
 #[derive(Deserialize, Serialize)]
-struct Settings {
+struct RankSettings {
     #[serde(with = "dist::json")]
-    config: Config,
+    config: RunConfig,
     /// Whether its products are in bf16, which a processor may not support.
     is_bf16: bool,
 }
 
 /// The processes of a run, among which the rows of its datasets are divided.
-pub(super) struct Ranks<'a>(pub &'a World);
+pub(super) struct RunRanks<'a>(pub &'a World);
 
-impl Peers for Ranks<'_> {
+impl DatasetRanks for RunRanks<'_> {
     type Error = Error;
 
     fn ranks(&self) -> (usize, usize) {
@@ -38,7 +38,7 @@ impl Peers for Ranks<'_> {
 }
 
 /// Returns the first rank's plugin on all ranks, whatever the other ranks' files contain.
-pub(super) fn same_source(world: &World, open: impl FnOnce() -> Result<Source>) -> Result<Source> {
+pub(super) fn same_source(world: &World, open: impl FnOnce() -> Result<PluginSource>) -> Result<PluginSource> {
     if world.size() == 1 {
         return open();
     }
@@ -46,8 +46,8 @@ pub(super) fn same_source(world: &World, open: impl FnOnce() -> Result<Source>) 
     let name = world.broadcast("a plugin's name", || {
         own.as_ref().map(|source| source.name().to_owned()).ok_or_else(|| Error::Bug("a plugin has no name"))
     })?;
-    let bytes = world.broadcast_bytes("a plugin", own.as_ref().map_or(&[], Source::bytes))?;
-    Ok(Source::new(name, Cow::Owned(bytes)))
+    let bytes = world.broadcast_bytes("a plugin", own.as_ref().map_or(&[], PluginSource::bytes))?;
+    Ok(PluginSource::new(name, Cow::Owned(bytes)))
 }
 
 /// Runs `find`, which may download, on the first rank first; the others then find the result in the cache.
@@ -62,7 +62,7 @@ pub(super) fn after_the_first<T>(world: &World, find: impl FnOnce() -> Result<T>
 }
 
 /// Merges all ranks' metrics into one window.
-pub(super) fn merged(world: &World, own: Window) -> Result<Window> {
+pub(super) fn merged(world: &World, own: MetricsWindow) -> Result<MetricsWindow> {
     let mut windows = world.gather("figures", own)?.into_iter();
     let mut all = windows.next().unwrap_or_default();
     windows.for_each(|window| all.merge(&window));
@@ -88,10 +88,10 @@ pub(super) fn compare_weights(world: &World, weights: &[(String, &Tensor)], step
 }
 
 /// Checks that all ranks compute in the same precision and have the same configuration.
-pub(super) fn compare_settings(world: &World, config: &Config, is_bf16: bool) -> Result<()> {
-    let all = world.gather("settings", Settings { config: config.clone(), is_bf16 })?;
+pub(super) fn compare_settings(world: &World, config: &RunConfig, is_bf16: bool) -> Result<()> {
+    let all = world.gather("settings", RankSettings { config: config.clone(), is_bf16 })?;
     let Some(first) = all.first() else { return Ok(()) };
-    for (rank, Settings { config, is_bf16 }) in all.iter().enumerate() {
+    for (rank, RankSettings { config, is_bf16 }) in all.iter().enumerate() {
         // First, because settings that were not given follow from it.
         if *is_bf16 != first.is_bf16 {
             let name = |is_bf16| if is_bf16 { "bf16" } else { "f32" };
@@ -100,9 +100,9 @@ pub(super) fn compare_settings(world: &World, config: &Config, is_bf16: bool) ->
             return Err(Error::SetUpsDiffer { rank, detail });
         }
         let keys = config::changes(&first.config, config).map_err(|e| Error::encoding("the configuration", &e))?;
-        let own = |key: &str| config::key(key).is_some_and(|key| key.own_of_rank);
+        let own = |key: &str| config::key(key).is_some_and(|key| key.is_per_rank);
         // A rank may find its files elsewhere, but not read others.
-        let read = |config: &Config| [("dataset", config.dataset.is_some()), ("eval_dataset", config.eval_dataset.is_some())];
+        let read = |config: &RunConfig| [("dataset", config.dataset.is_some()), ("eval_dataset", config.eval_dataset.is_some())];
         let is_missing = |key: &str| read(config).into_iter().zip(read(&first.config)).any(|(a, b)| a.0 == key && a != b);
         let differ: Vec<&str> = keys.keys().map(String::as_str).filter(|key| !own(key) || is_missing(key)).collect();
         if !differ.is_empty() {
@@ -128,7 +128,7 @@ pub(super) fn known_to_all(world: &World, error: Error) -> Error {
     // In the middle of a run, a file that can't be written is nobody's mistake.
     let mistake = error.is_mistake() && !matches!(error, Error::Write { .. });
     let of_saving = error.is_of_saving();
-    match world.tell(&Failure { reason: error.to_string(), plugin, mistake, of_saving }) {
+    match world.report_failure(&RankFailure { reason: error.to_string(), plugin, mistake, of_saving }) {
         Some(dist::Error::Failed { rank, failure }) if rank != world.rank() => dist::Error::Failed { rank, failure }.into(),
         _ => error,
     }

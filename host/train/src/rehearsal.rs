@@ -1,13 +1,13 @@
 //! What a run would do, found out without training: its first prompts, and what its rewards say of completions.
 
-use super::collector::{Home, With};
+use super::collector::{CollectionContext, RunHome};
 use super::dataset::Prompt;
 use super::phase::Phase;
-use super::plugins::{Judged, Scored, batch};
+use super::plugins::{BatchScores, ScoringBatch, batch};
 use super::trainer::Trainer;
 use super::{Error, Result};
 use crate::data::TurnEnd;
-use crate::experience::RewardColumn;
+use crate::experience::RewardScoreColumn;
 use crate::rollout::Rollout;
 use serde_json::Value;
 use std::io::ErrorKind;
@@ -28,9 +28,9 @@ pub struct Rehearsal {
     /// Number of rows that are used.
     pub rows: usize,
     /// The first of them.
-    pub prompts: Vec<Shown>,
+    pub prompts: Vec<RehearsedPrompt>,
     /// Scores of the dataset's answers, and of short completions.
-    pub scores: Vec<Scores>,
+    pub scores: Vec<RehearsedCompletion>,
     /// How the chat template ends a turn, if there is one.
     pub turn_end: Option<TurnEnd>,
     /// The tokens that end a completion.
@@ -38,7 +38,7 @@ pub struct Rehearsal {
 }
 
 /// A prompt as the model reads it.
-pub struct Shown {
+pub struct RehearsedPrompt {
     /// Its row in the dataset.
     pub row: usize,
     /// Its text.
@@ -50,7 +50,7 @@ pub struct Shown {
 }
 
 /// A completion and its scores.
-pub struct Scores {
+pub struct RehearsedCompletion {
     /// The row of its prompt.
     pub row: usize,
     /// The dataset's column that it is, unless the model wrote it.
@@ -86,18 +86,18 @@ impl Trainer {
         Ok(Rehearsal { rows: self.collector.data().prompts().len(), prompts: shown, scores, turn_end, ends })
     }
 
-    fn shown(&self, prompt: &Prompt) -> Result<Shown> {
+    fn shown(&self, prompt: &Prompt) -> Result<RehearsedPrompt> {
         let given = prompt.answers.as_ref();
         let of_answers = given.into_iter().flat_map(|given| [&given.chosen, &given.rejected]);
         let answers = of_answers.map(Vec::len).filter(|tokens| *tokens > 0).collect();
         // A whole text is all answer.
         let whole = || given.map_or_else(Vec::new, |given| [&prompt.tokens[..], &given.chosen].concat());
         let text = if prompt.text.is_empty() { self.collector.written(&whole())? } else { prompt.text.clone() };
-        Ok(Shown { row: prompt.row, text, tokens: prompt.tokens.len(), answers })
+        Ok(RehearsedPrompt { row: prompt.row, text, tokens: prompt.tokens.len(), answers })
     }
 
     /// Has the answers that the dataset has for these prompts scored as completions, if each has one and no reward compares completions.
-    fn scores_of_answers(&mut self, prompts: &[Arc<Prompt>]) -> Result<Vec<Scores>> {
+    fn scores_of_answers(&mut self, prompts: &[Arc<Prompt>]) -> Result<Vec<RehearsedCompletion>> {
         let text = |prompt: &Arc<Prompt>, name: &str| prompt.columns.get(name).and_then(Value::as_str).map(str::to_owned);
         let of_all = |name: &str| prompts.iter().map(|prompt| text(prompt, name)).collect::<Option<Vec<String>>>();
         let found = ANSWERS.into_iter().find_map(|name| Some((name, of_all(name)?)));
@@ -111,10 +111,10 @@ impl Trainer {
         };
         let rollouts = texts.iter().enumerate().map(rollout).collect::<Result<Vec<Rollout>>>()?;
         let batch = batch(0, prompts, self.collector.data().columns(), &rollouts, &texts);
-        let judged = Judged { batch, prompts: prompts.to_vec(), episodes: Vec::new() };
-        let Scored { columns, for_evaluation, .. } = self.plugins.score(judged, Phase::Eval)?;
-        let columns: Vec<RewardColumn> = columns.into_iter().chain(for_evaluation).collect();
-        let scored = |(at, text): (usize, String)| Scores {
+        let judged = ScoringBatch { batch, prompts: prompts.to_vec(), episodes: Vec::new() };
+        let BatchScores { columns, for_evaluation, .. } = self.plugins.score(judged, Phase::Eval)?;
+        let columns: Vec<RewardScoreColumn> = columns.into_iter().chain(for_evaluation).collect();
+        let scored = |(at, text): (usize, String)| RehearsedCompletion {
             row: prompts[at].row,
             column: Some(name),
             text,
@@ -126,19 +126,19 @@ impl Trainer {
     }
 
     /// Has short completions of these prompts scored.
-    fn scores_of_completions(&mut self, prompts: Vec<Arc<Prompt>>) -> Result<Vec<Scores>> {
+    fn scores_of_completions(&mut self, prompts: Vec<Arc<Prompt>>) -> Result<Vec<RehearsedCompletion>> {
         let is_shortened = self.plan.rollout.max_completion_length > SHORT.1;
         let (model, folder) = (self.source.clone(), self.journal.path().to_owned());
-        let home = Home { model, folder, first_step: 0, keeps_log: false };
+        let home = RunHome { model, folder, first_step: 0, keeps_log: false };
         self.collector.shorten(SHORT, &home)?;
         let at = self.moment();
         let (learner, phase) = (&self.learner, Phase::Train);
-        let mut with = With { learner, plugins: &mut self.plugins, journal: &mut self.journal, at, phase };
-        let _whole = learner.whole()?;
+        let mut with = CollectionContext { learner, plugins: &mut self.plugins, journal: &mut self.journal, at, phase };
+        let _whole = learner.gather_policy()?;
         let (experience, _) = self.collector.roll_out_and_score(prompts, 0, &mut with)?;
         let scored = |at: usize| {
             let rollout = &experience.rollouts[at];
-            Scores {
+            RehearsedCompletion {
                 row: experience.prompts[rollout.prompt].row,
                 column: None,
                 text: experience.texts[at].clone(),
@@ -151,7 +151,7 @@ impl Trainer {
     }
 }
 
-fn at_row(columns: &[RewardColumn], at: usize) -> Vec<(String, Option<f32>)> {
+fn at_row(columns: &[RewardScoreColumn], at: usize) -> Vec<(String, Option<f32>)> {
     columns.iter().map(|column| (column.name.clone(), column.values.get(at).copied().flatten())).collect()
 }
 

@@ -2,17 +2,17 @@
 
 use super::trainer::{Listener, Trainer};
 use super::{Error, Result, ranks};
-use crate::activity::{Activity, Task};
-use crate::run::{Event, RunAction, RunRequest, TakenRequest, take_requests};
+use crate::activity::{Activity, ProgressTask};
+use crate::run::{RunAction, RunEvent, RunRequest, TakenRequest, take_requests};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// How often a run that waits looks for requests.
-const LOOKS: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// What was requested since the last step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Requested {
+pub(super) struct StepRequests {
     /// Whether to wait, or to go on; the last one counts.
     pub pauses: Option<bool>,
     pub saves: bool,
@@ -20,7 +20,7 @@ pub(super) struct Requested {
     pub stops: bool,
 }
 
-impl Requested {
+impl StepRequests {
     fn add(&mut self, action: RunAction) {
         match action {
             RunAction::Pause => self.pauses = Some(true),
@@ -34,9 +34,9 @@ impl Requested {
 
 impl Trainer {
     /// Takes what was requested, on all ranks, and records it. `waits` says whether the run is paused.
-    pub(super) fn take_requests(&mut self, waits: bool) -> Result<Requested> {
+    pub(super) fn take_requests(&mut self, waits: bool) -> Result<StepRequests> {
         let taken = self.world.broadcast("requests", || Ok::<_, Error>(take_requests(self.journal.path())))?;
-        let (mut requested, step) = (Requested::default(), self.state.global_step);
+        let (mut requested, step) = (StepRequests::default(), self.state.global_step);
         for TakenRequest { name, request: RunRequest { action, by } } in taken {
             let paused = requested.pauses.unwrap_or(waits);
             let reason = match action {
@@ -49,7 +49,7 @@ impl Trainer {
             if reason.is_none() {
                 requested.add(action);
             }
-            self.journal.event(&Event::Requested { action: action.name(), by: &by, step, request: &name, refused: reason })?;
+            self.journal.event(&RunEvent::Requested { action: action.name(), by: &by, step, request: &name, refused: reason })?;
         }
         Ok(requested)
     }
@@ -57,10 +57,10 @@ impl Trainer {
     /// Waits until somebody requests that the run goes on or stops, or `stop` is set; swaps, saves and evaluates meanwhile if requested.
     /// Returns whether it stops.
     pub(super) fn wait_while_paused(&mut self, stop: &AtomicBool, listener: &mut dyn Listener) -> Result<bool> {
-        let _task = Task::new(Activity::Paused);
+        let _task = ProgressTask::new(Activity::Paused);
         tracing::info!("paused after step {}; `rlhost control RUN continue` goes on", self.state.global_step);
         loop {
-            self.record(listener, super::plugins::Plugins::swap)?;
+            self.record(listener, super::plugins::RunPlugins::swap)?;
             let requested = self.take_requests(true)?;
             if ranks::any(&self.world, stop.load(Ordering::Relaxed))? || requested.stops {
                 return Ok(true);
@@ -75,7 +75,7 @@ impl Trainer {
             if requested.pauses == Some(false) {
                 return Ok(false);
             }
-            std::thread::sleep(LOOKS);
+            std::thread::sleep(POLL_INTERVAL);
         }
     }
 }
@@ -87,15 +87,15 @@ mod tests {
     #[test]
     fn the_last_request_decides_whether_a_run_waits() {
         let of = |actions: &[RunAction]| {
-            let mut requested = Requested::default();
+            let mut requested = StepRequests::default();
             actions.iter().for_each(|action| requested.add(*action));
             requested
         };
-        assert_eq!(of(&[]), Requested::default());
+        assert_eq!(of(&[]), StepRequests::default());
         assert_eq!(of(&[RunAction::Pause, RunAction::Continue]).pauses, Some(false));
         assert_eq!(
             of(&[RunAction::Continue, RunAction::Save, RunAction::Pause]),
-            Requested { pauses: Some(true), saves: true, ..Requested::default() }
+            StepRequests { pauses: Some(true), saves: true, ..StepRequests::default() }
         );
         let all = of(&RunAction::ALL);
         assert!(all.stops && all.evaluates && all.saves);

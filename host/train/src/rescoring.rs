@@ -1,96 +1,96 @@
 //! Scores recorded completions again, as a run scores its own: for `rlhost replay`.
 
 use super::dataset::Prompt;
-use super::episode::Episode;
-use super::plugins::{AskedModel, Judged, Reward, Scorer, Told, scored};
-use super::{Result, named};
+use super::episode::EpisodeOutcome;
+use super::plugins::{RewardScorer, RunReward, ScoringBatch, ScoringEpisode, ScoringModel, scored};
+use super::{Result, name_resolution};
 use crate::config::PluginEntry;
-use crate::data::{Extras, Message, Tokenizer};
+use crate::data::{ChatMessage, TemplateVariables, Tokenizer};
 use crate::dist::World;
-use crate::model::Backend;
+use crate::model::ComputeBackend;
 use crate::plugin::{RewardBatch, RewardPlugin};
 use std::sync::{Arc, OnceLock};
 
 /// A prompt as it was recorded.
-pub struct Asked {
+pub struct RecordedPrompt {
     /// Its row of the dataset.
     pub row: usize,
     /// Its tokens.
     pub tokens: Vec<u32>,
     /// The conversation, unless it is a text.
-    pub messages: Option<(Vec<Message>, Extras)>,
+    pub messages: Option<(Vec<ChatMessage>, TemplateVariables)>,
 }
 
 /// An episode as it was recorded.
-pub struct Played {
+pub struct RecordedConversation {
     /// The whole conversation.
-    pub conversation: (Vec<Message>, Extras),
+    pub conversation: (Vec<ChatMessage>, TemplateVariables),
     /// Why it failed, if it did.
     pub failed: Option<String>,
 }
 
 /// A recorded generation.
-pub struct Recording {
+pub struct RecordedGeneration {
     /// Its completions.
     pub batch: RewardBatch,
     /// The batch's prompts.
-    pub prompts: Vec<Asked>,
+    pub prompts: Vec<RecordedPrompt>,
     /// What each row is besides its text, if the rows are episodes.
-    pub episodes: Vec<Played>,
+    pub episodes: Vec<RecordedConversation>,
 }
 
-impl Recording {
-    fn judged(self) -> Judged {
+impl RecordedGeneration {
+    fn judged(self) -> ScoringBatch {
         let Self { batch, prompts, episodes } = self;
-        let prompt = |(Asked { row, tokens, messages }, text): (Asked, &String)| {
+        let prompt = |(RecordedPrompt { row, tokens, messages }, text): (RecordedPrompt, &String)| {
             let (ref_logp, mismatched_ref_logp) = (OnceLock::new(), OnceLock::new());
             let (text, chat, messages, columns) = (text.clone(), messages.is_some(), messages.map(Box::new), Default::default());
             let (index, answers) = (0, None);
             Arc::new(Prompt { row, index, text, chat, messages, tokens, columns, answers, ref_logp, mismatched_ref_logp })
         };
         let prompts: Vec<Arc<Prompt>> = prompts.into_iter().zip(&batch.prompts).map(prompt).collect();
-        let told = |(Played { conversation, failed }, prompt): (Played, &u32)| {
+        let told = |(RecordedConversation { conversation, failed }, prompt): (RecordedConversation, &u32)| {
             let prompt = &prompts[*prompt as usize];
             let [messages, extras] = [serde_json::to_string(&conversation.0), serde_json::to_string(&conversation.1)];
             let (messages, extras) = (messages.unwrap_or_default(), extras.unwrap_or_default());
-            let episode = Episode { prompt: prompt.text.clone(), messages, extras, failed, ..Episode::default() };
-            Arc::new(Told { episode, opening: prompt.tokens.clone() })
+            let episode = EpisodeOutcome { prompt: prompt.text.clone(), messages, extras, failed, ..EpisodeOutcome::default() };
+            Arc::new(ScoringEpisode { episode, opening: prompt.tokens.clone() })
         };
         let episodes = episodes.into_iter().zip(&batch.prompt_of).map(told).collect();
-        Judged { batch, prompts, episodes }
+        ScoringBatch { batch, prompts, episodes }
     }
 }
 
 /// A reward outside a run, with the models whose step values it sees.
 pub struct Rescorer {
     world: World,
-    rewards: Vec<Reward>,
+    rewards: Vec<RunReward>,
 }
 
 impl Rescorer {
     /// Creates one that scores with a plugin.
-    pub fn of_plugin(plugin: RewardPlugin, entry: &PluginEntry) -> Self {
-        Self { world: World::alone(), rewards: vec![Reward::new(Scorer::Plugin(Box::new(plugin)), entry)] }
+    pub fn from_plugin(plugin: RewardPlugin, entry: &PluginEntry) -> Self {
+        Self { world: World::single_process(), rewards: vec![RunReward::new(RewardScorer::Plugin(Box::new(plugin)), entry)] }
     }
 
     /// Creates one that scores with a reward model. Where its tokenizer is that of the policy, it reads the policy's tokens.
     ///
     /// # Errors
     /// If the model can't be opened.
-    pub fn of_model(entry: &PluginEntry, backend: &Backend, policys: Option<&Tokenizer>) -> Result<Self> {
-        Ok(Self { world: World::alone(), rewards: vec![model(entry, backend, policys)?] })
+    pub fn from_model(entry: &PluginEntry, backend: &ComputeBackend, policys: Option<&Tokenizer>) -> Result<Self> {
+        Ok(Self { world: World::single_process(), rewards: vec![model(entry, backend, policys)?] })
     }
 
     /// Returns the hash of the model's files, if it is one.
     pub fn hash(&self) -> Option<&str> {
-        self.rewards.last().and_then(Reward::model).map(|asked| asked.model.hash())
+        self.rewards.last().and_then(RunReward::model).map(|asked| asked.model.hash())
     }
 
     /// Puts before it a model whose step values it sees.
     ///
     /// # Errors
     /// If the model can't be opened.
-    pub fn beside(mut self, entry: &PluginEntry, backend: &Backend, policys: Option<&Tokenizer>) -> Result<Self> {
+    pub fn with_step_model(mut self, entry: &PluginEntry, backend: &ComputeBackend, policys: Option<&Tokenizer>) -> Result<Self> {
         self.rewards.insert(0, model(entry, backend, policys)?);
         Ok(self)
     }
@@ -99,7 +99,7 @@ impl Rescorer {
     ///
     /// # Errors
     /// If the reward fails, or a model before it.
-    pub fn score(&mut self, recording: Recording) -> Result<Vec<Option<f32>>> {
+    pub fn score(&mut self, recording: RecordedGeneration) -> Result<Vec<Option<f32>>> {
         let (scored, _) = scored(&mut self.rewards, &self.world, &recording.judged(), true)?;
         let mut columns = scored.columns;
         columns.extend(scored.for_evaluation);
@@ -107,11 +107,11 @@ impl Rescorer {
     }
 }
 
-fn model(entry: &PluginEntry, backend: &Backend, policys: Option<&Tokenizer>) -> Result<Reward> {
-    let (folder, _) = named::model_of(&entry.path)?;
-    let mut asked = AskedModel::open(entry, &folder, backend)?;
+fn model(entry: &PluginEntry, backend: &ComputeBackend, policys: Option<&Tokenizer>) -> Result<RunReward> {
+    let (folder, _) = name_resolution::model_of(&entry.path)?;
+    let mut asked = ScoringModel::open(entry, &folder, backend)?;
     if let Some(policys) = policys {
-        asked.meet(policys);
+        asked.set_policy_tokenizer(policys);
     }
-    Ok(Reward::new(Scorer::Model(Box::new(asked)), entry))
+    Ok(RunReward::new(RewardScorer::Model(Box::new(asked)), entry))
 }

@@ -2,10 +2,12 @@
 
 use super::dataset::{self, valued_at};
 use super::{Error, Result};
-use crate::config::{self, Config, PluginEntry, printable};
-use crate::data::{self, CompletionRow, Dataset, Extras, Message, PromptForm, Refused, Scored, TextOrChat, Tokenizer};
-use crate::model::{self, Backend, Frozen, Held, ModelFolder, NewHead};
-use crate::ops::quantized::Scheme;
+use crate::config::{self, PluginEntry, RunConfig, printable};
+use crate::data::{
+    self, ChatMessage, CompletionRow, Dataset, PromptForm, ScorableRow, TemplateVariables, TextOrChat, Tokenizer, UnusableRows,
+};
+use crate::model::{self, ComputeBackend, FrozenModel, ModelFolder, ValueHeadInit, WeightStorage};
+use crate::ops::quantized::QuantizationScheme;
 use crate::ops::{Capability, Forest};
 use crate::run::CheckpointFiles;
 use sha2::{Digest, Sha256};
@@ -26,19 +28,19 @@ const SEPARATOR: &str = "\n";
 pub type ScoredRows = Vec<(usize, Vec<f32>)>;
 
 /// A text to score. Neighbours of one `group` are expected to have a common beginning, which is computed once.
-pub(super) struct Text {
+pub(super) struct ScoringText {
     pub group: usize,
     pub tokens: Vec<u32>,
 }
 
 /// A completion with its prompt.
-pub(super) struct Said<'a> {
+pub(super) struct PromptedCompletion<'a> {
     /// Its prompt's number; those of one prompt are neighbours.
     pub group: usize,
     /// The prompt's text.
     pub prompt: &'a str,
     /// The conversation that it answers, if any.
-    pub asked: Option<&'a (Vec<Message>, Extras)>,
+    pub conversation: Option<&'a (Vec<ChatMessage>, TemplateVariables)>,
     /// Its text.
     pub completion: &'a str,
     /// Whether it ended by itself.
@@ -46,9 +48,9 @@ pub(super) struct Said<'a> {
 }
 
 /// A read-only model that gives each text one value.
-pub struct RewardModel {
+pub struct FrozenRewardModel {
     name: String,
-    model: Frozen,
+    model: FrozenModel,
     tokenizer: Tokenizer,
     /// Hash of its files.
     hash: String,
@@ -59,26 +61,30 @@ pub struct RewardModel {
 }
 
 /// A text with the positions of the tokens that end its steps.
-pub(super) struct Steps {
-    pub text: Text,
+pub(super) struct SteppedText {
+    pub text: ScoringText,
     pub ends: Vec<usize>,
 }
 
-impl RewardModel {
+impl FrozenRewardModel {
     /// Opens the model in a folder as a reward's entry says: transformers' sequence classification model with one label, or token
     /// classification model with two. Nothing trains it, so its weights stay as they are stored, unless they are to be quantized.
     ///
     /// # Errors
     /// If it is not such a model, a file can't be read, or the entry asks for what the model can't do.
-    pub fn open(entry: &PluginEntry, folder: &Path, backend: &Backend) -> Result<Self> {
-        let schemes = [(entry.load_in_8bit, Scheme::Int8), (entry.load_in_4bit, Scheme::Nf4)];
+    pub fn open(entry: &PluginEntry, folder: &Path, backend: &ComputeBackend) -> Result<Self> {
+        let schemes = [(entry.load_in_8bit, QuantizationScheme::Int8), (entry.load_in_4bit, QuantizationScheme::Nf4)];
         let scheme = schemes.into_iter().find(|(asked, _)| *asked).map(|(_, scheme)| scheme);
         let unable = |detail: &str| Err(Error::RewardModel { name: entry.name().to_owned(), detail: detail.to_owned() });
         if let Some(why) = scheme.and_then(|_| Capability::QuantizedWeights.refusal(backend.device())) {
             return unable(&format!("{why}; leave load_in_8bit and load_in_4bit out"));
         }
-        let held = if backend.supports(Capability::StoredWeights) { Held { scheme, ..Held::AS_STORED } } else { Held::default() };
-        let folder = ModelFolder::open(folder)?.holding(held);
+        let held = if backend.supports(Capability::StoredWeights) {
+            WeightStorage { scheme, ..WeightStorage::AS_STORED }
+        } else {
+            WeightStorage::default()
+        };
+        let folder = ModelFolder::open(folder)?.with_weight_storage(held);
         let tokenizer = Tokenizer::open(folder.tokenizer())?;
         let (decoder, pad, separator) = if folder.judges_steps()? {
             if entry.compare.is_some() {
@@ -93,12 +99,12 @@ impl RewardModel {
         } else if folder.value_head()?.is_some() {
             // An adapter's base is no reward model and names another padding token than the adapter was trained with, or none.
             let pad = if folder.lora().is_some() { tokenizer.pad_id() } else { folder.pad_token()? };
-            (folder.value_model_over(folder.trunk()?, NewHead::Zero)?, pad, None)
+            (folder.value_model_over(folder.trunk()?, ValueHeadInit::Zero)?, pad, None)
         } else {
             let detail = "has no score.weight: it is not a reward model. `rlhost reward` trains one";
             return Err(Error::unusable(folder.path(), detail));
         };
-        let (model, hash) = (Frozen::new(decoder.at(backend)?), hash_of(&folder)?);
+        let (model, hash) = (FrozenModel::new(decoder.on_backend(backend)?), hash_of(&folder)?);
         Ok(Self { name: entry.name().to_owned(), model, tokenizer, hash, pad, separator })
     }
 
@@ -123,8 +129,8 @@ impl RewardModel {
     }
 
     /// Returns how a configuration builds or extends the prompts of what it scores.
-    fn form(&self, config: &Config) -> Option<PromptForm> {
-        PromptForm::of(config, self.tokenizer.has_chat())
+    fn form(&self, config: &RunConfig) -> Option<PromptForm> {
+        PromptForm::from_config(config, self.tokenizer.has_chat())
     }
 
     /// Scores the rows of a dataset: completions, texts or conversations, each with one score, and pairs, with one for the chosen
@@ -132,16 +138,18 @@ impl RewardModel {
     ///
     /// # Errors
     /// If the dataset can't be read.
-    pub fn score_dataset(&self, dataset: &Dataset, config: &Config) -> Result<(ScoredRows, Option<String>)> {
-        let mut refused = Refused::default();
-        let rows = data::read_scored(dataset, self.form(config).as_ref(), &mut refused)?;
+    pub fn score_dataset(&self, dataset: &Dataset, config: &RunConfig) -> Result<(ScoredRows, Option<String>)> {
+        let mut refused = UnusableRows::default();
+        let rows = data::read_scorable_rows(dataset, self.form(config).as_ref(), &mut refused)?;
         let read = rows.into_iter().map(|row| {
             let (number, texts) = dataset::scored_texts(row, &self.tokenizer, self.model.architecture().max_positions);
             (number, texts.map(|texts| (number, texts)))
         });
-        let rows: Vec<(usize, Vec<Vec<u32>>)> = refused.sort(read)?;
-        let texts: Vec<Text> =
-            rows.iter().flat_map(|(row, all)| all.iter().map(|tokens| Text { group: *row, tokens: tokens.clone() })).collect();
+        let rows: Vec<(usize, Vec<Vec<u32>>)> = refused.collect_usable(read)?;
+        let texts: Vec<ScoringText> = rows
+            .iter()
+            .flat_map(|(row, all)| all.iter().map(|tokens| ScoringText { group: *row, tokens: tokens.clone() }))
+            .collect();
         let mut values = self.values(&texts)?.into_iter();
         let scored: Vec<_> = rows.iter().map(|(row, texts)| (*row, values.by_ref().take(texts.len()).collect())).collect();
         let warning = refused.warning(scored.len())?;
@@ -154,19 +162,19 @@ impl RewardModel {
     ///
     /// # Errors
     /// If the model has no chat template for a conversation, or a text can't be tokenized.
-    pub(super) fn text(&self, said: &Said<'_>) -> Result<Text> {
-        let tokens = match said.asked {
+    pub(super) fn text(&self, said: &PromptedCompletion<'_>) -> Result<ScoringText> {
+        let tokens = match said.conversation {
             Some((messages, extras)) => {
-                let answer = Message { role: "assistant".into(), content: said.completion.into(), ..Message::default() };
+                let answer = ChatMessage { role: "assistant".into(), content: said.completion.into(), ..ChatMessage::default() };
                 let (prompt, answer) = (TextOrChat::Chat(messages.clone()), TextOrChat::Chat(vec![answer]));
-                dataset::whole(Some(&prompt), &answer, said.ended, extras, &self.tokenizer)?
+                dataset::tokenize_whole(Some(&prompt), &answer, said.ended, extras, &self.tokenizer)?
             }
             None => {
                 let [prompt, completion] = [said.prompt, said.completion].map(|text| TextOrChat::Text(text.to_owned()));
-                dataset::whole(Some(&prompt), &completion, said.ended, &Extras::default(), &self.tokenizer)?
+                dataset::tokenize_whole(Some(&prompt), &completion, said.ended, &TemplateVariables::default(), &self.tokenizer)?
             }
         };
-        Ok(Text { group: said.group, tokens })
+        Ok(ScoringText { group: said.group, tokens })
     }
 
     /// Returns an answer in the model's tokens, without its prompt: its text and, if it `ended`, the end token.
@@ -174,7 +182,7 @@ impl RewardModel {
     /// # Errors
     /// If it can't be tokenized.
     pub(super) fn answer(&self, text: &str, ended: bool) -> Result<Vec<u32>> {
-        let end = self.tokenizer.frame().1.filter(|_| ended);
+        let end = self.tokenizer.bos_and_eos_ids().1.filter(|_| ended);
         Ok(self.tokenizer.encode(text, false)?.into_iter().chain(end).collect())
     }
 
@@ -182,16 +190,21 @@ impl RewardModel {
     ///
     /// # Errors
     /// If the model has no chat template, or its template refuses the conversation.
-    pub(super) fn conversation(&self, group: usize, messages: Vec<Message>, extras: &Extras) -> Result<Text> {
-        let tokens = dataset::whole(None, &TextOrChat::Chat(messages), true, extras, &self.tokenizer)?;
-        Ok(Text { group, tokens })
+    pub(super) fn conversation(
+        &self,
+        group: usize,
+        messages: Vec<ChatMessage>,
+        extras: &TemplateVariables,
+    ) -> Result<ScoringText> {
+        let tokens = dataset::tokenize_whole(None, &TextOrChat::Chat(messages), true, extras, &self.tokenizer)?;
+        Ok(ScoringText { group, tokens })
     }
 
     /// Returns a prompt with the steps of a completion in the model's tokens, in TRL's format: each step is tokenized by itself
     /// and followed by the separator, including the last. Blank steps are ignored.
-    pub(super) fn steps(&self, said: &Said<'_>) -> data::Result<Steps> {
+    pub(super) fn steps(&self, said: &PromptedCompletion<'_>) -> data::Result<SteppedText> {
         let separator = self.separator.as_deref().unwrap_or(SEPARATOR);
-        let mut tokens = match said.asked {
+        let mut tokens = match said.conversation {
             Some((messages, extras)) => self.tokenizer.encode(&self.tokenizer.render_chat(messages, true, extras)?, false)?,
             None => self.tokenizer.encode(said.prompt, true)?,
         };
@@ -204,7 +217,7 @@ impl RewardModel {
             let missing = || data::Error::Untokenized { text: printable(separator, LONGEST_SEPARATOR) };
             ends.push(last.ok_or_else(missing)?);
         }
-        Ok(Steps { text: Text { group: said.group, tokens }, ends })
+        Ok(SteppedText { text: ScoringText { group: said.group, tokens }, ends })
     }
 
     /// Scores the steps of a dataset's completions. Returns each row's number with the values, and a warning that names skipped
@@ -212,28 +225,36 @@ impl RewardModel {
     ///
     /// # Errors
     /// If the dataset can't be read.
-    pub fn score_steps(&self, dataset: &Dataset, config: &Config) -> Result<(ScoredRows, Option<String>)> {
-        let mut refused = Refused::default();
+    pub fn score_steps(&self, dataset: &Dataset, config: &RunConfig) -> Result<(ScoredRows, Option<String>)> {
+        let mut refused = UnusableRows::default();
         let longest = self.model.architecture().max_positions;
-        let rows = data::read_scored(dataset, self.form(config).as_ref(), &mut refused)?.into_iter().map(|row| match row {
-            Scored::One(row) => {
-                let fit =
-                    |steps: Steps| dataset::check_fits(&row.place, steps.text.tokens.len(), longest).map(|()| (row.row, steps));
-                (row.row, self.steps_of(&row).map_err(|e| row.place.failed(e)).and_then(fit))
-            }
-            Scored::Pair(pair) => {
-                let detail = "this model scores the steps of completions; pairs need a model that scores whole texts";
-                (pair.row, Err(pair.place.wrong(detail)))
-            }
-        });
-        let (numbers, steps): (Vec<usize>, Vec<Steps>) = refused.sort(rows)?.into_iter().unzip();
+        let rows =
+            data::read_scorable_rows(dataset, self.form(config).as_ref(), &mut refused)?.into_iter().map(|row| match row {
+                ScorableRow::One(row) => {
+                    let fit = |steps: SteppedText| {
+                        dataset::check_fits(&row.place, steps.text.tokens.len(), longest).map(|()| (row.row, steps))
+                    };
+                    (row.row, self.steps_of(&row).map_err(|e| row.place.failed(e)).and_then(fit))
+                }
+                ScorableRow::Pair(pair) => {
+                    let detail = "this model scores the steps of completions; pairs need a model that scores whole texts";
+                    (pair.row, Err(pair.place.row_error(detail)))
+                }
+            });
+        let (numbers, steps): (Vec<usize>, Vec<SteppedText>) = refused.collect_usable(rows)?.into_iter().unzip();
         let scored: Vec<_> = numbers.into_iter().zip(self.step_values(&steps)?).collect();
         let warning = refused.warning(scored.len())?;
         Ok((scored, warning))
     }
 
-    fn steps_of(&self, row: &CompletionRow) -> data::Result<Steps> {
-        let said = |prompt, asked, completion| Said { group: row.row, prompt, asked, completion, ended: true };
+    fn steps_of(&self, row: &CompletionRow) -> data::Result<SteppedText> {
+        let said = |prompt, asked, completion| PromptedCompletion {
+            group: row.row,
+            prompt,
+            conversation: asked,
+            completion,
+            ended: true,
+        };
         match (&row.prompt, &row.completion) {
             (Some(TextOrChat::Text(prompt)), TextOrChat::Text(completion)) => self.steps(&said(prompt, None, completion)),
             (_, TextOrChat::Text(completion)) => self.steps(&said("", None, completion)),
@@ -249,10 +270,10 @@ impl RewardModel {
     /// Computes the value of each step: the probability that it is right.
     ///
     /// # Errors
-    /// As [`RewardModel::values`].
-    pub(super) fn step_values(&self, all: &[Steps]) -> Result<Vec<Vec<f32>>> {
+    /// As [`FrozenRewardModel::values`].
+    pub(super) fn step_values(&self, all: &[SteppedText]) -> Result<Vec<Vec<f32>>> {
         all.iter().filter(|steps| !steps.ends.is_empty()).try_for_each(|steps| self.check(&steps.text))?;
-        let (texts, ends): (Vec<&Text>, Vec<&[usize]>) =
+        let (texts, ends): (Vec<&ScoringText>, Vec<&[usize]>) =
             all.iter().filter(|steps| !steps.ends.is_empty()).map(|steps| (&steps.text, &steps.ends[..])).unzip();
         let mut values = Vec::new();
         for part in batches(&texts) {
@@ -267,10 +288,10 @@ impl RewardModel {
     ///
     /// # Errors
     /// If one is empty, longer than the model's context, or has tokens that the model does not have.
-    pub(super) fn values(&self, texts: &[Text]) -> Result<Vec<f32>> {
+    pub(super) fn values(&self, texts: &[ScoringText]) -> Result<Vec<f32>> {
         texts.iter().try_for_each(|text| self.check(text))?;
         let mut values = Vec::with_capacity(texts.len());
-        let texts: Vec<&Text> = texts.iter().collect();
+        let texts: Vec<&ScoringText> = texts.iter().collect();
         for part in batches(&texts) {
             let (forest, rows) = packed(&texts[part], self.pad);
             values.extend(self.model.values(&forest, &rows)?.unwrap_or_default());
@@ -281,8 +302,8 @@ impl RewardModel {
     /// Checks that a text can be scored.
     ///
     /// # Errors
-    /// As [`RewardModel::values`].
-    pub(super) fn check(&self, text: &Text) -> Result<()> {
+    /// As [`FrozenRewardModel::values`].
+    pub(super) fn check(&self, text: &ScoringText) -> Result<()> {
         let a = self.model.architecture();
         let wrong = |detail: String| Err(Error::RewardModel { name: self.name.clone(), detail });
         if text.tokens.is_empty() {
@@ -316,7 +337,7 @@ fn hash_of(folder: &ModelFolder) -> Result<String> {
         hash.update((name.len() as u64).to_le_bytes());
         hash.update(name.as_bytes());
         hash.update(file.metadata().map_err(fail)?.len().to_le_bytes());
-        std::io::copy(&mut file, &mut Hashed(&mut hash)).map_err(fail)?;
+        std::io::copy(&mut file, &mut HashWriter(&mut hash)).map_err(fail)?;
     }
     Ok(hash.finalize().iter().map(|b| format!("{b:02x}")).collect())
 }
@@ -329,9 +350,9 @@ fn is_of_model(path: &Path) -> bool {
     read || of_tokenizer || name.ends_with(".safetensors") && !CheckpointFiles::NOT_OF_MODEL.contains(&name)
 }
 
-struct Hashed<'a>(&'a mut Sha256);
+struct HashWriter<'a>(&'a mut Sha256);
 
-impl std::io::Write for Hashed<'_> {
+impl std::io::Write for HashWriter<'_> {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
         self.0.update(bytes);
         Ok(bytes.len())
@@ -343,7 +364,7 @@ impl std::io::Write for Hashed<'_> {
 }
 
 /// Splits texts into parts that go through the model together.
-fn batches(texts: &[&Text]) -> Vec<Range<usize>> {
+fn batches(texts: &[&ScoringText]) -> Vec<Range<usize>> {
     let (mut parts, mut first, mut tokens) = (Vec::new(), 0, 0);
     for (at, text) in texts.iter().enumerate() {
         if at > first && tokens + text.tokens.len() > MOST_TOKENS {
@@ -359,19 +380,19 @@ fn batches(texts: &[&Text]) -> Vec<Range<usize>> {
 }
 
 /// Packs texts, and returns the packed positions whose states have their values.
-fn packed(texts: &[&Text], pad: Option<u32>) -> (Forest, Vec<usize>) {
+fn packed(texts: &[&ScoringText], pad: Option<u32>) -> (Forest, Vec<usize>) {
     let at: Vec<[usize; 1]> = texts.iter().map(|text| [valued_at(&text.tokens, &[], pad)]).collect();
     packed_at(texts, &at.iter().map(<[usize; 1]>::as_slice).collect::<Vec<_>>())
 }
 
 /// Packs texts, and returns the packed positions of some places in each.
-fn packed_at(texts: &[&Text], places: &[&[usize]]) -> (Forest, Vec<usize>) {
+fn packed_at(texts: &[&ScoringText], places: &[&[usize]]) -> (Forest, Vec<usize>) {
     let (mut forest, mut rows) = (Forest::new(), Vec::with_capacity(texts.len()));
     let mut places = places.iter();
     for group in texts.chunk_by(|a, b| a.group == b.group) {
         let common = common_beginning(group);
         let beginning = (common > 0).then(|| forest.push(&group[0].tokens[..common], None));
-        for (Text { tokens, .. }, at) in group.iter().zip(&mut places) {
+        for (ScoringText { tokens, .. }, at) in group.iter().zip(&mut places) {
             let own = forest.push(&tokens[common..], beginning);
             let start = |segment: usize| forest.segments()[segment].start;
             rows.extend(at.iter().map(|&at| match beginning {
@@ -384,9 +405,9 @@ fn packed_at(texts: &[&Text], places: &[&[usize]]) -> (Forest, Vec<usize>) {
 }
 
 /// Returns the length of the common beginning of several texts in tokens, after which each continues.
-fn common_beginning(texts: &[&Text]) -> usize {
+fn common_beginning(texts: &[&ScoringText]) -> usize {
     let [first, others @ ..] = texts else { return 0 };
-    let same = |other: &&Text| first.tokens.iter().zip(&other.tokens).take_while(|(a, b)| a == b).count();
+    let same = |other: &&ScoringText| first.tokens.iter().zip(&other.tokens).take_while(|(a, b)| a == b).count();
     let shortest = texts.iter().map(|text| text.tokens.len()).min().unwrap_or(0);
     others.iter().map(same).min().map_or(0, |common| common.min(shortest.saturating_sub(1)))
 }
@@ -395,8 +416,8 @@ fn common_beginning(texts: &[&Text]) -> usize {
 mod tests {
     use super::*;
 
-    fn texts(all: &[(usize, &[u32])]) -> Vec<Text> {
-        all.iter().map(|(group, tokens)| Text { group: *group, tokens: tokens.to_vec() }).collect()
+    fn texts(all: &[(usize, &[u32])]) -> Vec<ScoringText> {
+        all.iter().map(|(group, tokens)| ScoringText { group: *group, tokens: tokens.to_vec() }).collect()
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use super::trainer::{Listener, Trainer};
 use super::{Error, Result, ranks};
-use crate::activity::{Activity, Task};
+use crate::activity::{Activity, ProgressTask};
 use crate::checkpoint::PartsTimeout;
 use crate::run::RunFiles;
 use std::path::PathBuf;
@@ -52,12 +52,12 @@ impl Trainer {
             self.journal.write_part(save, self.world.rank(), move |to| part?.write(to));
             return Ok(());
         }
-        let _task = Task::new(Activity::Saving);
+        let _task = ProgressTask::new(Activity::Saving);
         let begun = Instant::now();
         self.journal.record_saves(true)?;
         self.follow(true)?;
         let journal = &self.journal;
-        self.collector.saving(step, &|earlier| journal.has_checkpoint(earlier))?;
+        self.collector.before_save(step, &|earlier| journal.has_checkpoint(earlier))?;
         self.learner.check_weights()?;
         // Only scheduled checkpoints: one that the user requested must not change which one is the best.
         if self.saves_at(step) && !self.state.owes_evaluation {
@@ -109,7 +109,7 @@ impl Trainer {
             drop(self.journal.finish_part());
             return Ok(RunFiles(self.journal.path()).checkpoint(step));
         }
-        let _task = Task::new(Activity::Saving);
+        let _task = ProgressTask::new(Activity::Saving);
         // Parts that ranks share have been written by all of them before, or by none.
         let saves_alone = !self.learner.is_divided();
         if saves_alone && !self.journal.has_checkpoint(step) {

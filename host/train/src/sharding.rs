@@ -5,8 +5,8 @@
 //! every rank adds, and in stage 3 it alone keeps the parameter.
 
 use crate::config::{ReduceDtype, ZeroStage};
-use crate::dist::{Collectives, Owned, Pending, Reduction, World};
-use crate::model::{self, Architecture, Direction, ModelFolder, Part, Watch, Weights, of_critic};
+use crate::dist::{Collectives, OwnedTensor, PendingCollective, ReductionSettings, World};
+use crate::model::{self, Architecture, ModelFolder, ModelPart, PassDirection, PassObserver, Weights, is_critic_parameter};
 use crate::ops;
 use crate::{Error, Result};
 use candle_core::{Tensor, TensorId};
@@ -15,7 +15,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 
 /// How parameters are gathered outside of passes that learn: nothing is summed.
-const GATHERING: Reduction = Reduction { dtype: ReduceDtype::Float32, beside: true };
+const GATHERING: ReductionSettings = ReductionSettings { dtype: ReduceDtype::Float32, overlap: true };
 
 /// Number of parts whose gradients may wait to be summed while the next one's are computed.
 const SUMS_AHEAD: usize = 1;
@@ -35,26 +35,26 @@ pub(crate) struct Sharding {
 }
 
 /// What the ranks own of a model.
-pub(crate) struct Shards {
+pub(crate) struct ModelShards {
     stage: ZeroStage,
     rank: usize,
     layers: usize,
     /// The owner of each parameter, by name.
     owners: HashMap<String, usize>,
-    parts: BTreeMap<Part, Tensors>,
+    parts: BTreeMap<ModelPart, PartTensors>,
 }
 
 /// A parameter by name; none where only other ranks have it.
-pub(crate) type TensorHere<'a> = (String, Option<&'a Tensor>);
+pub(crate) type LocalParameter<'a> = (String, Option<&'a Tensor>);
 
 /// Tensors of a part of a model.
 #[derive(Default)]
-struct Tensors {
+struct PartTensors {
     /// Parameters that are trained.
-    trained: Vec<Owned>,
+    trained: Vec<OwnedTensor>,
     /// Parameters that only their owner keeps.
-    sharded: Vec<Owned>,
-    gradients: Vec<Owned>,
+    sharded: Vec<OwnedTensor>,
+    gradients: Vec<OwnedTensor>,
 }
 
 impl Sharding {
@@ -95,7 +95,7 @@ impl Sharding {
             }
             self.planned.insert((prefix, name), owner);
         }
-        folder.keeping_only(kept)
+        folder.with_resident_matrices(kept)
     }
 
     /// Takes note of the tensors of a model that was read from [`Sharding::dividing`]: others may share them.
@@ -113,19 +113,20 @@ impl Sharding {
         prefix: &'static str,
         weights: &Weights,
         gradients: &[(String, &Tensor)],
-    ) -> ops::Result<Shards> {
+    ) -> ops::Result<ModelShards> {
         self.read(prefix, weights);
         let trained: HashSet<&str> = gradients.iter().map(|(name, _)| name.as_str()).collect();
         let owners = self.owners_of(weights, &trained);
-        let owned = |name: &str, t: &Tensor| Owned { tensor: t.clone(), owner: owners.get(name).copied().unwrap_or_default() };
-        let mut parts = BTreeMap::<Part, Tensors>::new();
+        let owned =
+            |name: &str, t: &Tensor| OwnedTensor { tensor: t.clone(), owner: owners.get(name).copied().unwrap_or_default() };
+        let mut parts = BTreeMap::<ModelPart, PartTensors>::new();
         for (name, t) in weights.named() {
             let (part, is_trained) = (parts.entry(weights.part_of(&name)).or_default(), trained.contains(name.as_str()));
             if is_trained {
                 part.trained.push(owned(&name, t));
             }
             // Vectors, and what is trained beside an adapter, are small and stay where they are.
-            let is_large = t.dims().len() > 1 && !of_critic(&name) && !(weights.lora.is_some() && is_trained);
+            let is_large = t.dims().len() > 1 && !is_critic_parameter(&name) && !(weights.lora.is_some() && is_trained);
             if self.shares(is_trained) && is_large {
                 part.sharded.push(owned(&name, t));
             }
@@ -133,7 +134,7 @@ impl Sharding {
         for (name, t) in gradients {
             parts.entry(weights.part_of(name)).or_default().gradients.push(owned(name, t));
         }
-        let shards = Shards { stage: self.stage, rank: self.rank, layers: weights.layers.len(), owners, parts };
+        let shards = ModelShards { stage: self.stage, rank: self.rank, layers: weights.layers.len(), owners, parts };
         shards.free_gradients()?;
         shards.release()?;
         Ok(shards)
@@ -179,7 +180,7 @@ fn least(loads: &[usize]) -> usize {
     (0..loads.len()).min_by_key(|rank| loads[*rank]).unwrap_or_default()
 }
 
-impl Shards {
+impl ModelShards {
     /// Returns whether ranks have different things of this model.
     pub(super) fn is_divided(&self) -> bool {
         self.stage != ZeroStage::NOTHING
@@ -206,7 +207,7 @@ impl Shards {
     }
 
     /// Returns the tensor of a parameter of this name, unless only other ranks have it.
-    pub(super) fn here<'a>(&self, name: String, t: &'a Tensor) -> TensorHere<'a> {
+    pub(super) fn here<'a>(&self, name: String, t: &'a Tensor) -> LocalParameter<'a> {
         let is_here = self.is_everywhere(t) || ops::has_values(t);
         (name, is_here.then_some(t))
     }
@@ -216,7 +217,7 @@ impl Shards {
         if !self.is_divided() {
             return;
         }
-        let is_kept = |owned: &&Owned| self.is_everywhere(&owned.tensor);
+        let is_kept = |owned: &&OwnedTensor| self.is_everywhere(&owned.tensor);
         let all = self.parts.values().flat_map(|part| &part.trained).filter(is_kept).cloned().collect();
         by.broadcast(all).wait();
     }
@@ -241,7 +242,7 @@ impl Shards {
         self.parts.values().try_for_each(|part| self.free(&part.gradients))
     }
 
-    fn free(&self, tensors: &[Owned]) -> ops::Result<()> {
+    fn free(&self, tensors: &[OwnedTensor]) -> ops::Result<()> {
         tensors.iter().filter(|owned| owned.owner != self.rank).try_for_each(|owned| ops::free_values(&owned.tensor))
     }
 
@@ -254,7 +255,7 @@ impl Shards {
         &self,
         world: &World,
         parts: Vec<P>,
-        mut pass: impl FnMut(Option<&dyn Watch>, P) -> Result<R>,
+        mut pass: impl FnMut(Option<&dyn PassObserver>, P) -> Result<R>,
     ) -> Result<Vec<R>> {
         if !self.gathers() {
             return parts.into_iter().map(|part| pass(None, part)).collect();
@@ -266,7 +267,7 @@ impl Shards {
             let done = world.communicate("parameters", GATHERING, |by| {
                 let following = self.follow(by, false);
                 let result = parts.next().map(|part| pass(Some(&following), part)).transpose();
-                following.finish(Direction::Forward).map_err(Error::from).and(result)
+                following.finish(PassDirection::Forward).map_err(Error::from).and(result)
             });
             // What is in no layer has stayed.
             self.release()?;
@@ -281,8 +282,8 @@ impl Shards {
     }
 
     /// Follows a pass, which sums its gradients if this `sums`.
-    pub(super) fn follow<'a>(&'a self, by: &'a Collectives<'a>, sums: bool) -> Following<'a> {
-        Following {
+    pub(super) fn follow<'a>(&'a self, by: &'a Collectives<'a>, sums: bool) -> PassCollectives<'a> {
+        PassCollectives {
             shards: self,
             by,
             sums: sums || self.sums_each_pass(),
@@ -294,72 +295,72 @@ impl Shards {
     }
 
     /// Returns what happens in a pass, in order.
-    fn events(&self) -> Vec<Event> {
-        let layers = (0..self.layers).map(Part::Layer);
-        let each = |direction, part| [Event { enters: true, direction, part }, Event { enters: false, direction, part }];
-        let enters = |direction, part| Event { enters: true, direction, part };
-        let leaves = |direction, part| Event { enters: false, direction, part };
-        let mut all = vec![enters(Direction::Forward, Part::Bottom), enters(Direction::Forward, Part::Top)];
-        all.extend(layers.clone().flat_map(|layer| each(Direction::Forward, layer)));
-        all.extend(each(Direction::Backward, Part::Top));
-        all.extend(layers.rev().flat_map(|layer| each(Direction::Backward, layer)));
-        all.push(leaves(Direction::Backward, Part::Bottom));
+    fn events(&self) -> Vec<PassEvent> {
+        let layers = (0..self.layers).map(ModelPart::Layer);
+        let each = |direction, part| [PassEvent { enters: true, direction, part }, PassEvent { enters: false, direction, part }];
+        let enters = |direction, part| PassEvent { enters: true, direction, part };
+        let leaves = |direction, part| PassEvent { enters: false, direction, part };
+        let mut all = vec![enters(PassDirection::Forward, ModelPart::Bottom), enters(PassDirection::Forward, ModelPart::Top)];
+        all.extend(layers.clone().flat_map(|layer| each(PassDirection::Forward, layer)));
+        all.extend(each(PassDirection::Backward, ModelPart::Top));
+        all.extend(layers.rev().flat_map(|layer| each(PassDirection::Backward, layer)));
+        all.push(leaves(PassDirection::Backward, ModelPart::Bottom));
         all
     }
 }
 
 /// A step of a pass through a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Event {
+struct PassEvent {
     enters: bool,
-    direction: Direction,
-    part: Part,
+    direction: PassDirection,
+    part: ModelPart,
 }
 
 /// Gathers parameters and sums gradients as a pass goes through a model.
-pub(crate) struct Following<'a> {
-    shards: &'a Shards,
+pub(crate) struct PassCollectives<'a> {
+    shards: &'a ModelShards,
     by: &'a Collectives<'a>,
     sums: bool,
     /// All that happens, and what is next.
-    events: Vec<Event>,
+    events: Vec<PassEvent>,
     next: Cell<usize>,
     /// Parameters of a layer that were requested before it is entered.
-    pending: RefCell<Option<(Part, Pending)>>,
+    pending: RefCell<Option<(ModelPart, PendingCollective)>>,
     /// Sums of gradients that may not have been made, so that they take memory where they are not kept.
-    sums_ahead: RefCell<VecDeque<Pending>>,
+    sums_ahead: RefCell<VecDeque<PendingCollective>>,
 }
 
-impl Following<'_> {
+impl PassCollectives<'_> {
     /// Does what is left of a direction. A rank that has no rows, or where the pass failed, must not keep the others waiting.
     ///
     /// # Errors
     /// If a tensor can't be allocated or freed.
-    pub(super) fn finish(&self, direction: Direction) -> model::Result<()> {
+    pub(super) fn finish(&self, direction: PassDirection) -> model::Result<()> {
         while let Some(event) = self.events.get(self.next.get()).filter(|event| event.direction == direction) {
             self.happens(*event)?;
         }
         Ok(())
     }
 
-    fn happens(&self, event: Event) -> model::Result<()> {
+    fn happens(&self, event: PassEvent) -> model::Result<()> {
         debug_assert_eq!(self.events.get(self.next.get()), Some(&event), "a pass has another order");
         self.next.set(self.next.get() + 1);
-        let Event { enters, direction, part } = event;
+        let PassEvent { enters, direction, part } = event;
         let Some(tensors) = self.shards.parts.get(&part) else { return Ok(()) };
         match (enters, direction) {
-            (true, Direction::Forward) => self.gather(part),
-            (false, Direction::Forward) => self.shards.free(&tensors.sharded)?,
-            (true, Direction::Backward) => {
-                if part == Part::Top {
+            (true, PassDirection::Forward) => self.gather(part),
+            (false, PassDirection::Forward) => self.shards.free(&tensors.sharded)?,
+            (true, PassDirection::Backward) => {
+                if part == ModelPart::Top {
                     // An output matrix that is the embedding adds to its gradient.
-                    return self.begin_gradients(&[Part::Top, Part::Bottom]);
+                    return self.begin_gradients(&[ModelPart::Top, ModelPart::Bottom]);
                 }
                 self.gather(part);
                 self.begin_gradients(&[part])?;
             }
-            (false, Direction::Backward) => {
-                if let Part::Layer(_) = part {
+            (false, PassDirection::Backward) => {
+                if let ModelPart::Layer(_) = part {
                     self.shards.free(&tensors.sharded)?;
                 }
                 self.sum(&tensors.gradients);
@@ -369,33 +370,33 @@ impl Following<'_> {
     }
 
     /// Waits for a part's parameters, and requests those of the part after it.
-    fn gather(&self, part: Part) {
+    fn gather(&self, part: ModelPart) {
         if !self.shards.gathers() {
             return;
         }
-        let request = |part: Part| {
+        let request = |part: ModelPart| {
             let sharded = self.shards.parts.get(&part).map(|tensors| tensors.sharded.clone()).unwrap_or_default();
             self.by.broadcast(sharded)
         };
         let requested = self.pending.take().filter(|(of, _)| *of == part).map(|(_, pending)| pending);
         let own = requested.unwrap_or_else(|| request(part));
         let after = self.events[self.next.get()..].iter().find(|event| event.enters);
-        let ahead = after.filter(|next| matches!(next.part, Part::Layer(_)) && self.continues_to(**next));
+        let ahead = after.filter(|next| matches!(next.part, ModelPart::Layer(_)) && self.continues_to(**next));
         self.pending.replace(ahead.map(|next| (next.part, request(next.part))));
         own.wait();
     }
 
     /// Returns whether a pass goes on to an event without a loss in between.
-    fn continues_to(&self, event: Event) -> bool {
+    fn continues_to(&self, event: PassEvent) -> bool {
         self.next.get().checked_sub(1).and_then(|now| self.events.get(now)).is_some_and(|now| now.direction == event.direction)
     }
 
     /// Allocates the gradients of parts where others keep them.
-    fn begin_gradients(&self, parts: &[Part]) -> model::Result<()> {
+    fn begin_gradients(&self, parts: &[ModelPart]) -> model::Result<()> {
         if self.shards.sums_each_pass() {
             let mut ahead = self.sums_ahead.borrow_mut();
             while ahead.len() > SUMS_AHEAD {
-                ahead.pop_front().into_iter().for_each(Pending::wait);
+                ahead.pop_front().into_iter().for_each(PendingCollective::wait);
             }
             for owned in parts.iter().filter_map(|part| self.shards.parts.get(part)).flat_map(|tensors| &tensors.gradients) {
                 ops::allocate_values(&owned.tensor)?;
@@ -405,7 +406,7 @@ impl Following<'_> {
     }
 
     /// Sums complete gradients: for all ranks, or for their owners.
-    fn sum(&self, gradients: &[Owned]) {
+    fn sum(&self, gradients: &[OwnedTensor]) {
         if !self.sums || gradients.is_empty() {
             return;
         }
@@ -418,12 +419,12 @@ impl Following<'_> {
     }
 }
 
-impl Watch for Following<'_> {
-    fn enter(&self, direction: Direction, part: Part) -> model::Result<()> {
-        self.happens(Event { enters: true, direction, part })
+impl PassObserver for PassCollectives<'_> {
+    fn enter(&self, direction: PassDirection, part: ModelPart) -> model::Result<()> {
+        self.happens(PassEvent { enters: true, direction, part })
     }
 
-    fn leave(&self, direction: Direction, part: Part) -> model::Result<()> {
-        self.happens(Event { enters: false, direction, part })
+    fn leave(&self, direction: PassDirection, part: ModelPart) -> model::Result<()> {
+        self.happens(PassEvent { enters: false, direction, part })
     }
 }

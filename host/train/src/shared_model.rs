@@ -1,20 +1,20 @@
 //! Frozen models that the ranks may share: each keeps a part, and a pass gathers a layer at a time.
 
 use super::dist::{Collectives, World};
-use super::model::{self, Frozen, Watch};
-use super::sharding::{Following, Sharding, Shards, TensorHere};
+use super::model::{self, FrozenModel, PassObserver};
+use super::sharding::{LocalParameter, ModelShards, PassCollectives, Sharding};
 use super::{Result, ops};
 use candle_core::Tensor;
 
 /// A frozen model, which ranks may share.
 pub(crate) struct SharedModel {
-    model: Frozen,
-    shards: Option<Shards>,
+    model: FrozenModel,
+    shards: Option<ModelShards>,
 }
 
 impl SharedModel {
     /// Creates a model that each rank has whole.
-    pub(crate) fn new(model: Frozen) -> Self {
+    pub(crate) fn new(model: FrozenModel) -> Self {
         Self { model, shards: None }
     }
 
@@ -28,13 +28,13 @@ impl SharedModel {
     }
 
     /// Returns the model, whose parameters this rank may not have.
-    pub(crate) fn model(&self) -> &Frozen {
+    pub(crate) fn model(&self) -> &FrozenModel {
         &self.model
     }
 
     /// Returns whether ranks have different parts of it.
     pub(crate) fn is_divided(&self) -> bool {
-        self.shards.as_ref().is_some_and(Shards::gathers)
+        self.shards.as_ref().is_some_and(ModelShards::gathers)
     }
 
     /// Returns the parameters that each rank has, by name.
@@ -45,20 +45,20 @@ impl SharedModel {
     }
 
     /// Returns all parameters by name, with those that this rank has.
-    pub(crate) fn named_here(&self) -> Vec<TensorHere<'_>> {
+    pub(crate) fn named_here(&self) -> Vec<LocalParameter<'_>> {
         let all = self.model.weights().named().into_iter();
         all.map(|(name, t)| self.shards.as_ref().map_or((name.clone(), Some(t)), |shards| shards.here(name, t))).collect()
     }
 
-    /// Runs a pass for each `part`; see [`Shards::passes`].
+    /// Runs a pass for each `part`; see [`ModelShards::passes`].
     ///
     /// # Errors
-    /// As [`Shards::passes`].
+    /// As [`ModelShards::passes`].
     pub(crate) fn passes<P, R>(
         &self,
         world: &World,
         parts: Vec<P>,
-        mut pass: impl FnMut(&Frozen, Option<&dyn Watch>, P) -> Result<R>,
+        mut pass: impl FnMut(&FrozenModel, Option<&dyn PassObserver>, P) -> Result<R>,
     ) -> Result<Vec<R>> {
         match &self.shards {
             Some(shards) => shards.passes(world, parts, |watch, part| pass(&self.model, watch, part)),
@@ -67,16 +67,16 @@ impl SharedModel {
     }
 
     /// Follows a pass that other models' passes belong to, if ranks share this one.
-    pub(crate) fn follow<'a>(&'a self, by: &'a Collectives<'a>) -> Option<Following<'a>> {
+    pub(crate) fn follow<'a>(&'a self, by: &'a Collectives<'a>) -> Option<PassCollectives<'a>> {
         self.shards.as_ref().filter(|shards| shards.gathers()).map(|shards| shards.follow(by, false))
     }
 
     /// Frees the parameters that only other ranks keep.
     pub(crate) fn release(&self) -> ops::Result<()> {
-        self.shards.as_ref().map_or(Ok(()), Shards::release)
+        self.shards.as_ref().map_or(Ok(()), ModelShards::release)
     }
 
-    /// Interpolates between this model, which each rank has whole, and another; see [`Frozen::mixed`].
+    /// Interpolates between this model, which each rank has whole, and another; see [`FrozenModel::mixed`].
     ///
     /// # Errors
     /// If the two have different parameters.

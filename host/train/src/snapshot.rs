@@ -1,39 +1,39 @@
 //! Saves and restores everything that determines a run's future.
 
-mod adapted;
+mod adaptation;
 mod checks;
 mod fault;
 mod input_hashes;
 mod part;
-mod waiting;
+mod waiting_rollouts;
 
 pub(super) use input_hashes::InputHashes;
-pub(super) use part::Part;
+pub(super) use part::CheckpointPart;
 
-use super::collector::{Counters, Position, Streaks};
-use super::dataset::{OF_LINES, OF_ROWS, Prompt};
+use super::collector::{CollectorCounters, Position, Streaks};
+use super::dataset::{LINES_PREFIX, Prompt, ROWS_PREFIX};
 use super::evaluation::Evaluation;
 use super::experience::{Experience, ExperienceForm, MicroBatch};
-use super::journal::{Best, Kept, Parent, Versions};
+use super::journal::{BestCheckpoint, JournalState, Parent, PluginVersions};
 use super::learner::Optimizers;
-use super::origin::{Beginning, ORDER_OF_ALL, Origin};
-use super::patience::Patience;
-use super::plugins::{Chosen, Predecessor, Predecessors, Replaced, Seen, Swap, What};
-use super::stored_rollouts::Tensors;
-use super::trainer::{State, Trainer};
+use super::origin::{CheckpointOrigin, ORDER_OF_ALL, StartMode};
+use super::patience::EarlyStoppingState;
+use super::plugins::{ChosenSettings, HandledHashes, Predecessor, PredecessorEntry, PredecessorKind, Predecessors, Swap};
+use super::stored_rollouts::RolloutTensors;
+use super::trainer::{Trainer, TrainerState};
 use super::{Error, Result};
 use crate::checkpoint::{JointSave, PartsTimeout};
-use crate::config::{Config, PluginEntry, files, same};
+use crate::config::{PluginEntry, RunConfig, files, same};
 use crate::data::Cursor;
-use crate::metrics::Window;
-use crate::model::{self, Architecture, Frozen, ModelFolder, Weights};
-use crate::optim::Plateau;
-use crate::plugin::{LARGEST_STATE, PluginState, Source, read_file};
+use crate::metrics::MetricsWindow;
+use crate::model::{self, Architecture, FrozenModel, ModelFolder, Weights};
+use crate::optim::PlateauDetector;
+use crate::plugin::{LARGEST_STATE, PluginSource, PluginState, read_file};
 use crate::run::CheckpointFiles;
 use crate::run::step_of;
 use candle_core::{Device, Tensor};
-use fault::Fault;
-use part::{Joint, write_model};
+use fault::SnapshotFault;
+use part::{JointCheckpoint, write_model};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -42,42 +42,42 @@ use std::fs;
 use std::io::{BufReader, Read};
 use std::path::Path;
 use std::sync::Arc;
-use waiting::{Manifest, Waiting};
+use waiting_rollouts::{ExperienceManifest, WaitingRollouts};
 
 /// Maximum size in bytes; a waiting token takes about a hundred with all its columns.
 const LARGEST_REST: u64 = 8 << 30;
 /// A run at one step, in memory; training does not change it.
-pub(super) struct Snapshot {
+pub(super) struct RunSnapshot {
     weights: Weights,
     source: ModelFolder,
     config: String,
     summary: Value,
     /// The plugins in use. The run's folder has them too, but what somebody removes there must not cost a checkpoint.
-    plugins: Vec<Source>,
+    plugins: Vec<PluginSource>,
     /// A value model, with its folder unless that is `source`.
     value_model: Option<(Weights, Option<ModelFolder>)>,
     /// What other ranks write, if each writes a part.
-    joint: Option<Joint>,
+    joint: Option<JointCheckpoint>,
     /// None if only the model is saved.
-    resumable: Option<Resumable>,
+    resumable: Option<ResumableState>,
 }
 
-struct Resumable {
+struct ResumableState {
     moments: HashMap<String, Tensor>,
-    reference: Option<Frozen>,
+    reference: Option<FrozenModel>,
     plugin_states: Vec<(String, PluginState)>,
     predecessors: Predecessors,
     experiences: Vec<Arc<Experience>>,
-    rest: Rest,
+    rest: SnapshotState,
 }
 
 /// A waiting micro-batch: the index of its experience and the range of its items.
-type Place = (usize, usize, usize);
+type MicroBatchPlace = (usize, usize, usize);
 
 /// Counters, position in the data, metrics not yet logged, and rollouts not yet trained on.
 #[derive(Deserialize, Serialize)]
-struct Rest {
-    state: Counts,
+struct SnapshotState {
+    state: RunCounts,
     cursor: Cursor,
     #[serde(default)]
     streaks: Streaks,
@@ -86,32 +86,32 @@ struct Rest {
     optimizer_updates: u64,
     #[serde(default)]
     critic_updates: Option<u64>,
-    window: Window,
+    window: MetricsWindow,
     /// The plugins that the window's metrics come from.
     #[serde(default)]
-    versions: Versions,
-    since_save: Window,
-    best: Option<Best>,
+    versions: PluginVersions,
+    since_save: MetricsWindow,
+    best: Option<BestCheckpoint>,
     parents: Vec<Parent>,
     swaps: Vec<Swap>,
     /// The handled content of each plugin's file.
-    seen: Seen,
+    seen: HandledHashes,
     /// The settings that the user chose.
     #[serde(default)]
-    chosen: Chosen,
+    chosen: ChosenSettings,
     /// Name of each plugin with a state, and who wrote it.
     #[serde(rename = "memories")]
     plugin_states: BTreeMap<String, String>,
     /// Plugins and models whose replacements are on trial.
     #[serde(default)]
-    replaced: BTreeMap<String, Replaced>,
-    experiences: Vec<Manifest>,
-    pending: Vec<Place>,
+    replaced: BTreeMap<String, PredecessorEntry>,
+    experiences: Vec<ExperienceManifest>,
+    pending: Vec<MicroBatchPlace>,
 }
 
 /// Counters of a run.
 #[derive(Deserialize, Serialize)]
-struct Counts {
+struct RunCounts {
     global_step: u64,
     generation: u64,
     num_tokens: u64,
@@ -122,16 +122,16 @@ struct Counts {
     #[serde(default)]
     owes_evaluation: bool,
     #[serde(default)]
-    plateau: Plateau,
+    plateau: PlateauDetector,
     #[serde(default)]
-    patience: Patience,
+    patience: EarlyStoppingState,
     #[serde(default, rename = "given")]
     inputs: InputHashes,
 }
 
-impl Waiting {
+impl WaitingRollouts {
     /// Restores the experience; none if a prompt is not in the dataset.
-    fn restored(self, run: &Fits<'_>) -> Option<Experience> {
+    fn restored(self, run: &ExperienceConstraints<'_>) -> Option<Experience> {
         let prompts = self.prompts.iter().map(|row| run.prompts.1.get(row).cloned()).collect::<Option<Vec<_>>>()?;
         let mut experience = Experience {
             texts: self.texts,
@@ -146,7 +146,7 @@ impl Waiting {
 }
 
 /// The parts of a run that an experience must fit.
-struct Fits<'a> {
+struct ExperienceConstraints<'a> {
     form: ExperienceForm,
     /// Number of the dataset's prompts, and those that are needed, by position.
     prompts: (usize, HashMap<usize, Arc<Prompt>>),
@@ -154,15 +154,15 @@ struct Fits<'a> {
 }
 
 /// The state in a checkpoint, read but not yet applied.
-pub(super) struct Restored {
-    rest: Rest,
+pub(super) struct RestoredState {
+    rest: SnapshotState,
     /// The rollouts of its manifests.
-    waiting: Vec<Waiting>,
+    waiting: Vec<WaitingRollouts>,
     /// None if the optimizer starts without moments.
     moments: Option<HashMap<String, Tensor>>,
 }
 
-impl Restored {
+impl RestoredState {
     /// Returns the hashes of what the run read besides its dataset.
     pub(super) fn inputs(&self) -> InputHashes {
         self.rest.state.inputs
@@ -183,7 +183,7 @@ impl Restored {
     /// # Errors
     /// If it holds only the model, can't be read, or belongs to another dataset and nothing may have `changed`.
     pub(super) fn read(
-        origin: &Origin,
+        origin: &CheckpointOrigin,
         dataset: &str,
         of_tokens: impl FnOnce() -> Result<String>,
         changed: bool,
@@ -197,9 +197,9 @@ impl Restored {
         })?;
         // As it is read: a file that is cut off at its limit, or holds nothing, takes no memory.
         let text = BufReader::with_capacity(1 << 20, file.take(LARGEST_REST));
-        let mut rest: Rest = serde_json::from_reader(text).map_err(|e| unfit(format!("snapshot.json: {e}")))?;
+        let mut rest: SnapshotState = serde_json::from_reader(text).map_err(|e| unfit(format!("snapshot.json: {e}")))?;
         if let Some(fault) = rest.fault(origin.step) {
-            return Err(unfit(Fault::in_rest(fault).to_string()));
+            return Err(unfit(SnapshotFault::in_rest(fault).to_string()));
         }
         let waiting = rest.read_waiting(&CheckpointFiles::find(checkpoint).rollouts());
         let waiting = waiting.map_err(|fault| unfit(fault.to_string()))?;
@@ -207,8 +207,8 @@ impl Restored {
         let moments = files
             .and_then(|files| model::read_tensors(&files, wants))
             .map_err(|e| unfit(format!("optimizer.safetensors: {e}")))?;
-        let of_older = ![OF_ROWS, OF_LINES].iter().any(|kind| rest.dataset.starts_with(kind));
-        if dataset.starts_with(OF_ROWS) && of_older && rest.dataset == of_tokens()? {
+        let of_older = ![ROWS_PREFIX, LINES_PREFIX].iter().any(|kind| rest.dataset.starts_with(kind));
+        if dataset.starts_with(ROWS_PREFIX) && of_older && rest.dataset == of_tokens()? {
             tracing::info!("{} is of an older version; its dataset is the same", checkpoint.display());
             rest.dataset = dataset.to_owned();
         }
@@ -230,8 +230,9 @@ impl Restored {
 /// Reads a checkpoint's state for a small model and a few prompts; `pairs` says whether the run learns from pairs.
 pub fn read(checkpoint: &Path, pairs: bool) -> Result<()> {
     let step = step_of(checkpoint);
-    let origin = Origin { run: checkpoint.to_owned(), checkpoint: checkpoint.to_owned(), step: step.unwrap_or_default() };
-    let restored = Restored::read(&origin, "", || Ok(String::new()), true, |_| true)?;
+    let origin =
+        CheckpointOrigin { run: checkpoint.to_owned(), checkpoint: checkpoint.to_owned(), step: step.unwrap_or_default() };
+    let restored = RestoredState::read(&origin, "", || Ok(String::new()), true, |_| true)?;
     let sizes = json!({
         "model_type": "llama", "hidden_size": 2, "intermediate_size": 2, "num_hidden_layers": 1, "num_attention_heads": 1,
         "vocab_size": 300, "max_position_embeddings": 64,
@@ -246,7 +247,7 @@ pub fn read(checkpoint: &Path, pairs: bool) -> Result<()> {
     };
     let prompts = (4, (0..4).map(|index| (index, prompt(index))).collect());
     let form = ExperienceForm { is_sampled: true, has_pairs: pairs };
-    let run = Fits { form, prompts, architecture: &architecture };
+    let run = ExperienceConstraints { form, prompts, architecture: &architecture };
     let position = restored.rest.position(restored.waiting, &run).map_err(|fault| unfit(fault.to_string()))?;
     // As the learner takes them.
     for MicroBatch { experience, items } in &position.pending {
@@ -262,18 +263,18 @@ fn plugin_state_in(file: &Path, written_by: &str) -> Result<PluginState> {
 }
 
 /// Reads a replaced plugin or model.
-fn predecessor(checkpoint: &Path, name: &str, replaced: Replaced) -> Result<Predecessor> {
-    let What::Plugin { written_by, .. } = &replaced.what else {
+fn predecessor(checkpoint: &Path, name: &str, replaced: PredecessorEntry) -> Result<Predecessor> {
+    let PredecessorKind::Plugin { written_by, .. } = &replaced.what else {
         return Ok(Predecessor { replaced, source: None, state: None });
     };
     let [file, state] = CheckpointFiles::find(checkpoint).replaced_plugin(name);
     let bytes = read_file(&file).map_err(|e| Error::unusable(&file, e))?;
-    let source = Source::new(name.to_owned(), bytes.into());
+    let source = PluginSource::new(name.to_owned(), bytes.into());
     let state = written_by.as_ref().map(|written_by| plugin_state_in(&state, written_by)).transpose()?;
     Ok(Predecessor { replaced, source: Some(source), state })
 }
 
-impl Snapshot {
+impl RunSnapshot {
     /// Writes everything into the folder of a checkpoint.
     pub(super) fn write(mut self, to: &Path) -> std::result::Result<(), String> {
         let text = |e: std::io::Error| e.to_string();
@@ -313,8 +314,12 @@ impl Snapshot {
         if let Some(reference) = &resumable.reference {
             model::write_weights(reference.weights(), &files.reference()).map_err(|e| e.to_string())?;
         }
-        let mut tensors = Tensors::new();
-        let manifests = resumable.experiences.iter().enumerate().map(|(place, e)| Manifest::of(e, place, &mut tensors));
+        let mut tensors = RolloutTensors::new();
+        let manifests = resumable
+            .experiences
+            .iter()
+            .enumerate()
+            .map(|(place, e)| ExperienceManifest::from_experience(e, place, &mut tensors));
         resumable.rest.experiences = manifests.collect::<candle_core::Result<_>>().map_err(|e| e.to_string())?;
         if !tensors.is_empty() {
             model::write_tensors(tensors.into_iter().collect(), None, &files.rollouts()).map_err(|e| e.to_string())?;
@@ -333,54 +338,59 @@ fn readable<T: Serialize + DeserializeOwned>(state: &T) -> std::result::Result<V
     }
 }
 
-impl Rest {
+impl SnapshotState {
     /// Returns whether the evaluation after its step was interrupted, and a run with these evaluations has one there.
     fn owes_evaluation(&self, evaluation: Option<&Evaluation>) -> bool {
         self.state.owes_evaluation && evaluation.is_some_and(|evaluation| evaluation.is_due(self.state.global_step))
     }
 
     /// Takes its manifests and reads their rollouts, from this file if their numbers are there.
-    fn read_waiting(&mut self, file: &Path) -> std::result::Result<Vec<Waiting>, Fault> {
-        let mut tensors = Tensors::new();
-        if self.experiences.iter().any(Manifest::has_tensors) {
-            let size = fs::metadata(file).map_err(|e| Fault::in_rollouts(e.to_string()))?.len();
+    fn read_waiting(&mut self, file: &Path) -> std::result::Result<Vec<WaitingRollouts>, SnapshotFault> {
+        let mut tensors = RolloutTensors::new();
+        if self.experiences.iter().any(ExperienceManifest::has_tensors) {
+            let size = fs::metadata(file).map_err(|e| SnapshotFault::in_rollouts(e.to_string()))?.len();
             if size > LARGEST_REST {
-                return Err(Fault::in_rollouts(format!("it has {size} bytes; the limit is {LARGEST_REST}")));
+                return Err(SnapshotFault::in_rollouts(format!("it has {size} bytes; the limit is {LARGEST_REST}")));
             }
-            tensors = candle_core::safetensors::load(file, &Device::Cpu).map_err(|e| Fault::in_rollouts(e.to_string()))?;
+            tensors =
+                candle_core::safetensors::load(file, &Device::Cpu).map_err(|e| SnapshotFault::in_rollouts(e.to_string()))?;
         }
-        let read = |(place, manifest): (usize, Manifest)| manifest.read(place, &mut tensors);
+        let read = |(place, manifest): (usize, ExperienceManifest)| manifest.read(place, &mut tensors);
         std::mem::take(&mut self.experiences).into_iter().enumerate().map(read).collect()
     }
 
     /// Returns the run's position in the data, with these waiting rollouts.
-    fn position(self, waiting: Vec<Waiting>, run: &Fits<'_>) -> std::result::Result<Position, Fault> {
+    fn position(
+        self,
+        waiting: Vec<WaitingRollouts>,
+        run: &ExperienceConstraints<'_>,
+    ) -> std::result::Result<Position, SnapshotFault> {
         if let Some(fault) = waiting.iter().find_map(|waiting| waiting.fault(run)) {
             return Err(fault);
         }
         let restored = waiting.into_iter().map(|waiting| waiting.restored(run).map(Arc::new));
         let experiences: Option<Vec<Arc<Experience>>> = restored.collect();
-        let experiences = experiences.ok_or_else(|| Fault::in_rest("rollouts without their prompts"))?;
-        let micro_batch = |(index, start, end): Place| {
+        let experiences = experiences.ok_or_else(|| SnapshotFault::in_rest("rollouts without their prompts"))?;
+        let micro_batch = |(index, start, end): MicroBatchPlace| {
             let experience = experiences.get(index).filter(|e| start <= end && end <= e.items());
-            let experience = experience.ok_or_else(|| Fault::in_rest("a micro-batch without its rollouts"))?.clone();
-            Ok::<_, Fault>(MicroBatch { experience, items: start..end })
+            let experience = experience.ok_or_else(|| SnapshotFault::in_rest("a micro-batch without its rollouts"))?.clone();
+            Ok::<_, SnapshotFault>(MicroBatch { experience, items: start..end })
         };
         let pending = self.pending.into_iter().map(micro_batch).collect::<std::result::Result<_, _>>()?;
         Ok(Position { cursor: self.cursor, streaks: self.streaks, pending, counters: self.state.collected() })
     }
 }
 
-impl Counts {
-    fn collected(&self) -> Counters {
+impl RunCounts {
+    fn collected(&self) -> CollectorCounters {
         let Self { generation, num_tokens, unscored, passes_left, .. } = *self;
-        Counters { generation, num_tokens, unscored, passes_left }
+        CollectorCounters { generation, num_tokens, unscored, passes_left }
     }
 }
 
 impl Trainer {
     /// Copies the state that a checkpoint holds now.
-    pub(super) fn snapshot(&mut self, joint: Option<(JointSave, PartsTimeout)>) -> Result<Snapshot> {
+    pub(super) fn snapshot(&mut self, joint: Option<(JointSave, PartsTimeout)>) -> Result<RunSnapshot> {
         let resumable = if self.settings.save_only_model { None } else { Some(self.resumable()?) };
         // The names that transformers' own trainer state has.
         let mut summary = json!({
@@ -397,7 +407,7 @@ impl Trainer {
         if self.collector.data().prompts().are_drawn() {
             summary["dataset_order"] = ORDER_OF_ALL.into();
         }
-        Ok(Snapshot {
+        Ok(RunSnapshot {
             weights: self.learner.copied_weights()?,
             source: self.source.clone(),
             config: self.journal.config().to_owned(),
@@ -410,29 +420,29 @@ impl Trainer {
     }
 
     /// Returns what the first rank does for a checkpoint that all ranks write.
-    fn joint(&self, save: JointSave, timeout: PartsTimeout) -> Result<Joint> {
-        Ok(Joint { save, own: self.part()?, run: self.journal.path().to_owned(), timeout })
+    fn joint(&self, save: JointSave, timeout: PartsTimeout) -> Result<JointCheckpoint> {
+        Ok(JointCheckpoint { save, own: self.part()?, run: self.journal.path().to_owned(), timeout })
     }
 
     /// Copies what this rank owns of the trained models and of their moments.
-    pub(super) fn part(&self) -> Result<Part> {
+    pub(super) fn part(&self) -> Result<CheckpointPart> {
         let shard = self.learner.shard(!self.settings.save_only_model)?;
-        Ok(Part { rank: self.world.rank(), ranks: self.world.size(), shard })
+        Ok(CheckpointPart { rank: self.world.rank(), ranks: self.world.size(), shard })
     }
 
-    fn resumable(&mut self) -> Result<Resumable> {
+    fn resumable(&mut self) -> Result<ResumableState> {
         let Optimizers { updates: optimizer_updates, critic_updates, moments } =
             if self.learner.is_divided() { self.learner.updates() } else { self.learner.optimizers()? };
         let plugin_states = self.plugins.snapshots()?.into_iter();
         let plugin_states: Vec<(String, PluginState)> = plugin_states.filter_map(|(name, state)| Some((name, state?))).collect();
         let predecessors = self.plugins.predecessors()?;
         let Position { cursor, streaks, pending, counters } = self.collector.position();
-        let (experiences, pending) = told_apart(&pending);
-        let Counters { generation, num_tokens, unscored, passes_left } = counters;
-        let State { global_step, moved, owes_evaluation, plateau, patience, inputs } = self.state;
-        let Kept { window, versions, since_save, best, parents } = self.journal.kept();
-        let rest = Rest {
-            state: Counts {
+        let (experiences, pending) = distinct_experiences(&pending);
+        let CollectorCounters { generation, num_tokens, unscored, passes_left } = counters;
+        let TrainerState { global_step, moved, owes_evaluation, plateau, patience, inputs } = self.state;
+        let JournalState { window, versions, since_save, best, parents } = self.journal.state();
+        let rest = SnapshotState {
+            state: RunCounts {
                 global_step,
                 generation,
                 num_tokens,
@@ -465,15 +475,15 @@ impl Trainer {
         // The thread that writes must leave the device alone: a generation may be recording a step there.
         let reference = self.collector.reference().filter(|_| self.state.inputs.keeps_reference);
         let reference = reference.map(|reference| reference.model().on_host()).transpose()?;
-        Ok(Resumable { moments, reference, plugin_states, predecessors, experiences, rest })
+        Ok(ResumableState { moments, reference, plugin_states, predecessors, experiences, rest })
     }
 
     /// Restores the state of the checkpoint that a run begins with, whose weights the policy already has. Where settings may change,
     /// plugins that can't take their predecessors' state and parameters without moments are allowed.
-    pub(super) fn restore(&mut self, beginning: &Beginning, origin: &Origin, state: Restored) -> Result<()> {
+    pub(super) fn restore(&mut self, beginning: &StartMode, origin: &CheckpointOrigin, state: RestoredState) -> Result<()> {
         let (checkpoint, changed) = (origin.checkpoint.as_path(), beginning.may_change());
         let unfit = |detail: String| Error::unusable(checkpoint, detail);
-        let Restored { mut rest, waiting, moments } = state;
+        let RestoredState { mut rest, waiting, moments } = state;
         let moments = moments.map(|moments| self.learner.agreed_moments(moments)).transpose()?;
         let state = |moments| Optimizers { updates: rest.optimizer_updates, critic_updates: rest.critic_updates, moments };
         for fault in moments.map(|moments| self.learner.restore(state(moments))).unwrap_or_default() {
@@ -489,9 +499,9 @@ impl Trainer {
         };
         self.plugins.adopt(saved, changed)?;
 
-        let Counts { global_step, moved, plateau, patience, .. } = rest.state;
+        let RunCounts { global_step, moved, plateau, patience, .. } = rest.state;
         let owes_evaluation = rest.owes_evaluation(self.evaluation.as_ref());
-        self.state = State { global_step, moved, owes_evaluation, plateau, patience, ..self.state };
+        self.state = TrainerState { global_step, moved, owes_evaluation, plateau, patience, ..self.state };
         self.learner.reduce_rates(plateau.plateaus);
         // What is not about a plugin of this run means nothing, and its name could be a path.
         let now = self.plugins.hashes();
@@ -503,7 +513,7 @@ impl Trainer {
         self.plugins.begin_at(std::mem::take(&mut rest.swaps), std::mem::take(&mut rest.seen), &rest.chosen, earlier);
         let (window, since_save) = (std::mem::take(&mut rest.window), std::mem::take(&mut rest.since_save));
         let (versions, parents) = (std::mem::take(&mut rest.versions), std::mem::take(&mut rest.parents));
-        let kept = Kept { window, versions, since_save, best: rest.best, parents };
+        let kept = JournalState { window, versions, since_save, best: rest.best, parents };
         let is_changed = !scores_alike(&origin.written()?, &self.settings);
         self.journal.restore(self.state.global_step, kept, is_changed);
         let data = self.collector.data();
@@ -516,7 +526,7 @@ impl Trainer {
             needed.sort_unstable();
             needed.dedup();
             let prompts = (all.len(), needed.iter().copied().zip(all.get(&needed)?).collect());
-            let run = Fits { form: self.collector.form(), prompts, architecture };
+            let run = ExperienceConstraints { form: self.collector.form(), prompts, architecture };
             rest.position(waiting, &run).map_err(|fault| unfit(fault.to_string()))?
         } else {
             Position { counters: rest.state.collected(), ..self.collector.position() }
@@ -528,7 +538,7 @@ impl Trainer {
 
 /// Returns whether two configurations weight and set their plugins alike, so that rewards under one are comparable with those under the
 /// other.
-fn scores_alike(was: &Config, now: &Config) -> bool {
+fn scores_alike(was: &RunConfig, now: &RunConfig) -> bool {
     let settings = |config: &serde_json::Map<String, Value>| Value::Object(config.clone());
     let alike = |was: &PluginEntry, now: &PluginEntry| {
         (was.name(), was.weight, was.on_error, was.compare) == (now.name(), now.weight, now.on_error, now.compare)
@@ -543,7 +553,9 @@ fn scores_alike(was: &Config, now: &Config) -> bool {
 }
 
 /// Returns the distinct experiences of the micro-batches, and for each micro-batch the index of its experience and its items.
-fn told_apart<'a>(micro_batches: impl IntoIterator<Item = &'a MicroBatch>) -> (Vec<Arc<Experience>>, Vec<Place>) {
+fn distinct_experiences<'a>(
+    micro_batches: impl IntoIterator<Item = &'a MicroBatch>,
+) -> (Vec<Arc<Experience>>, Vec<MicroBatchPlace>) {
     let (mut experiences, mut places): (Vec<Arc<Experience>>, Vec<_>) = (Vec::new(), Vec::new());
     for MicroBatch { experience, items } in micro_batches {
         let index = experiences.iter().position(|e| Arc::ptr_eq(e, experience)).unwrap_or_else(|| {

@@ -1,24 +1,29 @@
 //! Takes one optimizer step, top to bottom.
 
-use super::collector::With;
-use super::figures::Figures;
+use super::collector::CollectionContext;
 use super::phase::Phase;
+use super::step_metrics::StepMetrics;
 use super::trainer::Trainer;
 use super::{Result, ranks};
-use crate::metrics::{Metric, Reduction, Window};
+use crate::metrics::{Metric, MetricReduction, MetricsWindow};
 use crate::ops;
 
 impl Trainer {
     /// Takes the step's micro-batches, generating if none are left, accumulates the gradient of their loss, and updates the
     /// weights once. This is the only place where `global_step` is incremented.
-    pub(super) fn step(&mut self) -> Result<Figures> {
-        let mut figures = Figures::begin();
+    pub(super) fn step(&mut self) -> Result<StepMetrics> {
+        let mut figures = StepMetrics::start();
         let at = self.moment();
 
-        let mut with =
-            With { learner: &self.learner, plugins: &mut self.plugins, journal: &mut self.journal, at, phase: Phase::Train };
+        let mut with = CollectionContext {
+            learner: &self.learner,
+            plugins: &mut self.plugins,
+            journal: &mut self.journal,
+            at,
+            phase: Phase::Train,
+        };
         let reads_policy = self.collector.prepare_waiting(self.plan.batching.accumulation, &mut with)?;
-        let whole = reads_policy.then(|| self.learner.whole()).transpose()?;
+        let whole = reads_policy.then(|| self.learner.gather_policy()).transpose()?;
         let (micro_batches, collected) = self.collector.next(self.plan.batching.accumulation, &mut with)?;
         figures.merge(collected);
         drop(whole);
@@ -32,7 +37,7 @@ impl Trainer {
         self.state.global_step += 1;
         self.state.moved |= updates.moves_policy();
         if self.collector.syncs_reference_at(self.state.global_step) {
-            let _whole = self.learner.whole()?;
+            let _whole = self.learner.gather_policy()?;
             figures.merge(self.collector.sync_reference(self.learner.policy())?);
         }
 
@@ -42,13 +47,13 @@ impl Trainer {
         let of_device =
             ops::device::peak_memory(self.learner.policy().device()).map(|bytes| ("perf/peak_device_memory_mb", bytes));
         let peaks = [("perf/peak_memory_mb", ops::peak_memory())].into_iter().chain(of_device);
-        figures.add(peaks.map(|(name, bytes)| Metric::new(name, bytes as f64 / 1e6, Reduction::Max)));
+        figures.add(peaks.map(|(name, bytes)| Metric::new(name, bytes as f64 / 1e6, MetricReduction::Max)));
         Ok(figures)
     }
 
     /// Adds the metrics of a finished step, over all ranks, to the window, and returns them.
-    pub(super) fn gather(&mut self, figures: Figures) -> Result<Window> {
-        let mut own = Window::default();
+    pub(super) fn gather(&mut self, figures: StepMetrics) -> Result<MetricsWindow> {
+        let mut own = MetricsWindow::default();
         own.extend(figures.into_metrics());
         own.extend(self.plugins.swap_figures());
         let all = ranks::merged(&self.world, own)?;
@@ -57,7 +62,7 @@ impl Trainer {
     }
 
     /// Passes the metrics of the last step to the plugins that observe.
-    pub(super) fn observe(&mut self, all: &Window) -> Result<()> {
+    pub(super) fn observe(&mut self, all: &MetricsWindow) -> Result<()> {
         if !self.plugins.observe_steps() {
             return Ok(());
         }

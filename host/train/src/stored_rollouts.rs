@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::fmt;
 
 /// Tensors by name.
-pub(super) type Tensors = HashMap<String, Tensor>;
+pub(super) type RolloutTensors = HashMap<String, Tensor>;
 
 /// What is wrong with a stored rollout.
 pub(super) enum RolloutFault {
@@ -44,7 +44,7 @@ pub(super) fn without_numbers(rollout: &Rollout) -> Rollout {
 ///
 /// # Errors
 /// If a tensor can't be made.
-pub(super) fn add(rollouts: &[Rollout], prefix: &str, tensors: &mut Tensors) -> candle_core::Result<()> {
+pub(super) fn add(rollouts: &[Rollout], prefix: &str, tensors: &mut RolloutTensors) -> candle_core::Result<()> {
     let mut put = |what: &str, values: Vec<u32>| {
         let tensor = Tensor::new(values, &Device::Cpu)?;
         tensors.insert(format!("{prefix}{what}"), tensor);
@@ -70,7 +70,7 @@ pub(super) fn add(rollouts: &[Rollout], prefix: &str, tensors: &mut Tensors) -> 
 ///
 /// # Errors
 /// If it is not there or does not fit.
-pub(super) fn fill(rollouts: &mut [Rollout], prefix: &str, tensors: &mut Tensors) -> Result<(), String> {
+pub(super) fn fill(rollouts: &mut [Rollout], prefix: &str, tensors: &mut RolloutTensors) -> Result<(), String> {
     let mut numbers = |what: &str| of_u32(take(tensors, &format!("{prefix}{what}"))?);
     let (tokens, lengths) = (numbers("tokens")?, numbers("lengths")?);
     let mut tokens = cut(&tokens, &lengths, rollouts.len())?;
@@ -152,7 +152,7 @@ fn cut<'a, T>(values: &'a [T], lengths: &'a [u32], rollouts: usize) -> Result<im
 ///
 /// # Errors
 /// If there is none.
-pub(super) fn take(tensors: &mut Tensors, name: &str) -> Result<Tensor, String> {
+pub(super) fn take(tensors: &mut RolloutTensors, name: &str) -> Result<Tensor, String> {
     tensors.remove(name).ok_or_else(|| format!("it has no tensor {name}"))
 }
 

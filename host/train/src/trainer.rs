@@ -1,25 +1,25 @@
 //! The parts of a run and the loop over its steps.
 
-use super::collector::{Collector, Position, Sample};
+use super::collector::{Collector, CompletionSample, Position};
 use super::evaluation::Evaluation;
-use super::figures::Clock;
-use super::journal::{Journal, Recorder};
+use super::journal::{Journal, StepRecorder};
 use super::learner::Learner;
-use super::moment::Moment;
-use super::patience::Patience;
-use super::periods::{Calendar, Periods, Recurring};
+use super::patience::EarlyStoppingState;
+use super::periods::{Calendar, Periods, RecurringAction};
 use super::phase::Phase;
-use super::plan::Plan;
-use super::plugins::{PluginStates, Plugins};
+use super::plan::RunPlan;
+use super::plugins::{PluginStates, RunPlugins};
+use super::policy_progress::PolicyProgress;
 use super::ranks::{self, known_to_all};
 use super::snapshot::InputHashes;
+use super::step_metrics::StepClock;
 use super::{Error, Result};
-use crate::config::Config;
+use crate::config::RunConfig;
 use crate::dist::World;
 use crate::model::ModelFolder;
-use crate::optim::Plateau;
+use crate::optim::PlateauDetector;
 use crate::plugin::columns::SEQUENCE_VALUE;
-use crate::run::Event;
+use crate::run::RunEvent;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -32,7 +32,7 @@ const COMPARE_EVERY: u64 = 100;
 
 /// Progress of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(super) struct State {
+pub(super) struct TrainerState {
     /// Number of optimizer updates; incremented by one per update and nowhere else.
     pub global_step: u64,
     /// Whether the weights may differ from those of the reference model.
@@ -40,9 +40,9 @@ pub(super) struct State {
     /// Whether the evaluation after this step was interrupted, so that a resumed run begins with it.
     pub owes_evaluation: bool,
     /// State of a schedule that follows the evaluations.
-    pub plateau: Plateau,
+    pub plateau: PlateauDetector,
     /// History of evaluations, for early stopping.
-    pub patience: Patience,
+    pub patience: EarlyStoppingState,
     /// Hashes of what a resumed run reads again.
     pub inputs: InputHashes,
 }
@@ -50,18 +50,18 @@ pub(super) struct State {
 /// A run: the source of experience, the learner, the plugins and the journal. No part knows the trainer.
 pub struct Trainer {
     /// The configuration as it is recorded.
-    pub(super) settings: Rc<Config>,
-    pub(super) plan: Plan,
+    pub(super) settings: Rc<RunConfig>,
+    pub(super) plan: RunPlan,
     pub(super) world: Rc<World>,
-    pub(super) plugins: Plugins,
+    pub(super) plugins: RunPlugins,
     pub(super) collector: Collector,
     pub(super) learner: Learner,
     pub(super) journal: Journal,
     pub(super) evaluation: Option<Evaluation>,
     /// The model that the run started with; its files are copied to checkpoints along with the weights.
     pub(super) source: ModelFolder,
-    pub(super) state: State,
-    pub(super) clock: Clock,
+    pub(super) state: TrainerState,
+    pub(super) clock: StepClock,
 }
 
 /// Receives the progress of a run.
@@ -80,15 +80,15 @@ pub trait Listener {
 }
 
 /// What a step changes before the update: enough to undo one that failed.
-struct Mark {
-    state: State,
+struct RollbackPoint {
+    state: TrainerState,
     position: Position,
     plugin_states: PluginStates,
 }
 
 /// How a run ended.
 #[derive(Debug)]
-pub struct Finished {
+pub struct RunOutcome {
     /// The run's folder.
     pub folder: PathBuf,
     /// Number of optimizer steps taken.
@@ -106,7 +106,7 @@ pub struct Finished {
     /// Whether it trained a reward model.
     pub scores: bool,
     /// Completions of one prompt before and after training.
-    pub samples: Vec<Sample>,
+    pub samples: Vec<CompletionSample>,
 }
 
 impl Trainer {
@@ -120,7 +120,7 @@ impl Trainer {
         let Periods { save, evaluate, evaluate_from, .. } = self.plan.periods;
         let evaluations = self.evaluation.as_ref().map(|evaluation| {
             let every = if evaluation.is_regular() { evaluate } else { u64::MAX };
-            Recurring { every, from: evaluate_from }
+            RecurringAction { every, from: evaluate_from }
         });
         let batching = &self.plan.batching;
         let a_step = batching.sizes.micro_batch * batching.accumulation;
@@ -130,7 +130,7 @@ impl Trainer {
             first: self.state.global_step,
             last: self.plan.max_steps,
             evaluations,
-            saves: Some(Recurring { every: save, from: 0 }),
+            saves: Some(RecurringAction { every: save, from: 0 }),
             evaluation_in_steps: rows as f64 / a_step.max(1) as f64,
         }
     }
@@ -149,7 +149,7 @@ impl Trainer {
     ///
     /// # Errors
     /// If anything fails; what was learned until then is saved.
-    pub fn run(mut self, stop: &AtomicBool, listener: &mut dyn Listener) -> Result<Finished> {
+    pub fn run(mut self, stop: &AtomicBool, listener: &mut dyn Listener) -> Result<RunOutcome> {
         let ended = self.steps(stop, listener);
         let ended = ended.and_then(|finished| {
             self.world.barrier("the end of the run")?;
@@ -166,16 +166,16 @@ impl Trainer {
     pub(super) fn record<T>(
         &mut self,
         listener: &mut dyn Listener,
-        change: impl FnOnce(&mut Plugins, &mut Recorder<'_>) -> Result<T>,
+        change: impl FnOnce(&mut RunPlugins, &mut StepRecorder<'_>) -> Result<T>,
     ) -> Result<T> {
         let (step, epoch) = (self.state.global_step, self.epoch());
         let mut show = |step: u64, figures: &BTreeMap<String, f64>| listener.logged(step, figures);
-        change(&mut self.plugins, &mut Recorder { journal: &mut self.journal, step, epoch, show: &mut show })
+        change(&mut self.plugins, &mut StepRecorder { journal: &mut self.journal, step, epoch, show: &mut show })
     }
 
     /// Has the policy write completions of one prompt, to show them.
-    fn sample(&mut self, step: u64) -> Result<Option<Sample>> {
-        let _whole = self.collector.reads_policy().then(|| self.learner.whole()).transpose()?;
+    fn sample(&mut self, step: u64) -> Result<Option<CompletionSample>> {
+        let _whole = self.collector.reads_policy().then(|| self.learner.gather_policy()).transpose()?;
         self.collector.sample(self.learner.policy(), step)
     }
 
@@ -184,7 +184,7 @@ impl Trainer {
         self.state.global_step >= self.plan.max_steps || self.state.patience.is_lost(&self.plan.evaluation).is_some()
     }
 
-    fn steps(&mut self, stop: &AtomicBool, listener: &mut dyn Listener) -> Result<Finished> {
+    fn steps(&mut self, stop: &AtomicBool, listener: &mut dyn Listener) -> Result<RunOutcome> {
         self.journal.begin();
         self.meet_in_folder()?;
         let idle = self.is_over() && !self.state.owes_evaluation;
@@ -217,13 +217,13 @@ impl Trainer {
         // Before the first step there is nothing to keep.
         let checkpoint = if step > 0 { self.final_checkpoint(listener)? } else { self.journal.path().to_owned() };
         self.journal.tidy(step);
-        let seconds = self.journal.took().as_secs_f64();
-        self.journal.event(&if stopped { Event::Stopped { step, seconds } } else { Event::Finished { step, seconds } })?;
+        let seconds = self.journal.elapsed().as_secs_f64();
+        self.journal.event(&if stopped { RunEvent::Stopped { step, seconds } } else { RunEvent::Finished { step, seconds } })?;
         // A signal may have reached some ranks meanwhile, and all write samples together.
         let is_late = stopped || idle || ranks::any(&self.world, stop.load(Ordering::Relaxed))?;
         let after = if is_late { None } else { self.sample(step)? };
         let chat = self.collector.data().prompts().has_chat();
-        Ok(Finished {
+        Ok(RunOutcome {
             idle,
             chat,
             scores: self.plugins.needs().has(SEQUENCE_VALUE),
@@ -231,17 +231,17 @@ impl Trainer {
             steps: step,
             checkpoint,
             stopped,
-            took: self.journal.took(),
+            took: self.journal.elapsed(),
             samples: before.into_iter().chain(after).collect(),
         })
     }
 
     /// Swaps plugins and takes a step. Returns false if that failed, was undone, and is to be retried.
     fn advance(&mut self, listener: &mut dyn Listener) -> Result<bool> {
-        self.record(listener, Plugins::swap)?;
+        self.record(listener, RunPlugins::swap)?;
         let mark = self.or_roll_back(listener, Self::mark)?;
         let before = mark.state.global_step;
-        self.world.at_step(before);
+        self.world.set_step(before);
         let figures = match self.step() {
             Ok(figures) => figures,
             Err(error) => {
@@ -296,7 +296,7 @@ impl Trainer {
     pub(super) fn follow(&mut self, saves: bool) -> Result<()> {
         if let Some(now) = self.journal.follow(saves)? {
             self.plugins.follow(&now);
-            self.collector.follow(&now);
+            self.collector.relocate(&now);
         }
         Ok(())
     }
@@ -312,12 +312,12 @@ impl Trainer {
     }
 
     /// Returns the state that a failed step is rolled back to.
-    fn mark(&mut self) -> Result<Mark> {
-        Ok(Mark { plugin_states: self.plugins.snapshots()?, state: self.state, position: self.collector.position() })
+    fn mark(&mut self) -> Result<RollbackPoint> {
+        Ok(RollbackPoint { plugin_states: self.plugins.snapshots()?, state: self.state, position: self.collector.position() })
     }
 
     /// Undoes a step that failed before its update, so that it can be repeated.
-    fn undo(&mut self, mark: Mark) {
+    fn undo(&mut self, mark: RollbackPoint) {
         self.state = mark.state;
         self.collector.go_to(mark.position);
         self.plugins.restore(mark.plugin_states);
@@ -349,7 +349,7 @@ impl Trainer {
             return error;
         }
         // The failure itself is what the user must see, whether or not these succeed.
-        let _ = self.journal.event(&Event::Failed { step, reason: error.to_string() });
+        let _ = self.journal.event(&RunEvent::Failed { step, reason: error.to_string() });
         if step > 0 && !error.is_of_saving() && !self.journal.has_checkpoint(step) {
             let saved = self.save_after_failure().or_else(|e| match e {
                 // What was learned is worth more than the state of a plugin that keeps it to itself.
@@ -374,8 +374,8 @@ impl Trainer {
     }
 
     /// Returns the run's position.
-    pub(super) fn moment(&self) -> Moment {
-        Moment { step: self.state.global_step, is_reference: !self.state.moved && self.plan.begins_as_reference }
+    pub(super) fn moment(&self) -> PolicyProgress {
+        PolicyProgress { step: self.state.global_step, is_reference: !self.state.moved && self.plan.begins_as_reference }
     }
 
     /// Returns the number of epochs trained, including the fraction of the current one.

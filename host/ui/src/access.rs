@@ -1,11 +1,11 @@
 //! Who may ask: those who know the address, from a page of this server.
 
-use crate::api::Refused;
+use crate::api::ApiRefusal;
 use hyper::HeaderMap;
 use hyper::header::{HOST, ORIGIN};
 use rand::TryRng;
 use rand::rngs::SysRng;
-use rlhost_records::metrics::Hosts;
+use rlhost_records::metrics::AllowedHosts;
 use std::fmt::Write;
 use std::io;
 use subtle::ConstantTimeEq;
@@ -24,35 +24,35 @@ pub(crate) fn new_token() -> io::Result<String> {
 }
 
 /// What a request must bring.
-pub(crate) struct Access {
+pub(crate) struct PageAccess {
     pub token: String,
-    pub hosts: Hosts,
+    pub hosts: AllowedHosts,
 }
 
-impl Access {
+impl PageAccess {
     /// Refuses a request under a name that is not the server's, as from a web page whose name leads here (DNS rebinding).
-    pub fn check_host(&self, headers: &HeaderMap) -> Result<(), Refused> {
-        if self.hosts.include(host(headers)) {
+    pub fn check_host(&self, headers: &HeaderMap) -> Result<(), ApiRefusal> {
+        if self.hosts.allows(host(headers)) {
             return Ok(());
         }
-        Err(Refused::new(403, "this server does not answer to this Host; use the address that rlhost ui printed"))
+        Err(ApiRefusal::new(403, "this server does not answer to this Host; use the address that rlhost ui printed"))
     }
 
     /// Returns the path below the token; refuses one without it.
-    pub fn path<'a>(&self, path: &'a str) -> Result<&'a str, Refused> {
+    pub fn path<'a>(&self, path: &'a str) -> Result<&'a str, ApiRefusal> {
         let rest = path.strip_prefix('/').unwrap_or(path);
         let (token, rest) = rest.split_once('/').map_or((rest, None), |(token, rest)| (token, Some(rest)));
         if !self.is_token(token.as_bytes()) {
-            return Err(Refused::new(403, "open the address that rlhost ui printed: it has a token, which this one lacks"));
+            return Err(ApiRefusal::new(403, "open the address that rlhost ui printed: it has a token, which this one lacks"));
         }
-        rest.ok_or_else(|| Refused::new(308, format!("/{token}/")))
+        rest.ok_or_else(|| ApiRefusal::new(308, format!("/{token}/")))
     }
 
     /// Refuses a request to change something that is not from the page itself.
-    pub fn check_act(&self, headers: &HeaderMap) -> Result<(), Refused> {
+    pub fn check_act(&self, headers: &HeaderMap) -> Result<(), ApiRefusal> {
         let given = headers.get(TOKEN).map_or(&[][..], |value| value.as_bytes());
         if !self.is_token(given) {
-            return Err(Refused::new(403, format!("a request that changes a run repeats the token in the header {TOKEN}")));
+            return Err(ApiRefusal::new(403, format!("a request that changes a run repeats the token in the header {TOKEN}")));
         }
         let text = |value: &hyper::header::HeaderValue| value.to_str().unwrap_or_default().to_owned();
         let origin = headers.get(ORIGIN).map(text);
@@ -61,7 +61,7 @@ impl Access {
         if is_own && site.is_none_or(|site| site == "same-origin" || site == "none") {
             return Ok(());
         }
-        Err(Refused::new(403, "other pages can't change a run"))
+        Err(ApiRefusal::new(403, "other pages can't change a run"))
     }
 
     fn is_token(&self, given: &[u8]) -> bool {
@@ -84,8 +84,8 @@ mod tests {
         pairs.iter().map(pair).collect()
     }
 
-    fn access() -> Access {
-        Access { token: "abcd".into(), hosts: Hosts::new("127.0.0.1".into(), [127, 0, 0, 1].into()) }
+    fn access() -> PageAccess {
+        PageAccess { token: "abcd".into(), hosts: AllowedHosts::new("127.0.0.1".into(), [127, 0, 0, 1].into()) }
     }
 
     #[test]

@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 use std::path::Path;
 
 /// What reads plugins and acts on runs. Errors are messages for the user.
-pub trait Backend: Send + Sync + 'static {
+pub trait PageBackend: Send + Sync + 'static {
     /// Reads a file as a plugin: a component, or a script. Returns its bytes as a run keeps them.
     ///
     /// # Errors
@@ -33,7 +33,7 @@ pub trait Backend: Send + Sync + 'static {
     ///
     /// # Errors
     /// If the run is not running, or has no such plugin.
-    fn configure(&self, run: &Path, name: &str, changes: &Changes) -> Result<String, String>;
+    fn configure(&self, run: &Path, name: &str, changes: &PluginChanges) -> Result<String, String>;
 
     /// Requests something of a running run. Returns the request's name, which the event that answers it has.
     ///
@@ -45,12 +45,12 @@ pub trait Backend: Send + Sync + 'static {
     ///
     /// # Errors
     /// If the plugin can't be loaded or fails, or the completions can't be read.
-    fn rescore(&self, question: &Question<'_>) -> Result<Vec<Rescored>, String>;
+    fn rescore(&self, question: &RescoringRequest<'_>) -> Result<Vec<RescoredCompletion>, String>;
 }
 
 /// Other settings of a plugin.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Changes {
+pub struct PluginChanges {
     /// All of its settings, if they change; one that is missing has its default.
     pub settings: Option<Map<String, Value>>,
     /// The weight of its scores, if that changes.
@@ -58,7 +58,7 @@ pub struct Changes {
 }
 
 /// What would another reward have said?
-pub struct Question<'a> {
+pub struct RescoringRequest<'a> {
     /// The run's folder.
     pub run: &'a Path,
     /// The file of the plugin that is tried.
@@ -75,7 +75,7 @@ pub struct Question<'a> {
 
 /// A completion with both scores.
 #[derive(Clone, Debug)]
-pub struct Rescored {
+pub struct RescoredCompletion {
     /// The step that learned from it first.
     pub step: u64,
     /// The row of the dataset.

@@ -2,7 +2,7 @@
 
 use crate::config::printable;
 use crate::run::{RunFiles, is_checkpoint};
-use rlhost_followed::own_name;
+use rlhost_live::folder_name;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -20,15 +20,15 @@ const LONGEST_NAME: usize = 500;
 
 /// A run's folder, and the name by which the page knows it: its path below the folder that was given.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Found {
+pub(crate) struct NamedRun {
     pub name: String,
     pub path: PathBuf,
 }
 
 /// Returns the runs in a folder, in the order of their names. Links are not followed: they may lead anywhere.
-fn runs(root: &Path) -> Vec<Found> {
-    if RunFiles(root).are_there() {
-        return vec![Found { name: own_name(root), path: root.to_owned() }];
+fn runs(root: &Path) -> Vec<NamedRun> {
+    if RunFiles(root).exist() {
+        return vec![NamedRun { name: folder_name(root), path: root.to_owned() }];
     }
     let (mut found, mut left) = (Vec::new(), MOST_FOLDERS);
     look(root, "", DEEPEST, &mut left, &mut found);
@@ -41,21 +41,21 @@ fn runs(root: &Path) -> Vec<Found> {
 const FRESH: Duration = Duration::from_secs(2);
 
 /// The runs in a folder, as last listed.
-pub(crate) struct Listing {
+pub(crate) struct RunListing {
     root: PathBuf,
-    listed: Mutex<(Instant, Arc<Vec<Found>>)>,
+    listed: Mutex<(Instant, Arc<Vec<NamedRun>>)>,
     /// Whether the runs were named, so that others are none of them.
     is_fixed: bool,
 }
 
-impl Listing {
+impl RunListing {
     pub fn new(root: PathBuf) -> Self {
         let listed = Mutex::new((Instant::now(), Arc::new(runs(&root))));
         Self { root, listed, is_fixed: false }
     }
 
     /// Lists these runs alone.
-    pub fn of(runs: Vec<Found>) -> Self {
+    pub fn from_runs(runs: Vec<NamedRun>) -> Self {
         Self { root: PathBuf::new(), listed: Mutex::new((Instant::now(), Arc::new(runs))), is_fixed: true }
     }
 
@@ -65,7 +65,7 @@ impl Listing {
     }
 
     /// Returns the runs, listed again after a while.
-    pub fn runs(&self) -> Arc<Vec<Found>> {
+    pub fn runs(&self) -> Arc<Vec<NamedRun>> {
         let mut listed = self.listed.lock().unwrap_or_else(PoisonError::into_inner);
         if !self.is_fixed && (listed.0.elapsed() > FRESH || listed.1.is_empty()) {
             *listed = (Instant::now(), Arc::new(runs(&self.root)));
@@ -79,7 +79,7 @@ impl Listing {
     }
 }
 
-fn look(folder: &Path, prefix: &str, depth: usize, left: &mut usize, found: &mut Vec<Found>) {
+fn look(folder: &Path, prefix: &str, depth: usize, left: &mut usize, found: &mut Vec<NamedRun>) {
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         if *left == 0 || found.len() > MOST_RUNS {
             return;
@@ -92,8 +92,8 @@ fn look(folder: &Path, prefix: &str, depth: usize, left: &mut usize, found: &mut
         }
         *left -= 1;
         let name = format!("{prefix}{}", printable(&name, LONGEST_NAME));
-        if RunFiles(&path).are_there() {
-            found.push(Found { name, path });
+        if RunFiles(&path).exist() {
+            found.push(NamedRun { name, path });
         } else if depth > 1 {
             look(&path, &format!("{name}/"), depth - 1, left, found);
         }
@@ -121,7 +121,7 @@ mod tests {
         std::os::unix::fs::symlink(other.path().join("secret"), root.path().join("link")).unwrap();
         let names: Vec<String> = runs(root.path()).into_iter().map(|found| found.name).collect();
         assert_eq!(names, ["a", "sweep/b", "sweep/c"]);
-        let listing = Listing::new(root.path().to_owned());
+        let listing = RunListing::new(root.path().to_owned());
         assert_eq!(listing.find("sweep/b"), Some(root.path().join("sweep/b")));
         let outside = format!("../{}/secret", other.path().file_name().unwrap().to_string_lossy());
         for name in [&outside, "..", ".", "", "a/../a", "/etc", "a/", "./a", ".hidden", "link", "a\0"] {

@@ -1,8 +1,8 @@
 //! `rlhost ui`: a page in the browser that shows runs while they train, and steers them if it may.
 //!
-//! `api/` answers in JSON what the page asks. It reads runs only through `records`, and only what is new of a file (`followed`).
+//! `api/` answers in JSON what the page asks. It reads runs only through `records`, and only what is new of a file (`live`).
 //! The page itself is plain ES modules in `page/`, part of the binary. `frozen/` puts it into one file with the answers inside: the report
-//! of a run, and a comparison of several. What changes a run, or needs plugins, is a [`Backend`], which
+//! of a run, and a comparison of several. What changes a run, or needs plugins, is a [`PageBackend`], which
 //! the command line implements with what `rlhost swap` and `rlhost replay` do.
 
 mod access;
@@ -16,9 +16,9 @@ mod store;
 #[cfg(test)]
 mod tests;
 
-pub use backend::{Backend, Changes, Question, Rescored};
+pub use backend::{PageBackend, PluginChanges, RescoredCompletion, RescoringRequest};
 pub use frozen::FrozenPage;
-pub use server::{Page, Settings};
+pub use server::{PageServer, PageServerSettings};
 
 use rlhost_config as config;
 use rlhost_records::{diagnosis, metrics, report, run};

@@ -1,14 +1,14 @@
 //! The page's server: who may ask, what is a file of the page, and what is asked of a run.
 
-use crate::access::{Access, new_token};
-use crate::api::{Api, Live, Refused, Route};
+use crate::access::{PageAccess, new_token};
+use crate::api::{ApiRefusal, LiveUpdateStream, PageApi, PageRoute};
 use crate::assets;
-use crate::backend::Backend;
+use crate::backend::PageBackend;
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue, LOCATION};
 use hyper::{Method, Request, Response, StatusCode};
-use rlhost_records::metrics::Hosts;
-use rlhost_serve::{Bound, Budget, Limits, Listening, ReplyBody, Service};
+use rlhost_records::metrics::AllowedHosts;
+use rlhost_serve::{BodyMemoryBudget, BoundAddress, ConnectionLimits, HttpListener, HttpService, ReplyBody};
 use serde_json::Value;
 use std::io;
 use std::net::SocketAddr;
@@ -40,7 +40,7 @@ const HEADERS: [(&str, &str); 6] = [
 
 /// Where the page is served, and what it may do.
 #[derive(Clone, Debug)]
-pub struct Settings {
+pub struct PageServerSettings {
     /// The folder of a run or of runs.
     pub root: PathBuf,
     /// IP address or host name.
@@ -52,24 +52,24 @@ pub struct Settings {
 }
 
 /// The page of runs, served. Dropping it ends all connections.
-pub struct Page {
-    listening: Listening,
+pub struct PageServer {
+    listening: HttpListener,
     token: String,
 }
 
-impl Page {
+impl PageServer {
     /// Listens, and starts to answer.
     ///
     /// # Errors
     /// If it can't listen there; names address and port.
-    pub fn start(settings: Settings, backend: impl Backend) -> io::Result<Self> {
-        let Settings { root, host, port, control } = settings;
-        let bound = Bound::new(&host, port)?;
+    pub fn start(settings: PageServerSettings, backend: impl PageBackend) -> io::Result<Self> {
+        let PageServerSettings { root, host, port, control } = settings;
+        let bound = BoundAddress::new(&host, port)?;
         let token = new_token()?;
-        let access = Access { token: token.clone(), hosts: Hosts::new(host, bound.address().ip()) };
-        let api = Api::new(root, Box::new(backend), control);
-        let server = Server { access, api: Arc::new(api), limits: limits(), budget: Budget::new(MOST_BODIES) };
-        Ok(Self { listening: Listening::start(Arc::new(server), bound, limits())?, token })
+        let access = PageAccess { token: token.clone(), hosts: AllowedHosts::new(host, bound.address().ip()) };
+        let api = PageApi::new(root, Box::new(backend), control);
+        let server = PageServerState { access, api: Arc::new(api), limits: limits(), budget: BodyMemoryBudget::new(MOST_BODIES) };
+        Ok(Self { listening: HttpListener::start(Arc::new(server), bound, limits())?, token })
     }
 
     /// Returns the address it listens on.
@@ -85,37 +85,37 @@ impl Page {
     }
 }
 
-fn limits() -> Limits {
-    Limits { connections: CONNECTIONS, body_bytes: LARGEST_BODY, ..Limits::default() }
+fn limits() -> ConnectionLimits {
+    ConnectionLimits { connections: CONNECTIONS, body_bytes: LARGEST_BODY, ..ConnectionLimits::default() }
 }
 
 /// What all connections share.
-struct Server {
-    access: Access,
-    api: Arc<Api>,
-    limits: Limits,
-    budget: Budget,
+struct PageServerState {
+    access: PageAccess,
+    api: Arc<PageApi>,
+    limits: ConnectionLimits,
+    budget: BodyMemoryBudget,
 }
 
 /// An answer, before it becomes a response.
-enum Answer {
+enum PageAnswer {
     File(assets::Asset),
     Json(Value),
-    Live(Live),
+    Live(LiveUpdateStream),
 }
 
-impl Service for Server {
+impl HttpService for PageServerState {
     async fn respond(&self, request: Request<Incoming>) -> Response<ReplyBody> {
         let is_head = request.method() == Method::HEAD;
         let mut response = match self.answer(request).await {
-            Ok(Answer::File(asset)) => {
-                let mut response = whole(StatusCode::OK, asset.kind, Bytes::from_static(asset.text.as_bytes()));
+            Ok(PageAnswer::File(asset)) => {
+                let mut response = full_response(StatusCode::OK, asset.kind, Bytes::from_static(asset.text.as_bytes()));
                 // The address is another after each start.
                 response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
                 response
             }
-            Ok(Answer::Json(value)) => json(StatusCode::OK, &value),
-            Ok(Answer::Live(live)) => {
+            Ok(PageAnswer::Json(value)) => json(StatusCode::OK, &value),
+            Ok(PageAnswer::Live(live)) => {
                 let mut response = Response::new(ReplyBody::Events(Box::new(live)));
                 response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream; charset=utf-8"));
                 response
@@ -135,47 +135,50 @@ impl Service for Server {
     }
 }
 
-impl Server {
-    async fn answer(&self, request: Request<Incoming>) -> Result<Answer, Refused> {
+impl PageServerState {
+    async fn answer(&self, request: Request<Incoming>) -> Result<PageAnswer, ApiRefusal> {
         self.access.check_host(request.headers())?;
         let path = self.access.path(request.uri().path())?.to_owned();
         let Some(below) = path.strip_prefix("api/") else {
-            let asset = assets::find(&path).ok_or_else(|| Refused::new(404, "there is nothing here"))?;
+            let asset = assets::find(&path).ok_or_else(|| ApiRefusal::new(404, "there is nothing here"))?;
             check_method(request.method(), false)?;
-            return Ok(Answer::File(asset));
+            return Ok(PageAnswer::File(asset));
         };
-        let route = Route::find(below).ok_or_else(|| Refused::new(404, "there is nothing here"))?;
+        let route = PageRoute::find(below).ok_or_else(|| ApiRefusal::new(404, "there is nothing here"))?;
         check_method(request.method(), route.acts())?;
         let query = request.uri().query().unwrap_or_default().to_owned();
         let api = Arc::clone(&self.api);
-        if route == Route::Live {
-            return spawn_blocking(move || Live::start(&api, &query)).await.map_err(ended)?.map(Answer::Live);
+        if route == PageRoute::Live {
+            return spawn_blocking(move || LiveUpdateStream::start(&api, &query))
+                .await
+                .map_err(task_failure)?
+                .map(PageAnswer::Live);
         }
         let mut body = Vec::new();
         if route.acts() {
             self.access.check_act(request.headers())?;
             if !self.api.control {
-                return Err(Refused::new(403, "this page only reads; start it with rlhost ui --control"));
+                return Err(ApiRefusal::new(403, "this page only reads; start it with rlhost ui --control"));
             }
             let read = self.budget.read(request.into_body(), self.limits.body_bytes);
-            let late = |_| Refused::new(408, "the body took too long to arrive");
+            let late = |_| ApiRefusal::new(408, "the body took too long to arrive");
             let read = timeout(self.limits.body_time, read).await.map_err(late)?;
-            body = read.map_err(|unread| Refused::new(unread.status(), unread.to_string()))?;
+            body = read.map_err(|unread| ApiRefusal::new(unread.status(), unread.to_string()))?;
         }
-        spawn_blocking(move || api.answer(route, &query, &body)).await.map_err(ended)?.map(Answer::Json)
+        spawn_blocking(move || api.answer(route, &query, &body)).await.map_err(task_failure)?.map(PageAnswer::Json)
     }
 }
 
-fn ended(error: tokio::task::JoinError) -> Refused {
-    Refused::new(500, format!("this is a bug in rlhost: {error}"))
+fn task_failure(error: tokio::task::JoinError) -> ApiRefusal {
+    ApiRefusal::new(500, format!("this is a bug in rlhost: {error}"))
 }
 
-fn check_method(method: &Method, acts: bool) -> Result<(), Refused> {
+fn check_method(method: &Method, acts: bool) -> Result<(), ApiRefusal> {
     let fits = if acts { method == Method::POST } else { method == Method::GET || method == Method::HEAD };
-    if fits { Ok(()) } else { Err(Refused::new(405, format!("{method} does not fit this address"))) }
+    if fits { Ok(()) } else { Err(ApiRefusal::new(405, format!("{method} does not fit this address"))) }
 }
 
-fn whole(status: StatusCode, kind: &'static str, bytes: Bytes) -> Response<ReplyBody> {
+fn full_response(status: StatusCode, kind: &'static str, bytes: Bytes) -> Response<ReplyBody> {
     let mut response = Response::new(ReplyBody::Whole(Some(bytes)));
     *response.status_mut() = status;
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
@@ -183,10 +186,10 @@ fn whole(status: StatusCode, kind: &'static str, bytes: Bytes) -> Response<Reply
 }
 
 fn json(status: StatusCode, value: &Value) -> Response<ReplyBody> {
-    whole(status, "application/json", Bytes::from(value.to_string()))
+    full_response(status, "application/json", Bytes::from(value.to_string()))
 }
 
-fn refusal(refused: &Refused) -> Response<ReplyBody> {
+fn refusal(refused: &ApiRefusal) -> Response<ReplyBody> {
     let status = StatusCode::from_u16(refused.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     if status == StatusCode::PERMANENT_REDIRECT {
         let mut response = json(status, &Value::Null);

@@ -1,7 +1,7 @@
 //! The runs that were looked at.
 
 use crate::run::{RunFiles, is_running};
-use rlhost_followed::Followed;
+use rlhost_live::LiveRun;
 use serde_json::Value;
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
@@ -15,14 +15,14 @@ const MOST_RUNS: usize = 300;
 pub(crate) const PATIENCE: Duration = Duration::from_millis(250);
 
 /// What took long to find, and until when it need not be looked for again.
-pub(crate) struct Cached<T> {
+pub(crate) struct ExpiringValue<T> {
     pub value: T,
-    pub until: Instant,
+    pub expires_at: Instant,
 }
 
 /// A report as JSON.
 #[derive(Clone)]
-pub(crate) struct Told {
+pub(crate) struct CachedReport {
     pub value: Arc<Value>,
     /// Bytes of the events, and how many metrics, it knows.
     pub events: u64,
@@ -33,25 +33,25 @@ pub(crate) struct Told {
 }
 
 /// A place for what was found.
-pub(crate) type Slot<T> = Arc<Mutex<Option<Cached<T>>>>;
+pub(crate) type ExpiringSlot<T> = Arc<Mutex<Option<ExpiringValue<T>>>>;
 
 /// A run that is kept.
-struct Kept {
+struct StoredRun {
     /// When it was last looked at.
     used: Instant,
-    run: Arc<Mutex<Followed>>,
+    run: Arc<Mutex<LiveRun>>,
     /// Why it does not learn, as last looked for.
-    signs: Slot<Value>,
+    signs: ExpiringSlot<Value>,
     /// What a report says of it.
-    report: Slot<Told>,
+    report: ExpiringSlot<CachedReport>,
 }
 
 /// A run's files at a time: when each was written last, and its length.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Stamp([Option<(SystemTime, u64)>; 4]);
+pub(crate) struct RunFilesStamp([Option<(SystemTime, u64)>; 4]);
 
-impl Stamp {
-    pub fn of(run: &Path) -> Self {
+impl RunFilesStamp {
+    pub fn read(run: &Path) -> Self {
         let files = RunFiles(run);
         let stamp = |path: PathBuf| path.metadata().and_then(|found| Ok((found.modified()?, found.len()))).ok();
         Self([files.events(), files.metrics(), files.config(), files.written_config()].map(stamp))
@@ -60,31 +60,31 @@ impl Stamp {
 
 /// What the table has of a run.
 #[derive(Clone)]
-pub(crate) struct Row {
+pub(crate) struct RunTableRow {
     pub row: Value,
     pub settings: Arc<BTreeMap<String, String>>,
 }
 
 /// The runs that were looked at, by their folders; and the rows of all that have ended, which are small and need not be read again.
 #[derive(Default)]
-pub(crate) struct Store {
-    runs: Mutex<HashMap<PathBuf, Kept>>,
-    ended: Mutex<HashMap<PathBuf, (Stamp, Row)>>,
+pub(crate) struct RunStore {
+    runs: Mutex<HashMap<PathBuf, StoredRun>>,
+    ended: Mutex<HashMap<PathBuf, (RunFilesStamp, RunTableRow)>>,
 }
 
-impl Store {
+impl RunStore {
     /// Returns a run; forgets the one that was not looked at for longest if there are too many.
-    pub fn run(&self, path: &Path) -> Arc<Mutex<Followed>> {
+    pub fn run(&self, path: &Path) -> Arc<Mutex<LiveRun>> {
         self.kept(path, |kept| Arc::clone(&kept.run))
     }
 
     /// Returns the signs of a run as last looked for.
-    pub fn signs(&self, path: &Path) -> Slot<Value> {
+    pub fn signs(&self, path: &Path) -> ExpiringSlot<Value> {
         self.kept(path, |kept| Arc::clone(&kept.signs))
     }
 
     /// Returns the report of a run as last put together.
-    pub fn report(&self, path: &Path) -> Slot<Told> {
+    pub fn report(&self, path: &Path) -> ExpiringSlot<CachedReport> {
         self.kept(path, |kept| Arc::clone(&kept.report))
     }
 
@@ -94,25 +94,25 @@ impl Store {
     }
 
     /// Returns the row of a run that has ended, if its files are as they were then.
-    pub fn ended(&self, path: &Path) -> Option<Row> {
+    pub fn ended(&self, path: &Path) -> Option<RunTableRow> {
         let (stamp, row) = self.ended.lock().unwrap_or_else(PoisonError::into_inner).get(path).cloned()?;
-        (stamp == Stamp::of(path) && is_running(path) != Some(true)).then_some(row)
+        (stamp == RunFilesStamp::read(path) && is_running(path) != Some(true)).then_some(row)
     }
 
     /// Keeps the row of a run that has ended; `stamp` is from before its files were read.
-    pub fn end(&self, path: &Path, stamp: Stamp, row: Row) {
+    pub fn end(&self, path: &Path, stamp: RunFilesStamp, row: RunTableRow) {
         self.ended.lock().unwrap_or_else(PoisonError::into_inner).insert(path.to_owned(), (stamp, row));
     }
 
-    fn kept<T>(&self, path: &Path, part: impl FnOnce(&Kept) -> T) -> T {
+    fn kept<T>(&self, path: &Path, part: impl FnOnce(&StoredRun) -> T) -> T {
         let mut runs = self.runs.lock().unwrap_or_else(PoisonError::into_inner);
         if runs.len() >= MOST_RUNS && !runs.contains_key(path) {
             let oldest = runs.iter().min_by_key(|(_, kept)| kept.used).map(|(path, _)| path.clone());
             oldest.map(|path| runs.remove(&path));
         }
         let new = || {
-            let run = Arc::new(Mutex::new(Followed::new(path)));
-            Kept { used: Instant::now(), run, signs: Arc::default(), report: Arc::default() }
+            let run = Arc::new(Mutex::new(LiveRun::new(path)));
+            StoredRun { used: Instant::now(), run, signs: Arc::default(), report: Arc::default() }
         };
         let kept = runs.entry(path.to_owned()).or_insert_with(new);
         kept.used = Instant::now();
@@ -121,6 +121,6 @@ impl Store {
 }
 
 /// Locks a run; what a panic has left is a cache.
-pub(crate) fn locked(run: &Mutex<Followed>) -> MutexGuard<'_, Followed> {
+pub(crate) fn locked(run: &Mutex<LiveRun>) -> MutexGuard<'_, LiveRun> {
     run.lock().unwrap_or_else(PoisonError::into_inner)
 }

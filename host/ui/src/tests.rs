@@ -1,8 +1,8 @@
 //! The page's server, asked over HTTP.
 
-use crate::backend::{Backend, Changes, Question, Rescored};
+use crate::backend::{PageBackend, PluginChanges, RescoredCompletion, RescoringRequest};
 use crate::run::{PluginVersion, RunAction, RunFiles};
-use crate::server::{Page, Settings};
+use crate::server::{PageServer, PageServerSettings};
 use serde_json::{Map, Value, json};
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -15,9 +15,9 @@ use tempfile::TempDir;
 const HOSTILE: &str = "<script>alert(1)</script>\u{202e}\u{1b}[31m";
 
 /// A backend without plugins: what is sent comes back.
-pub(crate) struct Fake;
+pub(crate) struct EchoBackend;
 
-impl Backend for Fake {
+impl PageBackend for EchoBackend {
     fn plugin(&self, file: &Path) -> Result<Vec<u8>, String> {
         let bytes = fs::read(file).map_err(|error| error.to_string())?;
         if bytes == b"bad" { Err("it is no plugin".into()) } else { Ok(bytes) }
@@ -37,7 +37,7 @@ impl Backend for Fake {
         Ok(format!("{name}@{}:{}{settings}", run.file_name().unwrap().to_string_lossy(), String::from_utf8_lossy(bytes)))
     }
 
-    fn configure(&self, run: &Path, name: &str, changes: &Changes) -> Result<String, String> {
+    fn configure(&self, run: &Path, name: &str, changes: &PluginChanges) -> Result<String, String> {
         Ok(format!("{name}@{}:{} {:?}", run.file_name().unwrap().to_string_lossy(), json!(changes.settings), changes.weight))
     }
 
@@ -45,8 +45,8 @@ impl Backend for Fake {
         Ok(format!("{}:{}", run.file_name().unwrap().to_string_lossy(), action.name()))
     }
 
-    fn rescore(&self, question: &Question<'_>) -> Result<Vec<Rescored>, String> {
-        let row = |step, old| Rescored {
+    fn rescore(&self, question: &RescoringRequest<'_>) -> Result<Vec<RescoredCompletion>, String> {
+        let row = |step, old| RescoredCompletion {
             step,
             row: 0,
             prompt: "p".into(),
@@ -60,29 +60,29 @@ impl Backend for Fake {
 }
 
 /// A folder of runs, served.
-struct Served {
+struct ServedRuns {
     root: TempDir,
-    page: Page,
+    page: PageServer,
 }
 
-struct Answer {
+struct PageResponse {
     status: u16,
     head: String,
     body: String,
 }
 
-impl Answer {
+impl PageResponse {
     fn json(&self) -> Value {
         assert_eq!(self.status, 200, "{}", self.body);
         serde_json::from_str(&self.body).unwrap()
     }
 }
 
-impl Served {
+impl ServedRuns {
     fn new(control: bool) -> Self {
         let root = tempfile::tempdir().unwrap();
-        let settings = Settings { root: root.path().to_owned(), host: "127.0.0.1".into(), port: 0, control };
-        let page = Page::start(settings, Fake).unwrap();
+        let settings = PageServerSettings { root: root.path().to_owned(), host: "127.0.0.1".into(), port: 0, control };
+        let page = PageServer::start(settings, EchoBackend).unwrap();
         Self { root, page }
     }
 
@@ -110,21 +110,21 @@ impl Served {
     }
 
     /// Sends a request as it is, with more headers.
-    fn raw(&self, line: &str, headers: &str, body: &[u8]) -> Answer {
+    fn raw(&self, line: &str, headers: &str, body: &[u8]) -> PageResponse {
         let host = if headers.contains("host:") { String::new() } else { format!("host: {}\r\n", self.page.address()) };
         let mut text = String::new();
         let head = format!("{line} HTTP/1.1\r\n{host}connection: close\r\n{headers}");
         self.send(&head, body).read_to_string(&mut text).unwrap();
         let (head, body) = text.split_once("\r\n\r\n").unwrap();
         let status = head.split(' ').nth(1).unwrap().parse().unwrap();
-        Answer { status, head: head.to_lowercase(), body: body.to_owned() }
+        PageResponse { status, head: head.to_lowercase(), body: body.to_owned() }
     }
 
-    fn get(&self, path: &str) -> Answer {
+    fn get(&self, path: &str) -> PageResponse {
         self.raw(&format!("GET /{}/{path}", self.token()), "", b"")
     }
 
-    fn post(&self, path: &str, body: &[u8]) -> Answer {
+    fn post(&self, path: &str, body: &[u8]) -> PageResponse {
         self.raw(&format!("POST /{}/{path}", self.token()), &format!("x-rlhost-token: {}\r\n", self.token()), body)
     }
 }
@@ -146,7 +146,7 @@ fn completion(step: u64, text: &str, score: f64) -> Value {
 
 #[test]
 fn nothing_is_answered_without_the_token() {
-    let served = Served::new(true);
+    let served = ServedRuns::new(true);
     served.run("a", &[started()], &[], &[]);
     let wrong = "0".repeat(32);
     for path in
@@ -166,7 +166,7 @@ fn nothing_is_answered_without_the_token() {
 
 #[test]
 fn every_response_has_a_strict_policy() {
-    let served = Served::new(false);
+    let served = ServedRuns::new(false);
     for path in ["", "app.js", "style.css", "uplot.js", "api/about", "api/nothing", "nothing"] {
         let answer = served.get(path);
         assert!(
@@ -183,7 +183,7 @@ fn every_response_has_a_strict_policy() {
 
 #[test]
 fn runs_are_reached_by_the_names_that_are_listed_alone() {
-    let served = Served::new(true);
+    let served = ServedRuns::new(true);
     served.run("a", &[started()], &[json!({"step": 3, "time": 1.5, "reward": 2.5, "loss": 1})], &[]);
     served.run("b/c", &[started(), json!({"event": "finished", "step": 9, "seconds": 3})], &[], &[]);
     let runs = served.get("api/runs").json();
@@ -208,7 +208,7 @@ fn runs_are_reached_by_the_names_that_are_listed_alone() {
 
 #[test]
 fn hostile_names_and_texts_are_shown_as_they_are() {
-    let served = Served::new(false);
+    let served = ServedRuns::new(false);
     let events =
         [started(), loaded(HOSTILE, "../../../../etc/passwd"), loaded("../../x", &"ab".repeat(32)), json!({"event": HOSTILE})];
     let mut line = completion(1, HOSTILE, 1.0);
@@ -235,7 +235,7 @@ fn hostile_names_and_texts_are_shown_as_they_are() {
 
 #[test]
 fn a_story_is_told_again_after_an_event() {
-    let served = Served::new(false);
+    let served = ServedRuns::new(false);
     let rows: Vec<Value> = (1..=4).map(|step| json!({"step": step, "reward": step, "rewards/r/mean": 2 * step})).collect();
     served.run("a", &[started(), loaded("r", "aa")], &rows, &[]);
     let story = served.get("api/story?run=a").json();
@@ -263,7 +263,7 @@ fn a_story_is_told_again_after_an_event() {
 
 #[test]
 fn completions_are_paged_sorted_and_searched() {
-    let served = Served::new(false);
+    let served = ServedRuns::new(false);
     let all: Vec<Value> =
         (0..3000).map(|i| completion(i / 3, &format!("text {i} Zebra{}", i % 500), f64::from(i as u32 % 7))).collect();
     served.run("a", &[started()], &[], &all);
@@ -294,7 +294,7 @@ fn completions_are_paged_sorted_and_searched() {
 
 #[test]
 fn long_runs_are_sent_in_few_points() {
-    let served = Served::new(false);
+    let served = ServedRuns::new(false);
     let rows: Vec<Value> =
         (1..=5000).map(|step| json!({"step": step, "time": step, "reward": step % 10, "num_tokens": step * 7})).collect();
     served.run("a", &[started()], &rows, &[]);
@@ -313,7 +313,7 @@ fn long_runs_are_sent_in_few_points() {
 
 #[test]
 fn what_is_appended_to_a_run_is_streamed() {
-    let served = Served::new(false);
+    let served = ServedRuns::new(false);
     served.run("a", &[started()], &[json!({"step": 1, "time": 1, "reward": 1})], &[completion(0, "first", 1.0)]);
     let head = format!("GET /{}/api/live?run=a&rows=1&events=1 HTTP/1.1\r\nhost: {}\r\n", served.token(), served.page.address());
     let mut stream = BufReader::new(served.send(&head, b""));
@@ -344,12 +344,12 @@ fn what_is_appended_to_a_run_is_streamed() {
 
 #[test]
 fn acts_need_control_and_come_from_the_page() {
-    let reading = Served::new(false);
+    let reading = ServedRuns::new(false);
     reading.run("a", &[started(), loaded("r", &"ab".repeat(32))], &[], &[completion(0, "c", 1.0)]);
     let refused = reading.post("api/swap?run=a&plugin=r&file=r.py", b"x");
     assert!(refused.status == 403 && refused.body.contains("--control"), "{}", refused.body);
 
-    let served = Served::new(true);
+    let served = ServedRuns::new(true);
     served.run("a", &[started(), loaded("r", &"ab".repeat(32))], &[], &[completion(0, "c", 1.0), completion(1, "d", 1.0)]);
     let line = format!("POST /{}/api/swap?run=a&plugin=r&file=r.py", served.token());
     let token = format!("x-rlhost-token: {}\r\n", served.token());

@@ -1,7 +1,7 @@
 //! What keys do.
 
-use crate::swapping::Swapping;
-use crate::view::{Dialog, Next, Panel, View};
+use crate::swap_dialog::SwapDialog;
+use crate::view::{Dialog, KeyEffect, Panel, View};
 use ratatui_crossterm::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 /// Completions and events that a page key moves by.
@@ -23,23 +23,23 @@ pub(crate) const KEYS: [(&str, &str); 10] = [
 
 impl View {
     /// Takes a key.
-    pub fn press(&mut self, key: KeyEvent) -> Next {
+    pub fn press(&mut self, key: KeyEvent) -> KeyEffect {
         // Some keyboards' third level is both.
         let with_control = key.modifiers.contains(KeyModifiers::CONTROL) && !key.modifiers.contains(KeyModifiers::ALT);
         if with_control && key.code == KeyCode::Char('c') {
-            return Next::Quit;
+            return KeyEffect::Quit;
         }
-        let is_typing = matches!(self.dialog, Dialog::Swap(Swapping::Typing { .. }));
+        let is_typing = matches!(self.dialog, Dialog::Swap(SwapDialog::Typing { .. }));
         if key.code == KeyCode::Char('q') && !is_typing {
-            return Next::Quit;
+            return KeyEffect::Quit;
         }
         match self.dialog {
             Dialog::None => self.press_in_panels(key.code),
             Dialog::Help => self.dialog = Dialog::None,
-            Dialog::Opened(_) => self.press_in_opened(key.code),
+            Dialog::Completion(_) => self.press_in_opened(key.code),
             Dialog::Swap(_) => self.press_in_swap(key.code, with_control),
         }
-        Next::Stay
+        KeyEffect::Stay
     }
 
     fn press_in_panels(&mut self, key: KeyCode) {
@@ -72,9 +72,9 @@ impl View {
                 self.browsing.go(if key == KeyCode::Left { -1 } else { 1 }, all);
                 self.open();
             }
-            (Dialog::Opened(opened), KeyCode::PageUp) => opened.scroll(-opened.page()),
-            (Dialog::Opened(opened), KeyCode::PageDown | KeyCode::Char(' ')) => opened.scroll(opened.page()),
-            (Dialog::Opened(opened), _) => opened.scroll(distance(key).unwrap_or(0)),
+            (Dialog::Completion(opened), KeyCode::PageUp) => opened.scroll(-opened.page()),
+            (Dialog::Completion(opened), KeyCode::PageDown | KeyCode::Char(' ')) => opened.scroll(opened.page()),
+            (Dialog::Completion(opened), _) => opened.scroll(distance(key).unwrap_or(0)),
             _ => {}
         }
     }

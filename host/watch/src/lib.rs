@@ -1,25 +1,25 @@
 //! `rlhost watch`: one run in the terminal, while it trains or afterwards, and swaps of its plugins.
 //!
-//! [`watch`] takes turns: it reads what is new of the run's files (`watched`), draws if anything changed (`draw/`), and takes keys
-//! (`keys`), which change what is shown (`view`). What swaps plugins is a [`Backend`], which the command line implements with what
+//! [`watch`] takes turns: it reads what is new of the run's files (`watched_run`), draws if anything changed (`draw/`), and takes keys
+//! (`keys`), which change what is shown (`view`). What swaps plugins is a [`WatchBackend`], which the command line implements with what
 //! `rlhost swap` does. Everything from the run is outside text, made printable in `text` before it becomes part of a picture.
 
 mod backend;
-mod browsing;
+mod browser;
 mod draw;
 mod keys;
-mod look;
-mod opened;
+mod pager;
 mod screen;
-mod swapping;
+mod swap_dialog;
 #[cfg(test)]
 mod tests;
 mod text;
+mod theme;
 mod view;
-mod watched;
+mod watched_run;
 
-pub use backend::{Backend, Outcome};
-pub use look::Look;
+pub use backend::{SwapReply, WatchBackend};
+pub use theme::TerminalTheme;
 
 use ratatui_crossterm::crossterm::event::{self, Event, KeyEventKind};
 use rlhost_config as config;
@@ -29,7 +29,7 @@ use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use view::{Next, View};
+use view::{KeyEffect, View};
 
 /// Time between two looks at the files, while nobody presses a key.
 const LOOK: Duration = Duration::from_millis(250);
@@ -42,10 +42,10 @@ const PATIENCE: Duration = Duration::from_millis(60);
 ///
 /// # Errors
 /// If the terminal can't be read or written.
-pub fn watch(run: &Path, look: Look, backend: impl Backend, stopped: &AtomicBool) -> io::Result<()> {
+pub fn watch(run: &Path, look: TerminalTheme, backend: impl WatchBackend, stopped: &AtomicBool) -> io::Result<()> {
     let mut view = View::new(run, look, backend);
     // There is something to see at once; a large run fills in.
-    view.look(PATIENCE);
+    view.refresh(PATIENCE);
     let mut screen = Screen::open()?;
     screen.draw(|frame| draw::draw(frame, &mut view))?;
     while !stopped.load(Ordering::SeqCst) {
@@ -56,7 +56,7 @@ pub fn watch(run: &Path, look: Look, backend: impl Backend, stopped: &AtomicBool
             loop {
                 match event::read()? {
                     Event::Key(key) if key.kind != KeyEventKind::Release => {
-                        if view.press(key) == Next::Quit {
+                        if view.press(key) == KeyEffect::Quit {
                             return Ok(());
                         }
                         is_changed = true;
@@ -69,7 +69,7 @@ pub fn watch(run: &Path, look: Look, backend: impl Backend, stopped: &AtomicBool
                 }
             }
         }
-        is_changed |= view.look(PATIENCE);
+        is_changed |= view.refresh(PATIENCE);
         if is_changed {
             screen.draw(|frame| draw::draw(frame, &mut view))?;
         }

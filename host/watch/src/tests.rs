@@ -1,12 +1,12 @@
 //! The view of made-up runs, drawn on a screen in memory.
 
-use crate::backend::{Backend, Outcome};
+use crate::backend::{SwapReply, WatchBackend};
 use crate::config::is_hidden;
 use crate::draw::draw;
-use crate::look::Look;
 use crate::run::{CompletionLine, PluginVersion, RunFiles, RunLock, lock};
-use crate::swapping::Swapping;
-use crate::view::{Dialog, Next, View};
+use crate::swap_dialog::SwapDialog;
+use crate::theme::TerminalTheme;
+use crate::view::{Dialog, KeyEffect, View};
 use ratatui_core::backend::TestBackend;
 use ratatui_core::style::Color;
 use ratatui_core::terminal::Terminal;
@@ -26,30 +26,32 @@ const PATIENCE: Duration = Duration::from_secs(600);
 const HOSTILE: &str = "\x1b[2J\x1b]0;owned\x07\u{9b}31m \u{202e}desrever\u{2066} a\u{200d}\u{301}\u{301}\u{301}\u{301}\u{301}\u{301}\u{301} \
     \u{4e16}\u{754c}\u{1f980} \u{5e9}\u{5dc}\r\n\tx";
 
-const PLAIN: Look = Look { color: false, braille: true };
+const PLAIN: TerminalTheme = TerminalTheme { color: false, braille: true };
 
 /// The folder of a run.
-struct Run {
+struct WatchTestRun {
     folder: TempDir,
     /// Held while it is running.
     lock: Option<RunLock>,
 }
 
 /// A backend that answers as the file's name says.
-struct Fake;
+struct FakeWatchBackend;
 
-impl Backend for Fake {
-    fn swap(&self, _: &Path, name: &str, file: &str) -> Result<Outcome, String> {
+impl WatchBackend for FakeWatchBackend {
+    fn swap(&self, _: &Path, name: &str, file: &str) -> Result<SwapReply, String> {
         match file {
-            "better.wasm" => Ok(Outcome::Swapped("at step 9: 01ab -> 02ab\non the last 64 completions: mean 0.1 -> 0.7".into())),
-            "worse.py" => Ok(Outcome::Refused(format!("{name}: Traceback\n  line 1\u{1b}[31m\nZeroDivisionError"))),
+            "better.wasm" => {
+                Ok(SwapReply::Swapped("at step 9: 01ab -> 02ab\non the last 64 completions: mean 0.1 -> 0.7".into()))
+            }
+            "worse.py" => Ok(SwapReply::Refused(format!("{name}: Traceback\n  line 1\u{1b}[31m\nZeroDivisionError"))),
             "panic" => panic!("this is expected"),
             other => Err(format!("{other}: there is no such file")),
         }
     }
 }
 
-impl Run {
+impl WatchTestRun {
     fn new() -> Self {
         Self { folder: tempfile::tempdir().unwrap(), lock: None }
     }
@@ -127,9 +129,9 @@ impl Run {
         self.view_as(PLAIN)
     }
 
-    fn view_as(&self, look: Look) -> View {
-        let mut view = View::new(self.path(), look, Fake);
-        view.look(PATIENCE);
+    fn view_as(&self, look: TerminalTheme) -> View {
+        let mut view = View::new(self.path(), look, FakeWatchBackend);
+        view.refresh(PATIENCE);
         assert!(view.watched.is_read);
         view
     }
@@ -156,7 +158,7 @@ fn picture(view: &mut View, width: u16, height: u16) -> String {
 
 fn press(view: &mut View, keys: &[KeyCode]) {
     for key in keys {
-        assert_eq!(view.press(KeyEvent::new(*key, KeyModifiers::NONE)), Next::Stay, "{key:?}");
+        assert_eq!(view.press(KeyEvent::new(*key, KeyModifiers::NONE)), KeyEffect::Stay, "{key:?}");
     }
 }
 
@@ -166,9 +168,9 @@ fn write(view: &mut View, text: &str) {
 
 /// Waits for the answer to a swap.
 fn answered(view: &mut View) -> String {
-    while matches!(view.dialog, Dialog::Swap(Swapping::Waiting { .. })) {
+    while matches!(view.dialog, Dialog::Swap(SwapDialog::Waiting { .. })) {
         std::thread::sleep(Duration::from_millis(2));
-        view.look(PATIENCE);
+        view.refresh(PATIENCE);
     }
     picture(view, 80, 24)
 }
@@ -179,7 +181,7 @@ fn is_braille(c: char) -> bool {
 
 #[test]
 fn an_ordinary_terminal_shows_all_parts_of_a_run() {
-    let run = Run::swapped();
+    let run = WatchTestRun::swapped();
     let shown = rows(&mut run.view(), 80, 24);
     let all = shown.join("\n");
     assert!(shown[0].ends_with("grpo of models/tiny"), "{all}");
@@ -198,7 +200,7 @@ fn an_ordinary_terminal_shows_all_parts_of_a_run() {
 
 #[test]
 fn swaps_and_rollbacks_are_marked_where_they_were() {
-    let run = Run::swapped();
+    let run = WatchTestRun::swapped();
     let mut view = run.view();
     view.metric = Some("kl".to_owned());
     let shown = rows(&mut view, 60, 24);
@@ -212,14 +214,14 @@ fn swaps_and_rollbacks_are_marked_where_they_were() {
     assert_eq!((below[swap], below[back]), ('\u{250a}', '\u{250a}'), "{all}");
     // What a resume undid is not marked.
     run.add_event(&json!({"event": "resumed", "step": 150, "max_steps": 400}));
-    view.look(PATIENCE);
+    view.refresh(PATIENCE);
     let top = &rows(&mut view, 60, 24)[3];
     assert!(top.contains('S') && !top.contains('R'), "{top}");
 }
 
 #[test]
 fn another_metric_is_chosen_by_a_key() {
-    let run = Run::swapped();
+    let run = WatchTestRun::swapped();
     let mut view = run.view();
     let first = |view: &mut View| rows(view, 60, 24)[2].split("  ").next().unwrap().to_owned();
     assert_eq!(first(&mut view), "reward");
@@ -231,14 +233,14 @@ fn another_metric_is_chosen_by_a_key() {
     assert_eq!(first(&mut view), "time/reward");
     // It stays chosen when others appear.
     run.append(&RunFiles(run.path()).metrics(), "{\"step\":301,\"aaa\":1,\"zzz\":1,\"time/reward\":0.5}\n");
-    assert!(view.look(PATIENCE));
+    assert!(view.refresh(PATIENCE));
     assert_eq!(first(&mut view), "time/reward");
-    assert!(!view.look(PATIENCE), "nothing is new");
+    assert!(!view.refresh(PATIENCE), "nothing is new");
 }
 
 #[test]
 fn nothing_outside_reaches_the_terminal_as_it_is() {
-    let run = Run::running();
+    let run = WatchTestRun::running();
     let name = format!("re{HOSTILE}");
     run.add_event(&json!({"event": "plugin_loaded", "role": HOSTILE, "plugin": name, "hash": HOSTILE, "version": HOSTILE}));
     run.add_event(&json!({"event": HOSTILE, "step": 3, "plugin": name, "reason": HOSTILE, "a\u{1b}": HOSTILE}));
@@ -287,7 +289,7 @@ fn nothing_outside_reaches_the_terminal_as_it_is() {
 
 #[test]
 fn every_size_has_a_picture_and_the_smallest_says_something() {
-    let run = Run::swapped();
+    let run = WatchTestRun::swapped();
     let mut view = run.view();
     let small = rows(&mut view, 20, 6);
     assert!(small[0].starts_with("300/400  running"), "{small:?}");
@@ -318,54 +320,54 @@ fn every_size_has_a_picture_and_the_smallest_says_something() {
 
 #[test]
 fn a_run_is_followed_from_before_its_first_step_to_its_end() {
-    let mut run = Run::running();
+    let mut run = WatchTestRun::running();
     let mut view = run.view();
     let all = picture(&mut view, 80, 24);
     assert!(all.contains("running, no step yet") && all.contains("Waiting for the run's first step."), "{all}");
     run.add_metrics(1..=1);
-    assert!(view.look(PATIENCE));
+    assert!(view.refresh(PATIENCE));
     let all = picture(&mut view, 80, 24);
     assert!(all.contains("step 1 of 400 (0%)") && all.chars().any(is_braille), "{all}");
     run.add_event(&json!({"event": "requested", "action": "pause", "step": 1}));
-    assert!(view.look(PATIENCE));
+    assert!(view.refresh(PATIENCE));
     assert!(rows(&mut view, 80, 24)[1].starts_with("paused  step 1 of 400"));
     run.add_event(&json!({"event": "finished", "step": 1, "seconds": 2.0}));
     run.lock = None;
-    assert!(view.look(PATIENCE));
+    assert!(view.refresh(PATIENCE));
     let all = picture(&mut view, 80, 24);
     assert!(all.contains("ended: finished") && all.contains("took 0:02") && all.contains("step 1: finished  after 2 s"), "{all}");
     press(&mut view, &[KeyCode::Char('s')]);
     assert!(picture(&mut view, 80, 24).contains("No process is running this run."));
     fs::remove_dir_all(run.path()).unwrap();
-    assert!(view.look(PATIENCE));
+    assert!(view.refresh(PATIENCE));
     assert!(picture(&mut view, 80, 24).contains("its folder is gone"));
 }
 
 #[test]
 fn without_colour_none_is_used_and_without_braille_curves_have_dots() {
-    let run = Run::swapped();
+    let run = WatchTestRun::swapped();
     let colors = |view: &mut View| {
         let terminal = drawn(view, 80, 24);
         let cells = terminal.backend().buffer().content.iter();
         cells.filter(|cell| cell.fg != Color::Reset || cell.bg != Color::Reset).count()
     };
     assert_eq!(colors(&mut run.view()), 0);
-    assert!(colors(&mut run.view_as(Look { color: true, braille: true })) > 50);
-    let all = picture(&mut run.view_as(Look { color: false, braille: false }), 80, 24);
+    assert!(colors(&mut run.view_as(TerminalTheme { color: true, braille: true })) > 50);
+    let all = picture(&mut run.view_as(TerminalTheme { color: false, braille: false }), 80, 24);
     assert!(all.contains('\u{2022}') && !all.chars().any(is_braille), "{all}");
 }
 
 #[test]
 fn a_hundred_thousand_completions_are_browsed_from_the_newest_to_the_oldest() {
-    let run = Run::running();
+    let run = WatchTestRun::running();
     run.add_metrics(1..=50_000);
     run.add_completions((0..100_000).map(|i| (1 + i / 2, "Once", if i == 0 { "the very first" } else { "another" })));
-    let mut view = View::new(run.path(), PLAIN, Fake);
+    let mut view = View::new(run.path(), PLAIN, FakeWatchBackend);
     // The first look is short, and has something to show.
-    view.look(Duration::ZERO);
+    view.refresh(Duration::ZERO);
     let all = picture(&mut view, 80, 24);
     assert!(!view.watched.is_read && all.contains("reading: 0%") && all.chars().any(is_braille), "{all}");
-    view.look(PATIENCE);
+    view.refresh(PATIENCE);
     let all = picture(&mut view, 80, 24);
     assert!(all.contains("100,000 of 100,000") && all.contains("> step 50,000") && all.contains("means of"), "{all}");
     press(&mut view, &[KeyCode::Down; 3]);
@@ -376,7 +378,7 @@ fn a_hundred_thousand_completions_are_browsed_from_the_newest_to_the_oldest() {
     );
     // It stays where it is while more arrive.
     run.add_completions([(50_001, "Once", "later")].into_iter());
-    view.look(PATIENCE);
+    view.refresh(PATIENCE);
     assert!(picture(&mut view, 80, 24).contains("99,997 of 100,001"));
     press(&mut view, &[KeyCode::End, KeyCode::Enter]);
     let all = picture(&mut view, 80, 24);
@@ -385,13 +387,13 @@ fn a_hundred_thousand_completions_are_browsed_from_the_newest_to_the_oldest() {
     assert!(picture(&mut view, 80, 24).contains("> step 50,001"));
     // A resume takes the last steps again.
     run.add_completions([(49_000, "Once", "again")].into_iter());
-    view.look(PATIENCE);
+    view.refresh(PATIENCE);
     assert!(picture(&mut view, 80, 24).contains("97,999 of 97,999"));
 }
 
 #[test]
 fn a_completion_is_read_whole() {
-    let run = Run::running();
+    let run = WatchTestRun::running();
     let text: String = (0..100).map(|i| format!("line {i} of a long story\n")).collect();
     run.add_completions([(1, "first", "short"), (2, "Once\nupon", text.as_str())].into_iter());
     let mut view = run.view();
@@ -418,7 +420,7 @@ fn a_completion_is_read_whole() {
 
 #[test]
 fn a_plugin_is_swapped_refused_or_not_sent() {
-    let run = Run::swapped();
+    let run = WatchTestRun::swapped();
     let mut view = run.view();
     let ask = |view: &mut View, file: &str| {
         press(view, &[KeyCode::Char('s')]);
@@ -449,7 +451,7 @@ fn a_plugin_is_swapped_refused_or_not_sent() {
 
 #[test]
 fn a_swap_is_cancelled_at_any_stage() {
-    let run = Run::swapped();
+    let run = WatchTestRun::swapped();
     let mut view = run.view();
     for stage in [&[][..], &[KeyCode::Down, KeyCode::Enter], &[KeyCode::Enter, KeyCode::Char('x'), KeyCode::Enter]] {
         press(&mut view, &[KeyCode::Char('s')]);
@@ -457,14 +459,14 @@ fn a_swap_is_cancelled_at_any_stage() {
         assert!(matches!(view.dialog, Dialog::Swap(_)));
         press(&mut view, &[KeyCode::Esc]);
         assert!(matches!(view.dialog, Dialog::None));
-        view.look(PATIENCE);
+        view.refresh(PATIENCE);
         assert!(matches!(view.dialog, Dialog::None));
     }
     press(&mut view, &[KeyCode::Char('s'), KeyCode::Down, KeyCode::Down, KeyCode::Enter]);
     write(&mut view, "a\u{4e16}b");
     press(&mut view, &[KeyCode::Backspace, KeyCode::Backspace]);
     let typed = |view: &View| match &view.dialog {
-        Dialog::Swap(Swapping::Typing { name, file }) => (name.clone(), file.clone()),
+        Dialog::Swap(SwapDialog::Typing { name, file }) => (name.clone(), file.clone()),
         _ => panic!("nothing is typed"),
     };
     assert_eq!(typed(&view), ("grpo".to_owned(), "a".to_owned()));
@@ -473,12 +475,12 @@ fn a_swap_is_cancelled_at_any_stage() {
     assert_eq!(typed(&view).1, "");
     write(&mut view, &"y".repeat(5000));
     assert_eq!(typed(&view).1.len(), 4096);
-    assert_eq!(view.press(KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL)), Next::Quit);
+    assert_eq!(view.press(KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL)), KeyEffect::Quit);
 }
 
 #[test]
 fn keys_show_one_panel_help_and_the_way_out() {
-    let run = Run::swapped();
+    let run = WatchTestRun::swapped();
     let mut view = run.view();
     press(&mut view, &[KeyCode::Char('?')]);
     assert!(picture(&mut view, 80, 24).contains("older and newer completions"));
@@ -490,12 +492,12 @@ fn keys_show_one_panel_help_and_the_way_out() {
     assert!(all.contains("events  4 of 5") && !all.contains("rolled back"), "{all}");
     press(&mut view, &[KeyCode::Down, KeyCode::Char('4')]);
     assert!(picture(&mut view, 80, 24).contains("plugins  scoring"));
-    assert_eq!(view.press(KeyEvent::new(KeyCode::Char('q'), KeyModifiers::NONE)), Next::Quit);
+    assert_eq!(view.press(KeyEvent::new(KeyCode::Char('q'), KeyModifiers::NONE)), KeyEffect::Quit);
 }
 
 #[test]
 fn numbers_of_any_size_are_drawn() {
-    let run = Run::running();
+    let run = WatchTestRun::running();
     run.add_event(&json!({"event": "resumed", "step": 0, "max_steps": u64::MAX}));
     let row = |step: u64, value: f64| json!({"step": step, "time": value.abs(), "reward": value, "epoch": value, "time/reward": -value});
     let rows = [row(0, -1e38), row(1, 1e-320), row(u64::MAX, 3e38)].map(|row| format!("{row}\n"));

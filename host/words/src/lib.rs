@@ -13,7 +13,7 @@ const PLACES: usize = 1 << 17;
 
 /// A word and its number of tokens; the length is 0 if there is none.
 #[derive(Clone, Copy)]
-struct Known {
+struct KnownWord {
     text: [u8; LONGEST],
     length: u8,
     tokens: u8,
@@ -21,12 +21,12 @@ struct Known {
 
 /// Words whose number of tokens is known. Takes four megabytes.
 pub struct Words {
-    known: Box<[Known]>,
+    known: Box<[KnownWord]>,
 }
 
 impl Default for Words {
     fn default() -> Self {
-        Self { known: vec![Known { text: [0; LONGEST], length: 0, tokens: 0 }; PLACES].into() }
+        Self { known: vec![KnownWord { text: [0; LONGEST], length: 0, tokens: 0 }; PLACES].into() }
     }
 }
 
@@ -53,7 +53,7 @@ pub fn first_cut(text: &[u8]) -> Option<usize> {
 impl Words {
     /// Returns at least the number of tokens of a text, of which each byte is at most `wide` tokens where a word is not ASCII, and
     /// one where it is. Adds the words whose number of tokens is not known to `unknown`.
-    pub fn at_most(&self, text: &str, wide: usize, unknown: &mut Vec<Range<usize>>) -> usize {
+    pub fn upper_bound(&self, text: &str, wide: usize, unknown: &mut Vec<Range<usize>>) -> usize {
         let bytes = text.as_bytes();
         let (mut begin, mut tokens) = (0, 0);
         for at in 1..=bytes.len() {
@@ -63,7 +63,7 @@ impl Words {
             match self.tokens(&bytes[begin..at]) {
                 Some(known) => tokens += known,
                 None => {
-                    tokens += most(&bytes[begin..at], wide);
+                    tokens += max_tokens(&bytes[begin..at], wide);
                     unknown.push(begin..at);
                 }
             }
@@ -82,13 +82,13 @@ impl Words {
         if let (1..=LONGEST, Ok(tokens)) = (word.len(), u8::try_from(tokens)) {
             let mut text = [0; LONGEST];
             text[..word.len()].copy_from_slice(word.as_bytes());
-            self.known[place(word.as_bytes())] = Known { text, length: word.len() as u8, tokens };
+            self.known[place(word.as_bytes())] = KnownWord { text, length: word.len() as u8, tokens };
         }
     }
 }
 
 /// Returns at least the number of tokens of a text: one for each byte, or `wide` if it is not ASCII.
-pub fn most(text: &[u8], wide: usize) -> usize {
+pub fn max_tokens(text: &[u8], wide: usize) -> usize {
     text.len() * if text.is_ascii() { 1 } else { wide }
 }
 
@@ -102,13 +102,13 @@ mod tests {
         let text = "An é of, x  y 12 zz\n w";
         let mut unknown = Vec::new();
         // Neither two spaces nor a digit or a line break beside a space make a cut, nor a letter that is not ASCII.
-        let count = words.at_most(text, 3, &mut unknown);
+        let count = words.upper_bound(text, 3, &mut unknown);
         let cut: Vec<&str> = unknown.iter().map(|at| &text[at.clone()]).collect();
         assert_eq!(cut, ["An é of,", " x  y 12", " zz\n w"]);
         assert_eq!(count, 27 + 8 + 6);
         words.learn(" x  y 12", 2);
         unknown.clear();
-        assert_eq!((words.at_most(text, 3, &mut unknown), unknown.len()), (27 + 2 + 6, 2));
+        assert_eq!((words.upper_bound(text, 3, &mut unknown), unknown.len()), (27 + 2 + 6, 2));
         assert_eq!((first_cut(b"a b"), first_cut(b" b"), first_cut(b"a "), first_cut(b"")), (Some(1), None, None, None));
     }
 }

@@ -3,9 +3,9 @@
 use crate::Metric;
 
 /// Reproducible random numbers.
-pub struct Noise(pub u64);
+pub struct TestNoise(pub u64);
 
-impl Noise {
+impl TestNoise {
     /// Returns a number from 0 to 1.
     pub fn unit(&mut self) -> f32 {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -38,6 +38,6 @@ pub fn close(what: &str, got: &[f32], want: &[f64]) {
 
 /// Returns a metric's value and weight.
 #[must_use]
-pub fn figure(metrics: &[Metric], name: &str) -> Option<(f64, f64)> {
+pub fn find_metric(metrics: &[Metric], name: &str) -> Option<(f64, f64)> {
     metrics.iter().find(|m| m.name == name).map(|m| (m.value, m.weight))
 }

@@ -1,35 +1,35 @@
 //! Made-up pairs and a check of gradients, for an algorithm's own tests.
 
-use super::{Gradient, Pairs, Prompts, Scale, Side};
-use crate::policy::testing::Noise;
+use super::{PairPrompts, PairSide, PreferenceGradient, PreferencePairs, Scale};
+use crate::policy::testing::TestNoise;
 use std::ops::Range;
 
-fn side(noise: &mut Noise, lengths: &[u32]) -> Side {
+fn side(noise: &mut TestNoise, lengths: &[u32]) -> PairSide {
     let mut offsets = vec![0];
     lengths.iter().for_each(|n| offsets.push(offsets[offsets.len() - 1] + n));
     let logp: Vec<f32> = (0..lengths.iter().sum()).map(|_| -3.0 * noise.unit()).collect();
     let ref_logp = Some(logp.iter().map(|l| l + 4.0 * noise.unit() - 2.0).collect());
     let mean_logits = Some(logp.iter().map(|_| noise.unit()).collect());
-    Side { offsets, logp, ref_logp, mean_logits, log_sum_squares: None }
+    PairSide { offsets, logp, ref_logp, mean_logits, log_sum_squares: None }
 }
 
 /// Returns five pairs of unequal lengths with reference and logits: a micro-batch of a step with seven pairs, whose chosen completions
 /// have 31 tokens.
 #[must_use]
-pub fn pairs(seed: u64) -> Pairs {
-    let mut noise = Noise(seed);
+pub fn pairs(seed: u64) -> PreferencePairs {
+    let mut noise = TestNoise(seed);
     let (chosen, rejected) = (side(&mut noise, &[4, 1, 3, 6, 2]), side(&mut noise, &[2, 5, 3, 1, 4]));
-    Pairs { chosen, rejected, scale: Scale { items: 7, tokens: 31, ..Scale::default() }, ..Pairs::default() }
+    PreferencePairs { chosen, rejected, scale: Scale { items: 7, tokens: 31, ..Scale::default() }, ..PreferencePairs::default() }
 }
 
 /// Returns some of the pairs, as a smaller micro-batch of the same step.
 #[must_use]
-pub fn part(pairs: &Pairs, rows: Range<usize>) -> Pairs {
-    let side = |side: &Side| {
+pub fn part(pairs: &PreferencePairs, rows: Range<usize>) -> PreferencePairs {
+    let side = |side: &PairSide| {
         let offsets = &side.offsets[rows.start..=rows.end];
         let tokens = offsets[0] as usize..offsets[offsets.len() - 1] as usize;
         let cut = |values: &Option<Vec<f32>>| values.as_ref().map(|v| v[tokens.clone()].to_vec());
-        Side {
+        PairSide {
             offsets: offsets.iter().map(|o| o - offsets[0]).collect(),
             logp: side.logp[tokens.clone()].to_vec(),
             ref_logp: cut(&side.ref_logp),
@@ -40,14 +40,14 @@ pub fn part(pairs: &Pairs, rows: Range<usize>) -> Pairs {
     let prompts = pairs.prompts.as_ref().map(|prompts| {
         let offsets = &prompts.offsets[rows.start..=rows.end];
         let logp = prompts.logp[offsets[0] as usize..offsets[offsets.len() - 1] as usize].to_vec();
-        Prompts { offsets: offsets.iter().map(|o| o - offsets[0]).collect(), logp }
+        PairPrompts { offsets: offsets.iter().map(|o| o - offsets[0]).collect(), logp }
     });
-    Pairs { chosen: side(&pairs.chosen), rejected: side(&pairs.rejected), prompts, ..pairs.clone() }
+    PreferencePairs { chosen: side(&pairs.chosen), rejected: side(&pairs.rejected), prompts, ..pairs.clone() }
 }
 
 /// Computes a loss for the pairs of [`pairs`] in micro-batches of two, one and two, and combines the results.
-pub fn in_parts(pairs: &Pairs, mut loss: impl FnMut(&Pairs) -> Gradient) -> Gradient {
-    let mut sum = Gradient::default();
+pub fn in_parts(pairs: &PreferencePairs, mut loss: impl FnMut(&PreferencePairs) -> PreferenceGradient) -> PreferenceGradient {
+    let mut sum = PreferenceGradient::default();
     for rows in [0..2, 2..3, 3..5] {
         let given = loss(&part(pairs, rows));
         sum.loss += given.loss;
@@ -62,7 +62,7 @@ pub fn in_parts(pairs: &Pairs, mut loss: impl FnMut(&Pairs) -> Gradient) -> Grad
 ///
 /// # Panics
 /// If they differ.
-pub fn assert_follows(got: &Gradient, pairs: &Pairs, what: &str, wanted: impl Fn(&[f64], &[f64]) -> f64) {
+pub fn assert_follows(got: &PreferenceGradient, pairs: &PreferencePairs, what: &str, wanted: impl Fn(&[f64], &[f64]) -> f64) {
     let close = |got: f64, want: f64, where_: &str| {
         assert!((got - want).abs() <= 1e-5 * want.abs() + 1e-9, "{what}: {where_}: {got} against {want}");
     };

@@ -3,8 +3,8 @@
 use rlhost_plugin_sdk::prelude::*;
 use serde_json::Value;
 
-use number::Number;
-use single::{Content, content};
+use number::AnswerNumber;
+use single::{AnswerContent, content};
 
 pub mod formula;
 pub mod number;
@@ -13,7 +13,7 @@ pub mod single;
 /// How two answers are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum Mode {
+pub enum ComparisonMode {
     /// As numbers: 1,080 equals $1080.00, and 3/4 equals 0.75. Rows whose reference is not one number, but a formula or several
     /// numbers, have no score.
     Numeric,
@@ -28,7 +28,7 @@ pub enum Mode {
 /// Where to find the answer in a completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum Extract {
+pub enum AnswerSource {
     /// After the last `####`, up to the end of the line.
     Hashes,
     /// In the last `\boxed{...}`.
@@ -42,16 +42,16 @@ pub enum Extract {
 /// Settings.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-pub struct Settings {
+pub struct AnswerRewardSettings {
     /// Dataset column with the reference, which is the text after the last `####`, else in the last `\boxed{...}`, else all of
     /// it; with `formula` always all of it. Rows without a value have no score.
     pub column: String,
     /// How answers are compared.
-    pub mode: Mode,
+    pub mode: ComparisonMode,
     /// Where to find the answer; the first of these that finds one counts. If it contains several numbers, the last counts, except
     /// that a box must contain one number and no formula.
     #[schemars(length(min = 1))]
-    pub extract: Vec<Extract>,
+    pub extract: Vec<AnswerSource>,
     /// Text that the answer comes after, such as `</think>`: only what follows its last occurrence counts, and a completion without
     /// it is wrong.
     #[schemars(length(min = 1))]
@@ -61,38 +61,38 @@ pub struct Settings {
     pub tolerance: f64,
 }
 
-impl Default for Settings {
+impl Default for AnswerRewardSettings {
     fn default() -> Self {
-        let extract = vec![Extract::Hashes, Extract::Boxed, Extract::LastNumber];
-        Self { column: "answer".into(), mode: Mode::Numeric, extract, after: None, tolerance: 0.0 }
+        let extract = vec![AnswerSource::Hashes, AnswerSource::Boxed, AnswerSource::LastNumber];
+        Self { column: "answer".into(), mode: ComparisonMode::Numeric, extract, after: None, tolerance: 0.0 }
     }
 }
 
-impl Settings {
+impl AnswerRewardSettings {
     fn is_right(&self, completion: &str, given: &str) -> Option<bool> {
         let reference = after_hashes(given).or_else(|| boxed(given)).unwrap_or(given).trim();
         match self.mode {
-            Mode::Exact => {
+            ComparisonMode::Exact => {
                 let answer = self.extract.iter().find_map(|way| way.find(completion));
                 Some(answer.is_some_and(|answer| answer == reference))
             }
-            Mode::Formula => formula::is_right(completion, given),
-            Mode::Numeric => match content(reference) {
-                Content::One(reference) => Some(self.finds(reference, completion)),
-                Content::Formula | Content::Words => None,
+            ComparisonMode::Formula => formula::is_right(completion, given),
+            ComparisonMode::Numeric => match content(reference) {
+                AnswerContent::One(reference) => Some(self.finds(reference, completion)),
+                AnswerContent::Formula | AnswerContent::Words => None,
             },
         }
     }
 
     /// Returns whether the first place with a number has the right one.
-    fn finds(&self, reference: Number, completion: &str) -> bool {
+    fn finds(&self, reference: AnswerNumber, completion: &str) -> bool {
         for way in &self.extract {
             let Some(found) = way.find(completion) else { continue };
             let number = match way {
-                Extract::Boxed => match content(found) {
-                    Content::One(number) => Some(number),
-                    Content::Formula => return false,
-                    Content::Words => None,
+                AnswerSource::Boxed => match content(found) {
+                    AnswerContent::One(number) => Some(number),
+                    AnswerContent::Formula => return false,
+                    AnswerContent::Words => None,
                 },
                 _ => number::last(&number::plain(found)).map(|written| written.number),
             };
@@ -104,7 +104,7 @@ impl Settings {
     }
 }
 
-impl Settings {
+impl AnswerRewardSettings {
     /// Returns whether the part of a completion that counts has the right answer, or `None` if the reference can't be compared in
     /// this mode.
     fn judged(&self, completion: &str, reference: &str) -> Option<bool> {
@@ -116,7 +116,7 @@ impl Settings {
     }
 }
 
-impl Extract {
+impl AnswerSource {
     fn find(self, completion: &str) -> Option<&str> {
         match self {
             Self::Hashes => after_hashes(completion),
@@ -163,7 +163,7 @@ fn reference(sample: &Sample<'_>, column: &str) -> Result<Option<String>, Error>
 
 reward! {
     /// 1 for the right answer, 0 for a wrong one or none.
-    config: Settings,
+    config: AnswerRewardSettings,
     needs: COMPLETION_TEXT | DATASET_COLUMNS,
     |config, sample| {
         let reference = reference(sample, &config.column)?;
@@ -177,19 +177,19 @@ mod tests {
     use super::*;
     use rlhost_plugin_sdk::reward::testing::Case;
 
-    fn score_of(completion: &str, reference: &Value, settings: &Settings) -> Result<Option<f32>, Error> {
+    fn score_of(completion: &str, reference: &Value, settings: &AnswerRewardSettings) -> Result<Option<f32>, Error> {
         let columns = vec![("answer".into(), reference.to_string())];
         Case { completion: completion.into(), columns, ..Case::default() }.run(|sample| score(settings, sample))
     }
 
     fn numeric(completion: &str, reference: &str) -> Option<f32> {
-        score_of(completion, &reference.into(), &Settings::default()).unwrap()
+        score_of(completion, &reference.into(), &AnswerRewardSettings::default()).unwrap()
     }
 
     /// TRL's `reasoning_accuracy_reward`.
     #[test]
     fn only_what_follows_the_reasoning_counts_where_that_is_asked_for() {
-        let settings = Settings { after: Some("</think>".into()), ..Settings::default() };
+        let settings = AnswerRewardSettings { after: Some("</think>".into()), ..AnswerRewardSettings::default() };
         let score = |completion: &str| score_of(completion, &"3".into(), &settings).unwrap();
         assert_eq!(score("<think> \\boxed{2} </think> It is \\boxed{3}"), Some(1.0));
         assert_eq!(score("<think> \\boxed{3} </think> It is \\boxed{2}"), Some(0.0));
@@ -226,7 +226,7 @@ mod tests {
         assert_eq!(numeric("I can't say.", "7"), Some(0.0));
         assert_eq!(numeric("", "7"), Some(0.0));
 
-        let boxed_only = Settings { extract: vec![Extract::Boxed], ..Settings::default() };
+        let boxed_only = AnswerRewardSettings { extract: vec![AnswerSource::Boxed], ..AnswerRewardSettings::default() };
         assert_eq!(score_of("#### 7", &"7".into(), &boxed_only).unwrap(), Some(0.0));
         assert_eq!(score_of(r"\boxed{7}", &"7".into(), &boxed_only).unwrap(), Some(1.0));
         assert_eq!(score_of(r"\boxed{7", &"7".into(), &boxed_only).unwrap(), Some(0.0));
@@ -234,7 +234,7 @@ mod tests {
 
     #[test]
     fn reads_references_of_all_kinds() {
-        let with = |reference| score_of("so 7", &reference, &Settings::default());
+        let with = |reference| score_of("so 7", &reference, &AnswerRewardSettings::default());
         assert_eq!(with(7.into()).unwrap(), Some(1.0));
         assert_eq!(with(7.0.into()).unwrap(), Some(1.0));
         assert_eq!(with(r"Work: 9. \boxed{7}".into()).unwrap(), Some(1.0));
@@ -246,15 +246,15 @@ mod tests {
 
     #[test]
     fn a_column_that_no_row_has_is_an_error() {
-        let settings = Settings { column: "solution".into(), ..Settings::default() };
+        let settings = AnswerRewardSettings { column: "solution".into(), ..AnswerRewardSettings::default() };
         let error = score_of("7", &"7".into(), &settings).unwrap_err().to_string();
         assert!(error.contains("solution") && error.contains("answer"), "{error}");
     }
 
     #[test]
     fn exact_answers_are_the_same_text() {
-        let exact = Settings { mode: Mode::Exact, ..Settings::default() };
-        let whole = Settings { extract: vec![Extract::Hashes, Extract::Whole], ..exact.clone() };
+        let exact = AnswerRewardSettings { mode: ComparisonMode::Exact, ..AnswerRewardSettings::default() };
+        let whole = AnswerRewardSettings { extract: vec![AnswerSource::Hashes, AnswerSource::Whole], ..exact.clone() };
         assert_eq!(score_of("Because.\n#### Paris \nDone", &"#### Paris".into(), &exact).unwrap(), Some(1.0));
         assert_eq!(score_of("#### paris", &"Paris".into(), &exact).unwrap(), Some(0.0));
         assert_eq!(score_of("It is 18.", &"18".into(), &exact).unwrap(), Some(1.0));
@@ -290,7 +290,7 @@ mod tests {
             assert_eq!(numeric(r"\boxed{18}", reference), Some(1.0), "{reference}");
             assert_eq!(numeric(r"\boxed{-18}", reference), Some(0.0), "{reference}");
         }
-        let boxed_only = Settings { extract: vec![Extract::Boxed], ..Settings::default() };
+        let boxed_only = AnswerRewardSettings { extract: vec![AnswerSource::Boxed], ..AnswerRewardSettings::default() };
         assert_eq!(score_of("\\boxed {18} of 20", &"18".into(), &boxed_only).unwrap(), Some(1.0));
         assert_eq!(numeric(r"\boxed{3\frac{1}{2}}", "3.5"), Some(1.0));
         assert_eq!(numeric(r"\boxed{3\frac{1}{2}}", "15.5"), Some(0.0));
@@ -300,7 +300,7 @@ mod tests {
     /// TRL's `accuracy_reward` and `reasoning_accuracy_reward`.
     #[test]
     fn formulas_are_compared_by_value() {
-        let formula = Settings { mode: Mode::Formula, ..Settings::default() };
+        let formula = AnswerRewardSettings { mode: ComparisonMode::Formula, ..AnswerRewardSettings::default() };
         let score = |completion: &str, reference: &str| score_of(completion, &reference.into(), &formula).unwrap();
         assert_eq!(score(r"So \boxed{\frac{1}{\sqrt{2}}}.", r"$\frac{\sqrt{2}}{2}$"), Some(1.0));
         assert_eq!(score(r"\boxed{2}", r"$\frac{\sqrt{2}}{2}$"), Some(0.0));
@@ -309,7 +309,7 @@ mod tests {
         assert_eq!(score(r"\boxed{7}", "seven"), None);
         assert_eq!(score_of(r"\boxed{10^3}", &1000.into(), &formula).unwrap(), Some(1.0));
 
-        let reasoning = Settings { after: Some("</think>".into()), ..formula };
+        let reasoning = AnswerRewardSettings { after: Some("</think>".into()), ..formula };
         let score = |completion: &str| score_of(completion, &r"$\frac13$".into(), &reasoning).unwrap();
         assert_eq!(score(r"<think> \boxed{2} </think> \boxed{\frac{1}{3}}"), Some(1.0));
         assert_eq!(score(r"<think> \boxed{\frac{1}{3}} </think> \boxed{2}"), Some(0.0));

@@ -4,13 +4,13 @@ use std::borrow::Cow;
 
 /// A fraction in lowest terms with a positive denominator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Number {
+pub struct AnswerNumber {
     numerator: i128,
     denominator: i128,
     percent: bool,
 }
 
-impl Number {
+impl AnswerNumber {
     fn new(numerator: i128, denominator: i128, percent: bool) -> Option<Self> {
         let common = i128::try_from(greatest_common_divisor(numerator.unsigned_abs(), denominator.unsigned_abs())).ok()?;
         (denominator > 0).then(|| Self { numerator: numerator / common, denominator: denominator / common, percent })
@@ -50,17 +50,17 @@ fn greatest_common_divisor(mut a: u128, mut b: u128) -> u128 {
 
 /// A number and the text it was read from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Written<'a> {
+pub struct WrittenNumber<'a> {
     /// From its sign, or its first digit, to its last digit or percent sign.
     pub text: &'a str,
     /// Its value.
-    pub number: Number,
+    pub number: AnswerNumber,
 }
 
 /// Returns the last number in a text: a decimal or a fraction of two, optionally with a sign, a currency sign, commas between
 /// thousands, a power of ten, a percent sign. Skips numbers too long for 128 bits.
 #[must_use]
-pub fn last(text: &str) -> Option<Written<'_>> {
+pub fn last(text: &str) -> Option<WrittenNumber<'_>> {
     let bytes = text.as_bytes();
     let mut last = None;
     let mut at = 0;
@@ -79,7 +79,7 @@ pub fn last(text: &str) -> Option<Written<'_>> {
 }
 
 /// Parses the rest of a number whose first decimal is at `start..end`. Also returns where the number ends.
-fn read(text: &str, start: usize, mut end: usize) -> (usize, Option<Written<'_>>) {
+fn read(text: &str, start: usize, mut end: usize) -> (usize, Option<WrittenNumber<'_>>) {
     let mut number = decimal(&text[start..end]);
     if text[end..].starts_with('/') {
         let length = decimal_length(&text.as_bytes()[end + 1..]);
@@ -90,14 +90,14 @@ fn read(text: &str, start: usize, mut end: usize) -> (usize, Option<Written<'_>>
         }
     }
     if let Some(percent) = ["%", " %"].iter().find(|sign| text[end..].starts_with(**sign)) {
-        number = number.map(|n| Number { percent: true, ..n });
+        number = number.map(|n| AnswerNumber { percent: true, ..n });
         end += percent.len();
     }
     let minus = minus_before(text, start);
     if minus.is_some() {
-        number = number.map(|n| Number { numerator: -n.numerator, ..n });
+        number = number.map(|n| AnswerNumber { numerator: -n.numerator, ..n });
     }
-    let written = number.map(|number| Written { text: &text[minus.unwrap_or(start)..end], number });
+    let written = number.map(|number| WrittenNumber { text: &text[minus.unwrap_or(start)..end], number });
     (end, written)
 }
 
@@ -135,14 +135,14 @@ fn decimal_length(bytes: &[u8]) -> usize {
     length
 }
 
-fn decimal(text: &str) -> Option<Number> {
+fn decimal(text: &str) -> Option<AnswerNumber> {
     let (mantissa, exponent) = text.split_once(['e', 'E']).unwrap_or((text, "0"));
     let (whole, places) = mantissa.split_once('.').unwrap_or((mantissa, ""));
     let digits: String = whole.chars().chain(places.chars()).filter(|c| *c != ',').collect();
     let value: i128 = digits.parse().ok()?;
     let shift = exponent.parse::<i32>().ok()?.checked_sub(i32::try_from(places.len()).ok()?)?;
     let power = 10_i128.checked_pow(shift.unsigned_abs())?;
-    if shift < 0 { Number::new(value, power, false) } else { Number::new(value.checked_mul(power)?, 1, false) }
+    if shift < 0 { AnswerNumber::new(value, power, false) } else { AnswerNumber::new(value.checked_mul(power)?, 1, false) }
 }
 
 /// Rewrites LaTeX numbers as plain text: `\frac{3}{4}` as `3/4`, `\$` as `$`, `1{,}000` and `1,\!000` as `1,000`.
@@ -182,11 +182,11 @@ fn two_arguments(text: &str) -> Option<(&str, &str, &str)> {
 mod tests {
     use super::*;
 
-    fn fraction(numerator: i128, denominator: i128) -> Option<Number> {
-        Some(Number { numerator, denominator, percent: false })
+    fn fraction(numerator: i128, denominator: i128) -> Option<AnswerNumber> {
+        Some(AnswerNumber { numerator, denominator, percent: false })
     }
 
-    fn value(text: &str) -> Option<Number> {
+    fn value(text: &str) -> Option<AnswerNumber> {
         last(&plain(text)).map(|w| w.number)
     }
 

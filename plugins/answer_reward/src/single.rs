@@ -1,12 +1,12 @@
 //! Tells whether a text is one number, such as `$1,080`, `\frac12` or `12 cm^2`, or a formula that has numbers in it.
 
-use crate::number::{Number, Written, last, plain};
+use crate::number::{AnswerNumber, WrittenNumber, last, plain};
 
 /// What a text is, for comparing numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Content {
+pub enum AnswerContent {
     /// One number: with a currency, a unit, words, or a name and an equals sign before it.
-    One(Number),
+    One(AnswerNumber),
     /// Several numbers, or a formula.
     Formula,
     /// Words.
@@ -26,25 +26,25 @@ const MATHEMATICS: [&str; 13] = ["sqrt", "log", "ln", "sin", "cos", "tan", "pi",
 
 /// Returns what a text is.
 #[must_use]
-pub fn content(text: &str) -> Content {
+pub fn content(text: &str) -> AnswerContent {
     // Longer texts are solutions, not answers.
     if text.len() > 4000 {
-        return Content::Formula;
+        return AnswerContent::Formula;
     }
     let text = closed_fractions(&without_layout(&half_width(text)));
     let text = without_exponents(&scientific(&plain(&text)));
-    let Some(Written { text: written, number }) = last(&text) else {
+    let Some(WrittenNumber { text: written, number }) = last(&text) else {
         let formula = text.contains(|c: char| "\\^_=<>+*|/√π∞±×÷·".contains(c) || c.is_numeric()) || !has_word(&text);
-        return if formula && !text.trim().is_empty() { Content::Formula } else { Content::Words };
+        return if formula && !text.trim().is_empty() { AnswerContent::Formula } else { AnswerContent::Words };
     };
     let start = written.as_ptr() as usize - text.as_ptr() as usize;
     let (before, after) = (&text[..start], &text[start + written.len()..]);
     let in_parentheses = written.contains(',') && before.ends_with(['(', '[']) && after.starts_with([')', ']']);
     let factorial = after.starts_with('!') && !has_word(before);
     if !in_parentheses && !factorial && is_before_number(before) && is_after_number(after) {
-        Content::One(number)
+        AnswerContent::One(number)
     } else {
-        Content::Formula
+        AnswerContent::Formula
     }
 }
 
@@ -362,7 +362,7 @@ mod tests {
     use super::*;
 
     fn is(text: &str, number: &str) -> bool {
-        let wanted = last(number).map(|written| Content::One(written.number));
+        let wanted = last(number).map(|written| AnswerContent::One(written.number));
         Some(content(text)) == wanted
     }
 
@@ -509,14 +509,14 @@ mod tests {
             "1~00",
             "\\frac{1}{2}\\frac{1}{3}",
         ] {
-            assert_eq!(content(text), Content::Formula, "{text}");
+            assert_eq!(content(text), AnswerContent::Formula, "{text}");
         }
     }
 
     #[test]
     fn words_are_words() {
         for text in ["", "seven", "Result", "no answer", "\\text{yes}"] {
-            assert_eq!(content(text), Content::Words, "{text}");
+            assert_eq!(content(text), AnswerContent::Words, "{text}");
         }
     }
 }

@@ -1,6 +1,6 @@
 //! What the mode "formula" takes for equal, by expectations of our own.
 
-use answer_reward::formula::{is_right, of_answer, of_reference};
+use answer_reward::formula::{is_right, read_answer, read_reference};
 
 fn equal(reference: &str, answer: &str) -> Option<bool> {
     is_right(&format!("\\boxed{{{answer}}}"), &format!("${reference}$"))
@@ -10,7 +10,7 @@ fn equal(reference: &str, answer: &str) -> Option<bool> {
 fn check(same: &[&str], different: &[&str]) {
     for a in same {
         for b in same {
-            assert_eq!(equal(a, b), Some(true), "{a} and {b}: {:?}", of_reference(&format!("${a}$")));
+            assert_eq!(equal(a, b), Some(true), "{a} and {b}: {:?}", read_reference(&format!("${a}$")));
         }
         for other in different {
             assert_eq!(equal(a, other), Some(false), "{a} and {other}");
@@ -103,7 +103,7 @@ fn relations() {
 #[test]
 fn what_cannot_be_read_is_not_guessed() {
     for text in ["\\foo{7}", "7+", "\\frac{7}", "(7", "7 8", "x^", "\\sqrt7", "7\\int x", "a~7", "\\frac12"] {
-        assert_eq!(of_answer(&format!("\\boxed{{{text}}}")).node, None, "{text}");
+        assert_eq!(read_answer(&format!("\\boxed{{{text}}}")).node, None, "{text}");
         assert_eq!(equal("7", text), Some(false), "{text}");
         assert_eq!(equal("8", text), Some(false), "{text}");
     }

@@ -5,7 +5,7 @@
 //! list that we could think of: text and fonts, signs, separators, units, spaces, brackets, boxes. The pairs are our own, without
 //! those whose scores are known to differ; `known_differences` has those.
 
-use answer_reward::formula::{is_right, of_answer, of_reference};
+use answer_reward::formula::{is_right, read_answer, read_reference};
 
 fn cases(text: &str) -> Vec<(String, String, Option<f64>)> {
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
@@ -19,7 +19,7 @@ fn differences(cases: &[(String, String, Option<f64>)]) -> usize {
         if ours != *score {
             different += 1;
             eprintln!("{reference:?} {completion:?}: {ours:?} instead of {score:?}");
-            eprintln!("    {:?}\n    {:?}", of_reference(reference), of_answer(completion));
+            eprintln!("    {:?}\n    {:?}", read_reference(reference), read_answer(completion));
         }
     }
     different

@@ -11,7 +11,7 @@ pub(crate) fn value_of(expression: &str) -> Result<f64, String> {
     if expression.len() > LONGEST {
         return Err(format!("the expression has {} bytes; the limit is {LONGEST}", expression.len()));
     }
-    let mut reader = Reader { rest: expression.trim_start(), depth: 0 };
+    let mut reader = ArithmeticParser { rest: expression.trim_start(), depth: 0 };
     let value = reader.sum()?;
     if !reader.rest.is_empty() {
         return Err(format!("can't read {:?}", reader.rest.chars().take(20).collect::<String>()));
@@ -19,12 +19,12 @@ pub(crate) fn value_of(expression: &str) -> Result<f64, String> {
     if value.is_finite() { Ok(value) } else { Err("the result is not a finite number".into()) }
 }
 
-struct Reader<'a> {
+struct ArithmeticParser<'a> {
     rest: &'a str,
     depth: usize,
 }
 
-impl Reader<'_> {
+impl ArithmeticParser<'_> {
     fn take(&mut self, wanted: char) -> bool {
         let Some(rest) = self.rest.strip_prefix(wanted) else { return false };
         self.rest = rest.trim_start();

@@ -8,7 +8,7 @@ use rlhost_plugin_sdk::prelude::*;
 /// Settings.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-pub struct Settings {
+pub struct CalculatorSettings {
     /// Dataset column with the right answer, a number; without one, the game makes up problems.
     pub answer_column: String,
     /// Reward of the right answer.
@@ -23,7 +23,7 @@ pub struct Settings {
     pub largest: u64,
 }
 
-impl Default for Settings {
+impl Default for CalculatorSettings {
     fn default() -> Self {
         Self { answer_column: "answer".into(), right: 1.0, wrong: 0.0, call_reward: 0.0, bad_call: -0.1, largest: 999 }
     }
@@ -32,16 +32,16 @@ impl Default for Settings {
 /// Arguments of the tool.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct Arguments {
+pub struct CalculatorArguments {
     /// What to compute, as in (12 + 3.5) * -4
     pub expression: String,
 }
 
 /// The environment.
-pub struct Calculator(Settings);
+pub struct Calculator(CalculatorSettings);
 
 /// An episode.
-pub struct Problem {
+pub struct CalculatorEpisode {
     answer: f64,
     calls: u32,
     right: bool,
@@ -61,15 +61,15 @@ impl Calculator {
     fn answer_of(&self, start: &Start) -> Result<Option<f64>, Error> {
         #[derive(Deserialize)]
         #[serde(untagged)]
-        enum Given {
+        enum AnswerField {
             Number(f64),
             Text(String),
         }
         let column = &self.0.answer_column;
-        match start.column_as::<Given>(column)? {
+        match start.column_as::<AnswerField>(column)? {
             None => Ok(None),
-            Some(Given::Number(number)) => Ok(Some(number)),
-            Some(Given::Text(text)) => number_in(&text)
+            Some(AnswerField::Number(number)) => Ok(Some(number)),
+            Some(AnswerField::Text(text)) => number_in(&text)
                 .map(Some)
                 .ok_or_else(|| Error::Input(format!("the dataset's column {column:?} contains {text:?}, which has no number"))),
         }
@@ -77,17 +77,17 @@ impl Calculator {
 }
 
 impl Environment for Calculator {
-    type Config = Settings;
-    type Episode = Problem;
+    type Config = CalculatorSettings;
+    type Episode = CalculatorEpisode;
 
-    fn new(settings: Settings) -> Result<Self, Error> {
+    fn new(settings: CalculatorSettings) -> Result<Self, Error> {
         if settings.largest == 0 || settings.largest > 1_000_000 {
             return Err(Error::Config(format!("largest is {}; it must be between 1 and 1000000", settings.largest)));
         }
         Ok(Self(settings))
     }
 
-    fn begin(&self, start: &Start) -> Result<(Problem, Opening), Error> {
+    fn begin(&self, start: &Start) -> Result<(CalculatorEpisode, Opening), Error> {
         let given = self.answer_of(start)?;
         let (answer, opening) = match given {
             Some(answer) => (answer, Opening::plain()),
@@ -98,11 +98,11 @@ impl Environment for Calculator {
                 ((a * b) as f64, Opening::with_prompt(vec![Message::user(question)]))
             }
         };
-        let tool = Tool::of::<Arguments>("calculator", "Computes an arithmetic expression.");
-        Ok((Problem { answer, calls: 0, right: false }, opening.with_tools(vec![tool])))
+        let tool = Tool::new::<CalculatorArguments>("calculator", "Computes an arithmetic expression.");
+        Ok((CalculatorEpisode { answer, calls: 0, right: false }, opening.with_tools(vec![tool])))
     }
 
-    fn step(&self, problem: &mut Problem, turn: &Turn) -> Result<Reply, Error> {
+    fn step(&self, problem: &mut CalculatorEpisode, turn: &Turn) -> Result<Reply, Error> {
         if turn.calls.is_empty() {
             let said = number_in(&turn.text);
             let near = |said: f64| (said - problem.answer).abs() <= 1e-6 * problem.answer.abs().max(1.0);
@@ -113,7 +113,7 @@ impl Environment for Calculator {
         for call in &turn.calls {
             problem.calls += 1;
             let result = if call.name == "calculator" {
-                call.arguments_as::<Arguments>().and_then(|a| arithmetic::value_of(&a.expression))
+                call.arguments_as::<CalculatorArguments>().and_then(|a| arithmetic::value_of(&a.expression))
             } else {
                 Err(format!("there is no tool {:?}; there is calculator", call.name))
             };
@@ -124,10 +124,10 @@ impl Environment for Calculator {
             messages.push(Message::tool(call, text));
             reward += of_call;
         }
-        Ok(Reply::say(messages).rewarded(reward))
+        Ok(Reply::say(messages).with_reward(reward))
     }
 
-    fn finish(&self, problem: Problem) -> Vec<Metric> {
+    fn finish(&self, problem: CalculatorEpisode) -> Vec<Metric> {
         vec![
             Metric::mean("calculator_tool/right", f64::from(u8::from(problem.right)), 1.0),
             Metric::mean("calculator_tool/calls", f64::from(problem.calls), 1.0),
@@ -143,7 +143,7 @@ mod tests {
     use rlhost_plugin_sdk::environment::testing::Play;
 
     fn play(columns: &[(&str, &str)]) -> Play<Calculator> {
-        Play::begin(Settings::default(), 3, columns).unwrap()
+        Play::begin(CalculatorSettings::default(), 3, columns).unwrap()
     }
 
     #[test]
@@ -171,7 +171,8 @@ mod tests {
 
     #[test]
     fn problems_of_its_own_follow_from_the_seed() {
-        let question = |seed| Play::<Calculator>::begin(Settings::default(), seed, &[]).unwrap().prompt()[0].content.clone();
+        let question =
+            |seed| Play::<Calculator>::begin(CalculatorSettings::default(), seed, &[]).unwrap().prompt()[0].content.clone();
         assert_eq!(question(1), question(1));
         assert_ne!(question(1), question(2));
     }

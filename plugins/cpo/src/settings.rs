@@ -5,7 +5,7 @@ use rlhost_plugin_sdk::prelude::*;
 /// The loss of a pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
-pub enum LossType {
+pub enum CpoLossType {
     /// Logistic loss of the difference of log-probabilities.
     Sigmoid,
     /// Hinge loss (SLiC, Zhao et al. 2023).
@@ -21,9 +21,9 @@ pub enum LossType {
 /// Settings of CPO.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-pub struct Settings {
+pub struct CpoSettings {
     /// The loss of a pair.
-    pub loss_type: LossType,
+    pub loss_type: CpoLossType,
     /// Scale of a completion's reward.
     #[schemars(range(min = 0.0))]
     pub beta: f64,
@@ -39,20 +39,20 @@ pub struct Settings {
     pub alpha: f64,
 }
 
-impl Default for Settings {
+impl Default for CpoSettings {
     fn default() -> Self {
-        Self { loss_type: LossType::Sigmoid, beta: 0.1, label_smoothing: 0.0, cpo_alpha: 1.0, simpo_gamma: 0.5, alpha: 0.0 }
+        Self { loss_type: CpoLossType::Sigmoid, beta: 0.1, label_smoothing: 0.0, cpo_alpha: 1.0, simpo_gamma: 0.5, alpha: 0.0 }
     }
 }
 
-impl Settings {
+impl CpoSettings {
     /// Returns whether a completion counts by its mean over tokens instead of their sum.
     pub(crate) fn per_token(&self) -> bool {
-        matches!(self.loss_type, LossType::Ipo | LossType::Simpo | LossType::Alphapo)
+        matches!(self.loss_type, CpoLossType::Ipo | CpoLossType::Simpo | CpoLossType::Alphapo)
     }
 
     /// Returns the weight of the negative log-likelihood.
     pub(crate) fn nll_weight(&self) -> f64 {
-        if self.loss_type == LossType::Alphapo { 0.0 } else { self.cpo_alpha }
+        if self.loss_type == CpoLossType::Alphapo { 0.0 } else { self.cpo_alpha }
     }
 }

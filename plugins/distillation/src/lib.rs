@@ -9,7 +9,7 @@ use rlhost_plugin_sdk::prelude::*;
 /// What is minimised at each token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum LossType {
+pub enum DistillationLossType {
     /// The divergence of both distributions over the whole vocabulary, which `beta` selects.
     Divergence,
     /// The reverse divergence as the sampled tokens estimate it: a policy gradient whose advantage is by how much more likely the teacher
@@ -20,47 +20,47 @@ pub enum LossType {
 /// Settings of distillation.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-pub struct Settings {
+pub struct DistillationSettings {
     /// What is minimised at each token.
-    pub loss_type: LossType,
+    pub loss_type: DistillationLossType,
     /// Which divergence: 0 is the forward one, KL(teacher || policy), 1 the reverse one, KL(policy || teacher), and numbers between are
     /// generalised Jensen-Shannon divergences.
     #[schemars(range(min = 0.0, max = 1.0))]
     pub beta: f64,
 }
 
-impl Default for Settings {
+impl Default for DistillationSettings {
     fn default() -> Self {
-        Self { loss_type: LossType::Divergence, beta: 1.0 }
+        Self { loss_type: DistillationLossType::Divergence, beta: 1.0 }
     }
 }
 
 /// The algorithm with its settings.
 pub struct Distillation {
-    settings: Settings,
+    settings: DistillationSettings,
 }
 
 impl Algorithm for Distillation {
-    type Config = Settings;
+    type Config = DistillationSettings;
     const DESCRIPTION: &'static str = "Distillation: the divergence from a teacher (GKD, on-policy distillation)";
     const DEFAULTS: Defaults = Defaults { num_generations: Some(1), ..Defaults::NO_AUX_LOSS };
 
-    fn needs(settings: &Settings) -> Needs {
+    fn needs(settings: &DistillationSettings) -> Needs {
         match settings.loss_type {
-            LossType::Divergence => Needs::ENTROPY | Needs::column(&teacher_divergence(settings.beta)),
-            LossType::PolicyGradient => Needs::LOGP | Needs::OLD_LOGP | Needs::TEACHER_LOGP | Needs::ENTROPY,
+            DistillationLossType::Divergence => Needs::ENTROPY | Needs::column(&teacher_divergence(settings.beta)),
+            DistillationLossType::PolicyGradient => Needs::LOGP | Needs::OLD_LOGP | Needs::TEACHER_LOGP | Needs::ENTROPY,
         }
     }
 
     /// It learns from each token alike, so nothing has to be estimated of a generation, nor scored.
-    fn data(settings: &Settings) -> Data {
+    fn data(settings: &DistillationSettings) -> Data {
         Data::completions(match settings.loss_type {
-            LossType::Divergence => Source::Either,
-            LossType::PolicyGradient => Source::Policy,
+            DistillationLossType::Divergence => Source::Either,
+            DistillationLossType::PolicyGradient => Source::Policy,
         })
     }
 
-    fn new(settings: Settings) -> Result<Self, Error> {
+    fn new(settings: DistillationSettings) -> Result<Self, Error> {
         Ok(Self { settings })
     }
 
@@ -68,10 +68,10 @@ impl Algorithm for Distillation {
         let entropy = batch.values("entropy", Unit::Token)?;
         let entropy = Metric::mean_of("entropy", batch.counted().map(|i| f64::from(entropy[i])));
         let gradient = match self.settings.loss_type {
-            LossType::Divergence => divergence(batch, &teacher_divergence(self.settings.beta))?,
-            LossType::PolicyGradient => policy_gradient(batch)?,
+            DistillationLossType::Divergence => divergence(batch, &teacher_divergence(self.settings.beta))?,
+            DistillationLossType::PolicyGradient => policy_gradient(batch)?,
         };
-        Ok(gradient.with(entropy))
+        Ok(gradient.with_metrics(entropy))
     }
 }
 
@@ -82,7 +82,7 @@ fn divergence(batch: &Batch, column: &str) -> Result<Gradient, Error> {
     let mut slopes = batch.zeros(Unit::Token);
     batch.counted().for_each(|i| slopes[i] = weight as f32);
     let loss = batch.counted().map(|i| weight * f64::from(divergences[i])).sum();
-    Ok(Gradient::new(loss).by(column, Unit::Token, slopes))
+    Ok(Gradient::new(loss).with_derivatives(column, Unit::Token, slopes))
 }
 
 /// Returns the mean over the tokens of the step of `-ratio A` with `A = ln teacher - ln sampled`, which no gradient flows through.
@@ -98,7 +98,7 @@ fn policy_gradient(batch: &Batch) -> Result<Gradient, Error> {
         d_logp[i] = term.slope() as f32;
     }
     let teacher_kl = Metric::mean_of("teacher_kl", batch.counted().map(distance));
-    Ok(Gradient::new(loss).by("logp", Unit::Token, d_logp).with(teacher_kl))
+    Ok(Gradient::new(loss).with_derivatives("logp", Unit::Token, d_logp).with_metrics(teacher_kl))
 }
 
 rlhost_plugin_sdk::algorithm_plugin!(Distillation);
@@ -111,14 +111,14 @@ mod tests {
 
     /// Two completions of two tokens each, of which the third does not count, in a step of eight tokens.
     fn completions(columns: &[(&str, [f32; 4])]) -> Batch {
-        let mut made = batch(&[&[2, 2]]).with(Column::new("entropy", Unit::Token, vec![1.0, 2.0, 7.0, 3.0]));
+        let mut made = batch(&[&[2, 2]]).with_column(Column::new("entropy", Unit::Token, vec![1.0, 2.0, 7.0, 3.0]));
         made.columns.extend(columns.iter().map(|(name, values)| Column::new(*name, Unit::Token, values.to_vec())));
         Batch { mask: vec![1, 1, 0, 1], scale: Scale { items: 4, tokens: 8, ..Scale::default() }, ..made }
     }
 
     #[test]
     fn the_loss_is_the_mean_divergence_over_the_steps_counted_tokens() {
-        let settings = Settings { beta: 0.5, ..Settings::default() };
+        let settings = DistillationSettings { beta: 0.5, ..DistillationSettings::default() };
         assert_eq!(Distillation::needs(&settings).names(), ["entropy", "teacher_divergence/0.5"]);
         let got = Distillation { settings }.loss(&completions(&[("teacher_divergence/0.5", [0.5, 1.0, 9.0, 2.5])])).unwrap();
         let d = &got.derivatives[0];
@@ -130,7 +130,8 @@ mod tests {
     fn a_policy_gradient_raises_what_the_teacher_finds_more_likely() {
         let columns =
             [("logp", [-1.0, -2.0, -9.0, -0.5]), (OLD_LOGP, [-1.0, -2.0, -9.0, -1.0]), (TEACHER_LOGP, [-0.5, -3.0, -1.0, -2.0])];
-        let settings = Settings { loss_type: LossType::PolicyGradient, ..Settings::default() };
+        let settings =
+            DistillationSettings { loss_type: DistillationLossType::PolicyGradient, ..DistillationSettings::default() };
         let got = Distillation { settings }.loss(&completions(&columns)).unwrap();
         let ratio = 0.5f32.exp();
         let wanted = [-0.5 / 8.0, 1.0 / 8.0, 0.0, ratio / 8.0];
@@ -146,15 +147,21 @@ mod tests {
 
     #[test]
     fn it_learns_from_its_own_completions_or_given_ones_without_scores() {
-        let of = |loss_type| Distillation::data(&Settings { loss_type, ..Settings::default() });
-        assert_eq!((of(LossType::Divergence).source, of(LossType::PolicyGradient).source), (Source::Either, Source::Policy));
-        assert!(of(LossType::Divergence).estimates.is_empty());
+        let of = |loss_type| Distillation::data(&DistillationSettings { loss_type, ..DistillationSettings::default() });
+        assert_eq!(
+            (of(DistillationLossType::Divergence).source, of(DistillationLossType::PolicyGradient).source),
+            (Source::Either, Source::Policy)
+        );
+        assert!(of(DistillationLossType::Divergence).estimates.is_empty());
     }
 
     #[test]
     fn settings_have_the_names_and_defaults_of_trl() {
         use rlhost_plugin_sdk::config::parse;
-        assert_eq!(parse::<Settings>("{}").map(|s| s.beta).unwrap(), 1.0);
-        assert!(parse::<Settings>(r#"{"beta": 1.5}"#).is_err() || Settings { beta: 1.5, ..Settings::default() }.beta > 1.0);
+        assert_eq!(parse::<DistillationSettings>("{}").map(|s| s.beta).unwrap(), 1.0);
+        assert!(
+            parse::<DistillationSettings>(r#"{"beta": 1.5}"#).is_err()
+                || DistillationSettings { beta: 1.5, ..DistillationSettings::default() }.beta > 1.0
+        );
     }
 }

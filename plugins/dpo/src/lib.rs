@@ -1,5 +1,5 @@
 //! Direct Preference Optimization (Rafailov et al. 2023) and its successors, with f-divergences and LD-DPO. Names, defaults and
-//! metrics are TRL's; [`settings::LossType`] lists the losses.
+//! metrics are TRL's; [`settings::DpoLossType`] lists the losses.
 //!
 //! Differences from TRL:
 //! - `sft` is a mean over the chosen tokens of the complete optimizer step, not of a micro-batch.
@@ -13,19 +13,19 @@ pub mod settings;
 mod tests;
 
 use rlhost_plugin_sdk::Error;
-use rlhost_plugin_sdk::preference::{Gradient, Needs, Pairs, Preference};
-pub use settings::{FDivergence, LossType, LossTypes, Settings};
+use rlhost_plugin_sdk::preference::{Needs, Preference, PreferenceGradient, PreferencePairs};
+pub use settings::{DpoLossType, DpoLossTypes, DpoSettings, FDivergence};
 
 /// The algorithm with its settings.
 pub struct Dpo {
-    settings: Settings,
+    settings: DpoSettings,
 }
 
 impl Preference for Dpo {
-    type Config = Settings;
+    type Config = DpoSettings;
     const DESCRIPTION: &'static str = "Direct Preference Optimization, with fifteen losses";
 
-    fn needs(config: &Settings) -> Needs {
+    fn needs(config: &DpoSettings) -> Needs {
         let mut needs = Needs::MEAN_LOGITS;
         if config.has_reference() {
             needs |= Needs::REF_LOGP;
@@ -36,12 +36,12 @@ impl Preference for Dpo {
         needs
     }
 
-    fn new(settings: Settings) -> Result<Self, Error> {
+    fn new(settings: DpoSettings) -> Result<Self, Error> {
         settings.check()?;
         Ok(Self { settings })
     }
 
-    fn loss(&mut self, pairs: &Pairs) -> Result<Gradient, Error> {
+    fn loss(&mut self, pairs: &PreferencePairs) -> Result<PreferenceGradient, Error> {
         loss::loss(&self.settings, pairs)
     }
 }

@@ -1,15 +1,15 @@
 //! Losses over pairs, each written once as in its paper; derivatives are automatic.
 
-use crate::settings::{FDivergence, LossType, Settings};
+use crate::settings::{DpoLossType, DpoSettings, FDivergence};
 use rlhost_plugin_sdk::Error;
 use rlhost_plugin_sdk::dual::Dual;
-use rlhost_plugin_sdk::preference::{Gradient, Pairs, Side, Total, figures, rows};
+use rlhost_plugin_sdk::preference::{PairSide, PreferenceGradient, PreferenceLossSum, PreferencePairs, pair_metrics, rows};
 
 /// Largest exponent in a score; beyond it, f32 overflows. TRL has it for the alpha divergence.
 const MAX_EXPONENT: f64 = 80.0;
 
 /// The completions of one side.
-struct Completions {
+struct WeightedLogps {
     /// The weight of each token: 1, or `ld_alpha` beyond the other completion's length.
     weights: Vec<f64>,
     /// Weighted sum of each completion's log-probabilities.
@@ -19,8 +19,8 @@ struct Completions {
     lengths: Vec<f64>,
 }
 
-impl Completions {
-    fn new(s: &Settings, side: &Side, other: &Side) -> Result<Self, Error> {
+impl WeightedLogps {
+    fn new(s: &DpoSettings, side: &PairSide, other: &PairSide) -> Result<Self, Error> {
         let mut weights = vec![1.0; side.logp.len()];
         if let Some(alpha) = s.ld_alpha {
             for (tokens, others) in rows(&side.offsets).zip(rows(&other.offsets)) {
@@ -46,7 +46,7 @@ impl Completions {
 }
 
 /// Applies the f-divergence to a log-ratio: `f'` of the ratio (f-DPO, Wang et al. 2023).
-fn score(s: &Settings, log_ratio: Dual<2>) -> Dual<2> {
+fn score(s: &DpoSettings, log_ratio: Dual<2>) -> Dual<2> {
     match s.f_divergence_type {
         FDivergence::ReverseKl => log_ratio,
         FDivergence::ForwardKl => -(-log_ratio).min(MAX_EXPONENT).exp() + 1.0,
@@ -59,7 +59,7 @@ fn score(s: &Settings, log_ratio: Dual<2>) -> Dual<2> {
 }
 
 /// Returns the loss of one pair from the log-ratios `c` and `r` and the lengths of its completions.
-fn pair_loss(s: &Settings, kind: LossType, [c, r]: [Dual<2>; 2], [c_length, r_length]: [f64; 2]) -> Dual<2> {
+fn pair_loss(s: &DpoSettings, kind: DpoLossType, [c, r]: [Dual<2>; 2], [c_length, r_length]: [f64; 2]) -> Dual<2> {
     let (s_c, s_r) = (score(s, c), score(s, r));
     let x = (s_c - s_r) * s.beta;
     let per_token = s_c / c_length.max(1.0) - s_r / r_length.max(1.0);
@@ -67,27 +67,27 @@ fn pair_loss(s: &Settings, kind: LossType, [c, r]: [Dual<2>; 2], [c_length, r_le
     let flipped = s.label_smoothing;
     let target = 0.5 / s.beta;
     match kind {
-        LossType::Sigmoid => -x.log_sigmoid(),
-        LossType::Hinge => (-x + 1.0).max(0.0),
-        LossType::Ipo => (per_token - target).square(),
-        LossType::SigmoidNorm => -(per_token * s.beta).log_sigmoid(),
-        LossType::ExoPair => {
+        DpoLossType::Sigmoid => -x.log_sigmoid(),
+        DpoLossType::Hinge => (-x + 1.0).max(0.0),
+        DpoLossType::Ipo => (per_token - target).square(),
+        DpoLossType::SigmoidNorm => -(per_token * s.beta).log_sigmoid(),
+        DpoLossType::ExoPair => {
             x.sigmoid() * (x.log_sigmoid() - (-flipped).ln_1p()) + (-x).sigmoid() * ((-x).log_sigmoid() - flipped.ln())
         }
-        LossType::NcaPair => -c_reward.log_sigmoid() - (-c_reward).log_sigmoid() * 0.5 - (-r_reward).log_sigmoid() * 0.5,
-        LossType::Robust => ((-x).log_sigmoid() * flipped - x.log_sigmoid() * (1.0 - flipped)) / (1.0 - 2.0 * flipped),
-        LossType::BcoPair => -c_reward.log_sigmoid() - (-r_reward).log_sigmoid(),
-        LossType::SppoHard => (c - target).square() + (r + target).square(),
-        LossType::Aot | LossType::AotUnpaired => -x.log_sigmoid() * (1.0 - flipped) - (-x).log_sigmoid() * flipped,
-        LossType::ApoZero => r_reward.sigmoid() - c_reward.sigmoid() + 1.0,
-        LossType::ApoDown => c_reward.sigmoid() - (c_reward - r_reward).sigmoid() + 1.0,
-        LossType::Discopop => {
+        DpoLossType::NcaPair => -c_reward.log_sigmoid() - (-c_reward).log_sigmoid() * 0.5 - (-r_reward).log_sigmoid() * 0.5,
+        DpoLossType::Robust => ((-x).log_sigmoid() * flipped - x.log_sigmoid() * (1.0 - flipped)) / (1.0 - 2.0 * flipped),
+        DpoLossType::BcoPair => -c_reward.log_sigmoid() - (-r_reward).log_sigmoid(),
+        DpoLossType::SppoHard => (c - target).square() + (r + target).square(),
+        DpoLossType::Aot | DpoLossType::AotUnpaired => -x.log_sigmoid() * (1.0 - flipped) - (-x).log_sigmoid() * flipped,
+        DpoLossType::ApoZero => r_reward.sigmoid() - c_reward.sigmoid() + 1.0,
+        DpoLossType::ApoDown => c_reward.sigmoid() - (c_reward - r_reward).sigmoid() + 1.0,
+        DpoLossType::Discopop => {
             let mix = x / s.discopop_tau;
             // One exponent for the mix and e^-x: separately they would be 0 times infinity.
             (mix.log_sigmoid() - x).exp() - (-mix).sigmoid() * x.log_sigmoid()
         }
         // Its terms are per token, not per pair.
-        LossType::Sft => Dual::constant(0.0),
+        DpoLossType::Sft => Dual::constant(0.0),
     }
 }
 
@@ -111,8 +111,8 @@ fn differences(a: &[f64], b: &[f64]) -> Vec<f64> {
 
 /// Returns each pair's weight: the likelihoods of both completions per token, relative to the model's own samples (WPO, Zhou et al.
 /// 2024, arXiv 2406.11827, equation 2). They are constants in the derivatives.
-fn weights(p: &Pairs) -> Result<Vec<f64>, Error> {
-    let aligned = |side: &Side| -> Result<Vec<f64>, Error> {
+fn weights(p: &PreferencePairs) -> Result<Vec<f64>, Error> {
+    let aligned = |side: &PairSide| -> Result<Vec<f64>, Error> {
         let missing =
             || Error::Input("use_weighting needs the sums of squared probabilities, which the batch does not have".into());
         let squares = side.log_sum_squares.as_ref().ok_or_else(missing)?;
@@ -127,20 +127,20 @@ fn weights(p: &Pairs) -> Result<Vec<f64>, Error> {
 }
 
 /// Returns the loss of pairs, each weighted with `use_weighting`.
-pub(crate) fn loss(s: &Settings, p: &Pairs) -> Result<Gradient, Error> {
-    let chosen = Completions::new(s, &p.chosen, &p.rejected)?;
-    let rejected = Completions::new(s, &p.rejected, &p.chosen)?;
+pub(crate) fn loss(s: &DpoSettings, p: &PreferencePairs) -> Result<PreferenceGradient, Error> {
+    let chosen = WeightedLogps::new(s, &p.chosen, &p.rejected)?;
+    let rejected = WeightedLogps::new(s, &p.rejected, &p.chosen)?;
     let ref_margins = differences(&chosen.ref_logps, &rejected.ref_logps);
     let (chosen_ratios, rejected_ratios) = (chosen.log_ratios(), rejected.log_ratios());
 
     let pair_weights = s.use_weighting.then(|| weights(p)).transpose()?;
-    let mut total = Total::new(p);
+    let mut total = PreferenceLossSum::new(p);
     let mut sft = 0.0;
     for (kind, weight) in s.terms() {
         let partners = match kind {
-            LossType::Aot => of_equal_rank(&differences(&chosen.logps, &rejected.logps), &ref_margins),
-            LossType::AotUnpaired => of_equal_rank(&chosen_ratios, &rejected_ratios),
-            LossType::Sft => {
+            DpoLossType::Aot => of_equal_rank(&differences(&chosen.logps, &rejected.logps), &ref_margins),
+            DpoLossType::AotUnpaired => of_equal_rank(&chosen_ratios, &rejected_ratios),
+            DpoLossType::Sft => {
                 sft += weight / (p.scale.tokens as f64).max(1.0);
                 continue;
             }
@@ -149,7 +149,7 @@ pub(crate) fn loss(s: &Settings, p: &Pairs) -> Result<Gradient, Error> {
         for (row, partner) in partners.into_iter().enumerate() {
             // For `aot`, the partner is the reference model's margin of another pair; its completions stay together.
             let (other, ref_chosen, ref_rejected) = match kind {
-                LossType::Aot => (row, ref_margins[partner], 0.0),
+                DpoLossType::Aot => (row, ref_margins[partner], 0.0),
                 _ => (partner, chosen.ref_logps[row], rejected.ref_logps[partner]),
             };
             let [c, r] = Dual::variables([chosen.logps[row], rejected.logps[other]]);
@@ -160,7 +160,7 @@ pub(crate) fn loss(s: &Settings, p: &Pairs) -> Result<Gradient, Error> {
         }
     }
     let all_tokens: f64 = p.chosen.logp.iter().map(|&logp| f64::from(logp)).sum();
-    let spread = |side: &Side, of: &Completions, by_row: &[f64], by_token: f64| -> Vec<f32> {
+    let spread = |side: &PairSide, of: &WeightedLogps, by_row: &[f64], by_token: f64| -> Vec<f32> {
         let rows = rows(&side.offsets).zip(by_row);
         rows.flat_map(|(tokens, slope)| tokens.map(move |i| (slope * of.weights[i] + by_token) as f32)).collect()
     };
@@ -168,11 +168,11 @@ pub(crate) fn loss(s: &Settings, p: &Pairs) -> Result<Gradient, Error> {
     let rewards = [scaled(&chosen_ratios), scaled(&rejected_ratios)];
     // With sft alone there are none, because it did not ask for a reference model.
     let rewards = (s.has_reference() || s.reference_free).then_some([rewards[0].as_slice(), &rewards[1]]);
-    Ok(Gradient {
+    Ok(PreferenceGradient {
         loss: total.loss - sft * all_tokens,
         d_chosen: spread(&p.chosen, &chosen, &total.by_chosen, -sft),
         d_rejected: spread(&p.rejected, &rejected, &total.by_rejected, 0.0),
         d_prompts: None,
-        metrics: figures(p, rewards, [&chosen.logps, &rejected.logps]),
+        metrics: pair_metrics(p, rewards, [&chosen.logps, &rejected.logps]),
     })
 }

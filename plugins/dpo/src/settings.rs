@@ -6,7 +6,7 @@ use rlhost_plugin_sdk::prelude::*;
 /// `s_r` those after the f-divergence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum LossType {
+pub enum DpoLossType {
     /// Logistic loss of the original paper (Rafailov et al. 2023).
     Sigmoid,
     /// Hinge loss (SLiC, Zhao et al. 2023; RSO, Liu et al. 2024).
@@ -45,11 +45,11 @@ pub enum LossType {
 /// One loss, or the sum of several.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(untagged)]
-pub enum LossTypes {
+pub enum DpoLossTypes {
     /// One.
-    One(LossType),
+    One(DpoLossType),
     /// Several.
-    Several(Vec<LossType>),
+    Several(Vec<DpoLossType>),
 }
 
 /// The divergence between policy and reference model (f-DPO, Wang et al. 2023).
@@ -69,9 +69,9 @@ pub enum FDivergence {
 /// Settings of DPO.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-pub struct Settings {
+pub struct DpoSettings {
     /// The loss of a pair: the name of a loss, or a list of names.
-    pub loss_type: LossTypes,
+    pub loss_type: DpoLossTypes,
     /// Weights of the losses in a list [1 each].
     pub loss_weights: Option<Vec<f64>>,
     /// Strength of the tie to the reference model.
@@ -97,10 +97,10 @@ pub struct Settings {
     pub reference_free: bool,
 }
 
-impl Default for Settings {
+impl Default for DpoSettings {
     fn default() -> Self {
         Self {
-            loss_type: LossTypes::One(LossType::Sigmoid),
+            loss_type: DpoLossTypes::One(DpoLossType::Sigmoid),
             loss_weights: None,
             beta: 0.1,
             label_smoothing: 0.0,
@@ -114,28 +114,28 @@ impl Default for Settings {
     }
 }
 
-impl Settings {
-    fn loss_types(&self) -> &[LossType] {
+impl DpoSettings {
+    fn loss_types(&self) -> &[DpoLossType] {
         match &self.loss_type {
-            LossTypes::One(one) => std::slice::from_ref(one),
-            LossTypes::Several(several) => several,
+            DpoLossTypes::One(one) => std::slice::from_ref(one),
+            DpoLossTypes::Several(several) => several,
         }
     }
 
     /// Returns each loss with its weight.
-    pub(crate) fn terms(&self) -> Vec<(LossType, f64)> {
+    pub(crate) fn terms(&self) -> Vec<(DpoLossType, f64)> {
         let weight = |i: usize| self.loss_weights.as_ref().map_or(1.0, |weights| weights[i]);
         self.loss_types().iter().enumerate().map(|(i, &kind)| (kind, weight(i))).collect()
     }
 
     /// Returns whether the loss uses the reference model.
     pub(crate) fn has_reference(&self) -> bool {
-        !self.reference_free && self.loss_types().iter().any(|&kind| kind != LossType::Sft)
+        !self.reference_free && self.loss_types().iter().any(|&kind| kind != DpoLossType::Sft)
     }
 
     /// Checks what the schema can't express.
     pub(crate) fn check(&self) -> Result<(), Error> {
-        use LossType::{Aot, AotUnpaired, Discopop, ExoPair, Hinge, Ipo, Robust, Sft, Sigmoid, SigmoidNorm};
+        use DpoLossType::{Aot, AotUnpaired, Discopop, ExoPair, Hinge, Ipo, Robust, Sft, Sigmoid, SigmoidNorm};
         let kinds = self.loss_types();
         let wrong = if kinds.is_empty() {
             "loss_type is empty; give at least one loss"

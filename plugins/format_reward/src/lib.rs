@@ -11,7 +11,7 @@ use rlhost_plugin_sdk::prelude::*;
 /// Settings.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-pub struct Settings {
+pub struct FormatRewardSettings {
     /// Regular expression for the complete text, in Rust's syntax and ASCII only; without it, the think format.
     pub pattern: Option<String>,
     /// Score of a completion with this format.
@@ -20,24 +20,24 @@ pub struct Settings {
     pub mismatch_score: f64,
 }
 
-impl Default for Settings {
+impl Default for FormatRewardSettings {
     fn default() -> Self {
         Self { pattern: None, match_score: 1.0, mismatch_score: 0.0 }
     }
 }
 
 /// The settings with their pattern compiled.
-pub struct Shape {
-    settings: Settings,
+pub struct CompletionFormat {
+    settings: FormatRewardSettings,
     whole: Option<Regex>,
 }
 
-impl Shape {
+impl CompletionFormat {
     /// Compiles the settings' pattern.
     ///
     /// # Errors
     /// If it is not a regular expression.
-    pub fn new(settings: Settings) -> Result<Self, Error> {
+    pub fn new(settings: FormatRewardSettings) -> Result<Self, Error> {
         let whole = settings.pattern.as_deref().map(matching_whole).transpose()?;
         Ok(Self { settings, whole })
     }
@@ -68,11 +68,11 @@ fn thinks_then_answers(completion: &str) -> bool {
 
 reward! {
     /// One score for completions with this format, another for all others.
-    config: Settings,
-    prepared: Shape = Shape::new,
+    config: FormatRewardSettings,
+    prepared: CompletionFormat = CompletionFormat::new,
     needs: COMPLETION_TEXT,
     |shape, sample| {
-        let Settings { match_score, mismatch_score, .. } = shape.settings;
+        let FormatRewardSettings { match_score, mismatch_score, .. } = shape.settings;
         (if shape.fits(sample.completion) { match_score } else { mismatch_score }) as f32
     }
 }
@@ -83,7 +83,9 @@ mod tests {
     use rlhost_plugin_sdk::reward::testing::Case;
 
     fn fits(pattern: Option<&str>, completion: &str) -> bool {
-        Shape::new(Settings { pattern: pattern.map(str::to_owned), ..Settings::default() }).unwrap().fits(completion)
+        CompletionFormat::new(FormatRewardSettings { pattern: pattern.map(str::to_owned), ..FormatRewardSettings::default() })
+            .unwrap()
+            .fits(completion)
     }
 
     #[test]
@@ -123,15 +125,18 @@ mod tests {
     #[test]
     fn a_wrong_pattern_is_refused_when_configured() {
         for wrong in ["(", "a)(b", "(?=a)", r"(a)\1", "a{2,1}"] {
-            let error = Shape::new(Settings { pattern: Some(wrong.into()), ..Settings::default() }).err().unwrap();
+            let error =
+                CompletionFormat::new(FormatRewardSettings { pattern: Some(wrong.into()), ..FormatRewardSettings::default() })
+                    .err()
+                    .unwrap();
             assert!(error.to_string().contains("pattern"), "{wrong}: {error}");
         }
     }
 
     #[test]
     fn gives_the_scores_that_were_set() {
-        let settings = Settings { pattern: Some("a+".into()), match_score: 0.5, mismatch_score: -2.0 };
-        let shape = Shape::new(settings).unwrap();
+        let settings = FormatRewardSettings { pattern: Some("a+".into()), match_score: 0.5, mismatch_score: -2.0 };
+        let shape = CompletionFormat::new(settings).unwrap();
         let score_of = |completion: &str| {
             Case { completion: completion.into(), ..Case::default() }.run(|sample| score(&shape, sample)).unwrap()
         };

@@ -9,14 +9,14 @@ const LARGEST: usize = 20;
 
 /// A step to a neighbouring cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Direction {
+pub(crate) enum GridDirection {
     Up,
     Down,
     Left,
     Right,
 }
 
-impl Direction {
+impl GridDirection {
     const ALL: [(&'static str, Self); 4] = [("up", Self::Up), ("down", Self::Down), ("left", Self::Left), ("right", Self::Right)];
 
     /// Returns the last direction that a text names, as a word of its own.
@@ -27,20 +27,20 @@ impl Direction {
 }
 
 /// Column and row.
-type Cell = (usize, usize);
+type GridCell = (usize, usize);
 
 /// A grid with one who walks over it.
 #[derive(Clone)]
 pub(crate) struct Grid {
     width: usize,
     walls: Vec<bool>,
-    at: Cell,
-    goal: Cell,
+    at: GridCell,
+    goal: GridCell,
 }
 
 impl Grid {
     /// Reads a grid: one `A`, one `G`, and `#` and `.` around them. The error is the end of a sentence.
-    pub(crate) fn of(rows: &[String]) -> Result<Self, String> {
+    pub(crate) fn parse(rows: &[String]) -> Result<Self, String> {
         let cells: Vec<Vec<char>> = rows.iter().map(|row| row.chars().collect()).collect();
         let width = cells.first().map_or(0, Vec::len);
         if width == 0 || width > LARGEST || cells.len() > LARGEST || cells.iter().any(|row| row.len() != width) {
@@ -58,7 +58,7 @@ impl Grid {
     }
 
     /// Makes up a square grid. A wall that would leave no way to the goal is left out.
-    pub(crate) fn made_up(size: usize, walls: usize, random: &mut Random) -> Self {
+    pub(crate) fn generate(size: usize, walls: usize, random: &mut Random) -> Self {
         let size = size.clamp(2, LARGEST);
         let mut cell = || (random.below(size as u64) as usize, random.below(size as u64) as usize);
         let (at, mut goal) = (cell(), cell());
@@ -76,18 +76,18 @@ impl Grid {
     }
 
     /// Returns the cell in a direction, if one can walk there.
-    fn next(&self, (x, y): Cell, direction: Direction) -> Option<Cell> {
+    fn next(&self, (x, y): GridCell, direction: GridDirection) -> Option<GridCell> {
         let (x, y) = match direction {
-            Direction::Up => (x, y.checked_sub(1)?),
-            Direction::Down => (x, y + 1),
-            Direction::Left => (x.checked_sub(1)?, y),
-            Direction::Right => (x + 1, y),
+            GridDirection::Up => (x, y.checked_sub(1)?),
+            GridDirection::Down => (x, y + 1),
+            GridDirection::Left => (x.checked_sub(1)?, y),
+            GridDirection::Right => (x + 1, y),
         };
         (x < self.width && !self.walls.get(y * self.width + x).copied().unwrap_or(true)).then_some((x, y))
     }
 
     /// Takes a step; returns whether there was a way.
-    pub(crate) fn walk(&mut self, direction: Direction) -> bool {
+    pub(crate) fn walk(&mut self, direction: GridDirection) -> bool {
         let next = self.next(self.at, direction);
         self.at = next.unwrap_or(self.at);
         next.is_some()
@@ -104,7 +104,7 @@ impl Grid {
             if std::mem::replace(&mut seen[cell.1 * self.width + cell.0], true) {
                 continue;
             }
-            waiting.extend(Direction::ALL.iter().filter_map(|(_, to)| Some((self.next(cell, *to)?, steps + 1))));
+            waiting.extend(GridDirection::ALL.iter().filter_map(|(_, to)| Some((self.next(cell, *to)?, steps + 1))));
         }
         None
     }

@@ -3,14 +3,14 @@
 
 mod grid;
 
-use grid::{Direction, Grid};
+use grid::{Grid, GridDirection};
 use rlhost_plugin_sdk::environment::{Environment, Message, Opening, Reply, Start, Turn};
 use rlhost_plugin_sdk::prelude::*;
 
 /// Settings.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-pub struct Settings {
+pub struct GridWalkSettings {
     /// Width and height of a grid that is made up.
     #[schemars(range(min = 2, max = 20))]
     pub size: usize,
@@ -30,17 +30,17 @@ pub struct Settings {
     pub own_prompt: bool,
 }
 
-impl Default for Settings {
+impl Default for GridWalkSettings {
     fn default() -> Self {
         Self { size: 4, walls: 3, max_moves: 12, late_reward: 0.5, closer: 0.05, no_move: -0.1, own_prompt: true }
     }
 }
 
 /// The game.
-pub struct Walk(Settings);
+pub struct GridWalk(GridWalkSettings);
 
 /// A game being played.
-pub struct Walking {
+pub struct GridWalkEpisode {
     grid: Grid,
     /// Moves of the shortest way from the start.
     shortest: u32,
@@ -48,35 +48,35 @@ pub struct Walking {
     reached: bool,
 }
 
-impl Environment for Walk {
-    type Config = Settings;
-    type Episode = Walking;
+impl Environment for GridWalk {
+    type Config = GridWalkSettings;
+    type Episode = GridWalkEpisode;
 
-    fn new(settings: Settings) -> Result<Self, Error> {
+    fn new(settings: GridWalkSettings) -> Result<Self, Error> {
         if settings.size < 2 || settings.max_moves == 0 {
             return Err(Error::Config("size must be at least 2, and max_moves at least 1".into()));
         }
         Ok(Self(settings))
     }
 
-    fn begin(&self, start: &Start) -> Result<(Walking, Opening), Error> {
+    fn begin(&self, start: &Start) -> Result<(GridWalkEpisode, Opening), Error> {
         let grid = match start.column_as::<Vec<String>>("grid")? {
-            Some(rows) => Grid::of(&rows).map_err(|why| Error::Input(format!("the dataset's column \"grid\": {why}")))?,
-            None => Grid::made_up(self.0.size, self.0.walls, &mut start.random()),
+            Some(rows) => Grid::parse(&rows).map_err(|why| Error::Input(format!("the dataset's column \"grid\": {why}")))?,
+            None => Grid::generate(self.0.size, self.0.walls, &mut start.random()),
         };
         let shortest = grid.distance().ok_or_else(|| Error::Input("the grid has no way from A to G".into()))?;
         let asked = match self.0.own_prompt {
             true => vec![Message::user(format!("Walk from A to G; # is a wall. Say up, down, left or right.\n{grid}"))],
             false => start.prompt.iter().cloned().chain([Message::user(grid.to_string())]).collect(),
         };
-        Ok((Walking { grid, shortest, moves: 0, reached: false }, Opening::with_prompt(asked)))
+        Ok((GridWalkEpisode { grid, shortest, moves: 0, reached: false }, Opening::with_prompt(asked)))
     }
 
-    fn step(&self, walking: &mut Walking, turn: &Turn) -> Result<Reply, Error> {
-        let Settings { max_moves, late_reward, closer, no_move, .. } = self.0;
+    fn step(&self, walking: &mut GridWalkEpisode, turn: &Turn) -> Result<Reply, Error> {
+        let GridWalkSettings { max_moves, late_reward, closer, no_move, .. } = self.0;
         walking.moves += 1;
         let before = walking.grid.distance();
-        let said = Direction::last_in(&turn.text);
+        let said = GridDirection::last_in(&turn.text);
         let moved = said.is_some_and(|direction| walking.grid.walk(direction));
         let after = walking.grid.distance();
         let reward = match (moved, before, after) {
@@ -98,10 +98,10 @@ impl Environment for Walk {
             (false, Some(_)) => format!("There is no way.\n{}", walking.grid),
             (false, None) => "Say up, down, left or right.".to_owned(),
         };
-        Ok(Reply::say(vec![Message::user(heard)]).rewarded(reward))
+        Ok(Reply::say(vec![Message::user(heard)]).with_reward(reward))
     }
 
-    fn finish(&self, walking: Walking) -> Vec<Metric> {
+    fn finish(&self, walking: GridWalkEpisode) -> Vec<Metric> {
         let mut metrics = vec![Metric::mean("grid_walk/reached", f64::from(u8::from(walking.reached)), 1.0)];
         if walking.reached {
             metrics.push(Metric::mean("grid_walk/detour", f64::from(walking.moves - walking.shortest), 1.0));
@@ -110,7 +110,7 @@ impl Environment for Walk {
     }
 }
 
-environment_plugin!(Walk);
+environment_plugin!(GridWalk);
 
 #[cfg(test)]
 mod tests {
@@ -121,13 +121,13 @@ mod tests {
     const GRID: &str = r####"["A#G", ".#.", "..."]"####;
     const WAY: [&str; 6] = ["down", "Down.", "right", "I go right", "up", "UP"];
 
-    fn play(settings: Settings) -> Play<Walk> {
+    fn play(settings: GridWalkSettings) -> Play<GridWalk> {
         Play::begin(settings, 1, &[("grid", GRID)]).unwrap()
     }
 
     #[test]
     fn the_shortest_way_earns_one_and_what_each_move_earns() {
-        let mut game = play(Settings::default());
+        let mut game = play(GridWalkSettings::default());
         assert!(game.prompt()[0].content.ends_with("\nA#G\n.#.\n..."), "{:?}", game.prompt());
         for said in &WAY[..5] {
             let reply = game.says(said).unwrap();
@@ -140,12 +140,12 @@ mod tests {
 
     #[test]
     fn a_detour_earns_less_and_walls_and_silence_cost() {
-        let mut game = play(Settings { max_moves: 9, ..Settings::default() });
+        let mut game = play(GridWalkSettings { max_moves: 9, ..GridWalkSettings::default() });
         assert_eq!(
             game.says("right").unwrap(),
-            Reply::say(vec![Message::user("There is no way.\nA#G\n.#.\n...")]).rewarded(-0.1)
+            Reply::say(vec![Message::user("There is no way.\nA#G\n.#.\n...")]).with_reward(-0.1)
         );
-        assert_eq!(game.says("hm").unwrap(), Reply::say(vec![Message::user("Say up, down, left or right.")]).rewarded(-0.1));
+        assert_eq!(game.says("hm").unwrap(), Reply::say(vec![Message::user("Say up, down, left or right.")]).with_reward(-0.1));
         assert_eq!(game.says("upward or left").unwrap().reward, Some(-0.1));
         for said in &WAY[..5] {
             game.says(said).unwrap();
@@ -153,15 +153,15 @@ mod tests {
         // All nine moves: half of the reward, and six moves closer.
         assert!((game.says("up").unwrap().reward.unwrap() - 0.55).abs() < 1e-6);
         assert!((game.reward().unwrap() - (0.5 + 6.0 * 0.05 - 0.3)).abs() < 1e-6);
-        let mut back = play(Settings { max_moves: 2, ..Settings::default() });
+        let mut back = play(GridWalkSettings { max_moves: 2, ..GridWalkSettings::default() });
         back.says("down").unwrap();
         assert_eq!(back.says("up").unwrap(), Reply::end(-0.05));
     }
 
     #[test]
     fn grids_follow_from_the_seed_and_always_have_a_way() {
-        let settings = Settings { size: 5, walls: 12, ..Settings::default() };
-        let prompt = |seed| Play::<Walk>::begin(settings.clone(), seed, &[]).unwrap().prompt()[0].content.clone();
+        let settings = GridWalkSettings { size: 5, walls: 12, ..GridWalkSettings::default() };
+        let prompt = |seed| Play::<GridWalk>::begin(settings.clone(), seed, &[]).unwrap().prompt()[0].content.clone();
         let grid = |seed| prompt(seed).split_once('\n').unwrap().1.to_owned();
         let all: std::collections::BTreeSet<String> = (0..100).map(grid).collect();
         assert!(all.len() > 95 && grid(3) == grid(3));
@@ -171,7 +171,7 @@ mod tests {
     #[test]
     fn grids_of_a_dataset_are_checked() {
         for wrong in ["[]", r#"["A"]"#, r#"["AG", "."]"#, r#"["AA", "GG"]"#, r####"["A#G"]"####, r#"["AGx"]"#, "3"] {
-            assert!(Play::<Walk>::begin(Settings::default(), 0, &[("grid", wrong)]).is_err(), "{wrong}");
+            assert!(Play::<GridWalk>::begin(GridWalkSettings::default(), 0, &[("grid", wrong)]).is_err(), "{wrong}");
         }
     }
 }

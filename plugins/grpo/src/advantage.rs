@@ -1,6 +1,6 @@
 //! Computes advantages from rewards: centred on the mean of the prompt's completions, then scaled.
 
-use crate::settings::{MultiObjectiveAggregation, ScaleRewards, Settings};
+use crate::settings::{GrpoSettings, MultiObjectiveAggregation, ScaleRewards};
 use rlhost_plugin_sdk::Metric;
 use rlhost_plugin_sdk::policy::{Advantages, Rollouts};
 use rlhost_plugin_sdk::rows::rows;
@@ -10,12 +10,12 @@ use rlhost_plugin_sdk::scores::{self, all_alike, by_prompt, mean_and_std, rows_b
 pub(crate) const STD_EPSILON: f64 = 1e-4;
 
 /// Advantages of rows, and whether the deviation for scaling each row is, or would be, zero.
-struct Estimated {
+struct RowAdvantages {
     advantages: Vec<f64>,
     zero_std: Vec<bool>,
 }
 
-pub(crate) fn estimate(settings: &Settings, rollouts: &Rollouts) -> Advantages {
+pub(crate) fn estimate(settings: &GrpoSettings, rollouts: &Rollouts) -> Advantages {
     let scores = scores(rollouts);
     let estimated = match settings.multi_objective_aggregation {
         MultiObjectiveAggregation::SumThenNormalize => sum_then_normalize(settings.scale_rewards, rollouts, &scores),
@@ -37,7 +37,7 @@ pub(crate) fn estimate(settings: &Settings, rollouts: &Rollouts) -> Advantages {
 
 /// Computes `A = (r - mean of its group) / (deviation + 1e-4)`, where r is the weighted sum of the rewards. The deviation is that
 /// of the group (Shao et al. 2024), of the batch (arXiv 2508.08221), or none (Dr. GRPO, arXiv 2503.20783).
-fn sum_then_normalize(scaling: ScaleRewards, rollouts: &Rollouts, scores: &[Option<f64>]) -> Estimated {
+fn sum_then_normalize(scaling: ScaleRewards, rollouts: &Rollouts, scores: &[Option<f64>]) -> RowAdvantages {
     let groups = by_prompt(&rollouts.prompt_of, scores);
     let of_group: Vec<Option<(f64, f64)>> = groups.iter().map(|g| mean_and_std(g.iter().copied())).collect();
     let scorable: Vec<f64> = scores.iter().flatten().copied().collect();
@@ -59,12 +59,12 @@ fn sum_then_normalize(scaling: ScaleRewards, rollouts: &Rollouts, scores: &[Opti
         ScaleRewards::Batch => all_alike(&scorable),
         ScaleRewards::Group | ScaleRewards::None => alone[prompt as usize] || all_alike(&groups[prompt as usize]),
     });
-    Estimated { advantages: scores.iter().enumerate().map(advantage_of).collect(), zero_std: zero_std.collect() }
+    RowAdvantages { advantages: scores.iter().enumerate().map(advantage_of).collect(), zero_std: zero_std.collect() }
 }
 
 /// Computes `R = sum_k w_k (r_k - mean_k) / (deviation_k + 1e-4)` within the group, and `A = (R - mean) / (deviation + 1e-4)`
 /// over the batch (GDPO, arXiv 2601.05242), whatever `scale_rewards` is. A missing reward adds nothing to a row.
-fn normalize_then_sum(rollouts: &Rollouts, scores: &[Option<f64>]) -> Estimated {
+fn normalize_then_sum(rollouts: &Rollouts, scores: &[Option<f64>]) -> RowAdvantages {
     let mut sums: Vec<Option<f64>> = scores.iter().map(|score| score.map(|_| 0.0)).collect();
     for column in &rollouts.rewards {
         let values: Vec<Option<f64>> = column.values.iter().map(|v| v.map(f64::from)).collect();
@@ -78,5 +78,5 @@ fn normalize_then_sum(rollouts: &Rollouts, scores: &[Option<f64>]) -> Estimated 
     let scorable: Vec<f64> = sums.iter().flatten().copied().collect();
     let (mean, std) = mean_and_std(scorable.iter().copied()).unwrap_or_default();
     let advantages = sums.iter().map(|sum| sum.map_or(0.0, |sum| (sum - mean) / (std + STD_EPSILON)));
-    Estimated { advantages: advantages.collect(), zero_std: vec![all_alike(&scorable); sums.len()] }
+    RowAdvantages { advantages: advantages.collect(), zero_std: vec![all_alike(&scorable); sums.len()] }
 }

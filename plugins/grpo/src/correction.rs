@@ -2,13 +2,13 @@
 //! where it was sampled.
 
 use crate::masks::known_log_ratio;
-use crate::settings::Settings;
+use crate::settings::GrpoSettings;
 use rlhost_plugin_sdk::policy::Tokens;
 use rlhost_plugin_sdk::rows::{counted, rows};
 use rlhost_plugin_sdk::{Error, Metric};
 
 /// Returns the factor of each token's loss; masked tokens, and all without a correction, have 1.
-pub(crate) fn factors(s: &Settings, t: &Tokens) -> Result<Vec<f64>, Error> {
+pub(crate) fn factors(s: &GrpoSettings, t: &Tokens) -> Result<Vec<f64>, Error> {
     let mut factors = vec![1.0; t.mask.len()];
     if !s.vllm_importance_sampling_correction {
         return Ok(factors);
@@ -27,7 +27,7 @@ pub(crate) fn factors(s: &Settings, t: &Tokens) -> Result<Vec<f64>, Error> {
 }
 
 /// Returns a ratio within the bounds, or zero.
-fn bounded(s: &Settings, ratio: f64) -> f64 {
+fn bounded(s: &GrpoSettings, ratio: f64) -> f64 {
     let least = s.vllm_importance_sampling_clip_min.unwrap_or(f64::NEG_INFINITY);
     let most = s.vllm_importance_sampling_clip_max.value().unwrap_or(f64::INFINITY);
     if s.vllm_importance_sampling_mode.is_clipping() {
@@ -40,7 +40,7 @@ fn bounded(s: &Settings, ratio: f64) -> f64 {
 }
 
 /// Returns the metrics of a correction's factors: of tokens, or of completions where they have one each.
-pub(crate) fn metrics(s: &Settings, factors: &[f64], t: &Tokens) -> Vec<Metric> {
+pub(crate) fn metrics(s: &GrpoSettings, factors: &[f64], t: &Tokens) -> Vec<Metric> {
     let by_token = s.vllm_importance_sampling_mode.is_by_token();
     let of_row = |row| counted(&t.mask, row).map(|i| factors[i]).take(if by_token { usize::MAX } else { 1 });
     let all: Vec<f64> = rows(&t.offsets).flat_map(of_row).collect();

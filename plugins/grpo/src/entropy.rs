@@ -1,8 +1,8 @@
 //! The entropy bonus: `- coef * H`, where H is the mean entropy per token, for every loss type; and an adaptive coefficient that
 //! keeps H near a target (Skywork-OR1, arXiv 2505.22312).
 
-use crate::settings::Settings;
-use rlhost_plugin_sdk::policy::{Tokens, figure};
+use crate::settings::GrpoSettings;
+use rlhost_plugin_sdk::policy::{Tokens, find_metric};
 use serde::{Deserialize, Serialize};
 
 /// Mean entropy of the tokens that the bonus applies to, if those are not all.
@@ -20,20 +20,20 @@ pub struct EntropyControl {
 
 impl EntropyControl {
     /// Returns the current coefficient, applied or not.
-    pub(crate) fn coef(&self, s: &Settings) -> f64 {
+    pub(crate) fn coef(&self, s: &GrpoSettings) -> f64 {
         if s.use_adaptive_entropy { self.coef.unwrap_or(s.entropy_coef) } else { s.entropy_coef }
     }
 
     /// Returns the coefficient for this step, the same for all of its micro-batches.
-    pub(crate) fn applied(&self, s: &Settings) -> f64 {
+    pub(crate) fn effective_coef(&self, s: &GrpoSettings) -> f64 {
         let held_back = s.use_adaptive_entropy && self.last_entropy.is_none_or(|entropy| entropy > s.entropy_target);
         if held_back { 0.0 } else { self.coef(s) }
     }
 
     /// Adjusts the coefficient, upward if the step's entropy is not above the target.
-    pub(crate) fn observe(&mut self, s: &Settings, metrics: &[(String, f64)]) {
+    pub(crate) fn observe(&mut self, s: &GrpoSettings, metrics: &[(String, f64)]) {
         let name = if s.top_entropy_quantile < 1.0 { ENTROPY_OF_KEPT } else { "entropy" };
-        let (true, Some(entropy)) = (s.use_adaptive_entropy, figure(metrics, name)) else { return };
+        let (true, Some(entropy)) = (s.use_adaptive_entropy, find_metric(metrics, name)) else { return };
         let coef = self.coef(s);
         self.coef = Some(if entropy <= s.entropy_target {
             (coef + s.entropy_coef_delta).min(s.entropy_coef_max)

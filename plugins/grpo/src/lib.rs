@@ -14,9 +14,9 @@
 mod advantage;
 mod correction;
 mod entropy;
-mod figures;
 mod loss;
 mod masks;
+mod metrics;
 pub mod settings;
 mod surrogate;
 mod teacher;
@@ -26,24 +26,24 @@ mod turns;
 
 use entropy::EntropyControl;
 use rlhost_plugin_sdk::Error;
-use rlhost_plugin_sdk::policy::{Advantages, Gradient, Needs, Observing, Policy, Rollouts, Stateful, Tokens};
+use rlhost_plugin_sdk::policy::{Advantages, Needs, Observing, Policy, PolicyGradient, Rollouts, Stateful, Tokens};
 pub use settings::{
-    CorrectionMode, ImportanceSamplingLevel, Lifted, LossType, MultiObjectiveAggregation, ScaleRewards, Settings, TurnAdvantages,
-    UpperBound,
+    CorrectionMode, GrpoLossType, GrpoSettings, ImportanceSamplingLevel, MultiObjectiveAggregation, NoBound, ScaleRewards,
+    TurnAdvantages, UpperBound,
 };
 
 /// The algorithm with its settings.
 pub struct Grpo {
-    settings: Settings,
+    settings: GrpoSettings,
     control: EntropyControl,
 }
 
 impl Policy for Grpo {
-    type Config = Settings;
+    type Config = GrpoSettings;
     const DESCRIPTION: &'static str =
         "Group Relative Policy Optimization (grpo, bnpo, dr_grpo, dapo, cispo, sapo, luspo, vespo; GSPO, GDPO)";
 
-    fn needs(config: &Settings) -> Needs {
+    fn needs(config: &GrpoSettings) -> Needs {
         let mut needs = Needs::ENTROPY;
         if config.beta > 0.0 {
             needs |= Needs::REF_LOGP;
@@ -60,14 +60,14 @@ impl Policy for Grpo {
         needs
     }
 
-    fn compares(_: &Settings) -> bool {
+    fn compares(_: &GrpoSettings) -> bool {
         true
     }
 
-    fn new(settings: Settings) -> Result<Self, Error> {
+    fn new(settings: GrpoSettings) -> Result<Self, Error> {
         settings.check_correction().map_err(Error::Config)?;
         settings.check_turns().map_err(Error::Config)?;
-        for doubt in settings.doubts() {
+        for doubt in settings.warnings() {
             rlhost_plugin_sdk::warn(&doubt);
         }
         Ok(Self { settings, control: EntropyControl::default() })
@@ -81,7 +81,7 @@ impl Policy for Grpo {
         teacher::add(&self.settings, rollouts, estimated)
     }
 
-    fn loss(&mut self, tokens: &Tokens) -> Result<Gradient, Error> {
+    fn loss(&mut self, tokens: &Tokens) -> Result<PolicyGradient, Error> {
         loss::loss(&self.settings, &self.control, tokens)
     }
 }

@@ -6,7 +6,7 @@ use std::borrow::Cow;
 
 /// The divisor of a centred reward.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(rename_all = "lowercase", from = "ScaleRewardsGiven")]
+#[serde(rename_all = "lowercase", from = "ScaleRewardsInput")]
 pub enum ScaleRewards {
     /// Standard deviation of its prompt's rewards.
     Group,
@@ -27,17 +27,17 @@ enum ScaleRewardsName {
 
 #[derive(Deserialize)]
 #[serde(untagged)]
-enum ScaleRewardsGiven {
+enum ScaleRewardsInput {
     Flag(bool),
     Name(ScaleRewardsName),
 }
 
-impl From<ScaleRewardsGiven> for ScaleRewards {
-    fn from(given: ScaleRewardsGiven) -> Self {
+impl From<ScaleRewardsInput> for ScaleRewards {
+    fn from(given: ScaleRewardsInput) -> Self {
         match given {
-            ScaleRewardsGiven::Flag(true) | ScaleRewardsGiven::Name(ScaleRewardsName::Group) => Self::Group,
-            ScaleRewardsGiven::Name(ScaleRewardsName::Batch) => Self::Batch,
-            ScaleRewardsGiven::Flag(false) | ScaleRewardsGiven::Name(ScaleRewardsName::None) => Self::None,
+            ScaleRewardsInput::Flag(true) | ScaleRewardsInput::Name(ScaleRewardsName::Group) => Self::Group,
+            ScaleRewardsInput::Name(ScaleRewardsName::Batch) => Self::Batch,
+            ScaleRewardsInput::Flag(false) | ScaleRewardsInput::Name(ScaleRewardsName::None) => Self::None,
         }
     }
 }
@@ -87,7 +87,7 @@ pub enum ImportanceSamplingLevel {
 /// A token's loss and how token losses are combined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum LossType {
+pub enum GrpoLossType {
     /// Mean over completions of each one's mean over tokens.
     Grpo,
     /// Sum over tokens divided by the number of tokens.
@@ -139,13 +139,13 @@ pub enum UpperBound {
     /// At most this.
     At(f64),
     /// Unbounded.
-    Lifted(Lifted),
+    Lifted(NoBound),
 }
 
 /// The word for no bound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Lifted {
+pub enum NoBound {
     /// No bound.
     None,
 }
@@ -155,7 +155,7 @@ impl UpperBound {
     pub(crate) fn value(self) -> Option<f64> {
         match self {
             Self::At(bound) => Some(bound),
-            Self::Lifted(Lifted::None) => None,
+            Self::Lifted(NoBound::None) => None,
         }
     }
 }
@@ -173,7 +173,7 @@ impl JsonSchema for UpperBound {
 /// Settings of GRPO.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-pub struct Settings {
+pub struct GrpoSettings {
     /// Divisor of a centred reward; true means group, false means none.
     pub scale_rewards: ScaleRewards,
     /// How several rewards are combined into one advantage.
@@ -185,7 +185,7 @@ pub struct Settings {
     #[schemars(range(min = 0.0, max = 1.0))]
     pub turn_discount: f64,
     /// A token's loss and how token losses are combined.
-    pub loss_type: LossType,
+    pub loss_type: GrpoLossType,
     /// Whether probability ratios are per token or per completion.
     pub importance_sampling_level: ImportanceSamplingLevel,
     /// Lower clipping range of the probability ratio: it is clipped at 1 - epsilon.
@@ -255,14 +255,14 @@ pub struct Settings {
     pub vllm_importance_sampling_clip_min: Option<f64>,
 }
 
-impl Default for Settings {
+impl Default for GrpoSettings {
     fn default() -> Self {
         Self {
             scale_rewards: ScaleRewards::Group,
             multi_objective_aggregation: MultiObjectiveAggregation::SumThenNormalize,
             turn_advantages: TurnAdvantages::None,
             turn_discount: 1.0,
-            loss_type: LossType::Dapo,
+            loss_type: GrpoLossType::Dapo,
             importance_sampling_level: ImportanceSamplingLevel::Token,
             epsilon: 0.2,
             epsilon_high: None,
@@ -293,7 +293,7 @@ impl Default for Settings {
     }
 }
 
-impl Settings {
+impl GrpoSettings {
     /// Returns the upper clipping range, or cispo's cap.
     pub(crate) fn high(&self) -> f64 {
         self.epsilon_high.unwrap_or(self.epsilon)
@@ -311,7 +311,7 @@ impl Settings {
         }
         let mode = self.vllm_importance_sampling_mode;
         let (least, most) = (self.vllm_importance_sampling_clip_min, self.vllm_importance_sampling_clip_max.value());
-        if self.loss_type == LossType::Vespo && !mode.is_by_token() {
+        if self.loss_type == GrpoLossType::Vespo && !mode.is_by_token() {
             return Err("vllm_importance_sampling_mode must be token_truncate or token_mask with the loss type vespo".into());
         }
         if let (Some(least), Some(most)) = (least, most)
@@ -336,8 +336,8 @@ impl Settings {
 
     /// Returns warnings about settings that work but are probably not intended. TRL warns about the last three and accepts the
     /// first two.
-    pub(crate) fn doubts(&self) -> Vec<String> {
-        use LossType::{Bnpo, Cispo, Dapo, DrGrpo, Luspo, Vespo};
+    pub(crate) fn warnings(&self) -> Vec<String> {
+        use GrpoLossType::{Bnpo, Cispo, Dapo, DrGrpo, Luspo, Vespo};
         let sequence = self.importance_sampling_level == ImportanceSamplingLevel::Sequence;
         let mut doubts = Vec::new();
         if let Some(delta) = self.delta.filter(|delta| *delta <= 1.0 + self.epsilon) {

@@ -1,11 +1,11 @@
 //! Computes the loss of one token.
 
-use crate::settings::{LossType, Settings};
+use crate::settings::{GrpoLossType, GrpoSettings};
 use rlhost_plugin_sdk::dual::Dual;
 
 /// A token, with everything its loss may depend on.
 #[derive(Clone, Copy)]
-pub(crate) struct Token {
+pub(crate) struct TokenLossInputs {
     pub logp: Dual,
     /// Logarithm of the importance ratio, of the token or of its completion.
     pub log_ratio: Dual,
@@ -20,7 +20,7 @@ pub(crate) struct Token {
 }
 
 /// The loss of a token, and the parts that are logged.
-pub(crate) struct Lost {
+pub(crate) struct TokenLoss {
     pub loss: Dual,
     pub kl: f32,
     pub phi: f32,
@@ -38,27 +38,27 @@ pub(crate) struct Lost {
 ///
 /// With `beta`, it adds the KL estimate `e^d - d - 1`, where `d = ref_logp - logp` (Schulman's k3), multiplied by the ratio with
 /// `use_bias_correction_kl` (DeepSeek-V3.2, arXiv 2512.02556).
-pub(crate) fn lost(s: &Settings, t: &Token) -> Lost {
+pub(crate) fn token_loss(s: &GrpoSettings, t: &TokenLossInputs) -> TokenLoss {
     let (low, high) = (1.0 - s.epsilon, 1.0 + s.high());
     let ratio = t.log_ratio.exp();
-    let mut lost = Lost { loss: Dual::constant(0.0), kl: 0.0, phi: 1.0, clipped_low: false, clipped_high: false };
+    let mut lost = TokenLoss { loss: Dual::constant(0.0), kl: 0.0, phi: 1.0, clipped_low: false, clipped_high: false };
     let policy = match s.loss_type {
-        LossType::Grpo | LossType::Bnpo | LossType::DrGrpo | LossType::Dapo | LossType::Luspo => {
+        GrpoLossType::Grpo | GrpoLossType::Bnpo | GrpoLossType::DrGrpo | GrpoLossType::Dapo | GrpoLossType::Luspo => {
             let bounded = s.delta.map_or(ratio, |delta| ratio.min(delta));
             lost.clipped_low = bounded.value < low && t.advantage < 0.0;
             lost.clipped_high = bounded.value > high && t.advantage > 0.0;
             -(bounded * t.advantage).min(ratio.clamp(low, high) * t.advantage)
         }
-        LossType::Cispo => {
+        GrpoLossType::Cispo => {
             let cap = s.high();
             lost.clipped_high = ratio.value > cap && t.advantage > 0.0;
             -(ratio.min(cap).detach() * t.advantage * t.logp)
         }
-        LossType::Sapo => {
+        GrpoLossType::Sapo => {
             let tau = if t.advantage > 0.0 { s.sapo_temperature_pos } else { s.sapo_temperature_neg };
             -(((ratio - 1.0) * tau).sigmoid() * (4.0 / tau) * t.advantage)
         }
-        LossType::Vespo => {
+        GrpoLossType::Vespo => {
             lost.phi = phi(s, t.sequence_log_ratio, t.advantage);
             -(t.logp * (lost.phi * t.advantage))
         }
@@ -83,11 +83,11 @@ const LOG_RATIO_RANGE: (f64, f64) = (-18.420_680_743_952_367, 20.0);
 /// to the range from `ln 1e-8` to 20. A correction's factors count too, each limited to that range. Other loss types have no use
 /// for it and get 0.
 pub(crate) fn sequence_log_ratio(
-    s: &Settings,
+    s: &GrpoSettings,
     log_ratios: impl Iterator<Item = f64>,
     log_factors: impl Iterator<Item = f64>,
 ) -> f64 {
-    if s.loss_type != LossType::Vespo {
+    if s.loss_type != GrpoLossType::Vespo {
         return 0.0;
     }
     let (least, most) = LOG_RATIO_RANGE;
@@ -96,7 +96,7 @@ pub(crate) fn sequence_log_ratio(
 }
 
 /// Returns vespo's weight of a completion, `w^k e^(lambda (1 - w))`, which is 1 at a ratio w of 1.
-fn phi(s: &Settings, log_w: f64, advantage: f32) -> f32 {
+fn phi(s: &GrpoSettings, log_w: f64, advantage: f32) -> f32 {
     let (k, lambda) = if advantage >= 0.0 { (s.vespo_k_pos, s.vespo_lambda_pos) } else { (s.vespo_k_neg, s.vespo_lambda_neg) };
     let lambda = lambda.max(1e-4);
     let phi = (lambda + k * log_w - lambda * log_w.exp()).exp() as f32;

@@ -1,13 +1,13 @@
 //! Adds a teacher's view of each sampled token to its advantage: the reverse divergence as the sampled tokens estimate it (Lu et al. 2025,
 //! "On-policy distillation").
 
-use crate::settings::Settings;
+use crate::settings::GrpoSettings;
 use rlhost_plugin_sdk::policy::{Advantages, Rollouts};
 use rlhost_plugin_sdk::rows::counted;
 use rlhost_plugin_sdk::{Error, Metric};
 
 /// Adds `teacher_kl_coef (ln teacher - ln policy)` to the advantages of tokens, with the metric `teacher_kl`.
-pub(crate) fn add(s: &Settings, rollouts: &Rollouts, mut estimated: Advantages) -> Result<Advantages, Error> {
+pub(crate) fn add(s: &GrpoSettings, rollouts: &Rollouts, mut estimated: Advantages) -> Result<Advantages, Error> {
     if s.teacher_kl_coef == 0.0 {
         return Ok(estimated);
     }
@@ -35,8 +35,9 @@ mod tests {
             ..Rollouts::default()
         };
         let estimated = || Advantages { advantages: vec![1.0; 3], returns: None, mask: None, metrics: Vec::new() };
-        let with =
-            |coef, rollouts: &Rollouts| add(&Settings { teacher_kl_coef: coef, ..Settings::default() }, rollouts, estimated());
+        let with = |coef, rollouts: &Rollouts| {
+            add(&GrpoSettings { teacher_kl_coef: coef, ..GrpoSettings::default() }, rollouts, estimated())
+        };
         let got = with(2.0, &rollouts).unwrap();
         assert_eq!(got.advantages, [2.0, -3.0, 1.0]);
         assert_eq!((got.metrics[0].name.as_str(), got.metrics[0].value), ("teacher_kl", 0.75));

@@ -7,7 +7,7 @@ use rlhost_plugin_sdk::prelude::*;
 /// Settings.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-pub struct Settings {
+pub struct GuessNumberSettings {
     /// Smallest number.
     pub low: i64,
     /// Largest number.
@@ -22,17 +22,17 @@ pub struct Settings {
     pub own_prompt: bool,
 }
 
-impl Default for Settings {
+impl Default for GuessNumberSettings {
     fn default() -> Self {
         Self { low: 1, high: 100, max_guesses: 10, late_reward: 0.5, no_number: -0.1, own_prompt: true }
     }
 }
 
 /// The game.
-pub struct Game(Settings);
+pub struct GuessNumber(GuessNumberSettings);
 
 /// A game being played.
-pub struct Playing {
+pub struct GuessNumberEpisode {
     secret: i64,
     guesses: u32,
     found: bool,
@@ -47,11 +47,11 @@ fn number_in(text: &str) -> Option<i64> {
     text[digits..end].parse::<i64>().ok().map(|n| if negative { -n } else { n })
 }
 
-impl Environment for Game {
-    type Config = Settings;
-    type Episode = Playing;
+impl Environment for GuessNumber {
+    type Config = GuessNumberSettings;
+    type Episode = GuessNumberEpisode;
 
-    fn new(settings: Settings) -> Result<Self, Error> {
+    fn new(settings: GuessNumberSettings) -> Result<Self, Error> {
         if settings.low > settings.high || settings.high.checked_sub(settings.low).is_none() {
             return Err(Error::Config(format!("low is {} and high {}; low must not exceed high", settings.low, settings.high)));
         }
@@ -61,8 +61,8 @@ impl Environment for Game {
         Ok(Self(settings))
     }
 
-    fn begin(&self, start: &Start) -> Result<(Playing, Opening), Error> {
-        let Settings { low, high, own_prompt, .. } = self.0;
+    fn begin(&self, start: &Start) -> Result<(GuessNumberEpisode, Opening), Error> {
+        let GuessNumberSettings { low, high, own_prompt, .. } = self.0;
         // A dataset may name the secrets, so that all samples of a row play the same game.
         let secret = match start.column_as::<i64>("secret")? {
             Some(secret) if (low..=high).contains(&secret) => secret,
@@ -74,11 +74,11 @@ impl Environment for Game {
         } else {
             Opening::plain()
         };
-        Ok((Playing { secret, guesses: 0, found: false }, opening))
+        Ok((GuessNumberEpisode { secret, guesses: 0, found: false }, opening))
     }
 
-    fn step(&self, playing: &mut Playing, turn: &Turn) -> Result<Reply, Error> {
-        let Settings { max_guesses, late_reward, no_number, .. } = self.0;
+    fn step(&self, playing: &mut GuessNumberEpisode, turn: &Turn) -> Result<Reply, Error> {
+        let GuessNumberSettings { max_guesses, late_reward, no_number, .. } = self.0;
         playing.guesses += 1;
         let guess = number_in(&turn.text);
         if guess == Some(playing.secret) {
@@ -95,10 +95,10 @@ impl Environment for Game {
             Some(_) => "lower",
             None => "Say a number.",
         };
-        Ok(Reply::say(vec![Message::user(said)]).rewarded(reward))
+        Ok(Reply::say(vec![Message::user(said)]).with_reward(reward))
     }
 
-    fn finish(&self, playing: Playing) -> Vec<Metric> {
+    fn finish(&self, playing: GuessNumberEpisode) -> Vec<Metric> {
         let mut metrics = vec![Metric::mean("guess_number/found", f64::from(u8::from(playing.found)), 1.0)];
         if playing.found {
             metrics.push(Metric::mean("guess_number/guesses", f64::from(playing.guesses), 1.0));
@@ -107,21 +107,21 @@ impl Environment for Game {
     }
 }
 
-environment_plugin!(Game);
+environment_plugin!(GuessNumber);
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use rlhost_plugin_sdk::environment::testing::Play;
 
-    fn play(settings: Settings, secret: &str) -> Play<Game> {
+    fn play(settings: GuessNumberSettings, secret: &str) -> Play<GuessNumber> {
         Play::begin(settings, 1, &[("secret", secret)]).unwrap()
     }
 
     #[test]
     fn halving_finds_every_number_in_time() {
         for secret in 1..=100_i64 {
-            let mut game = play(Settings { max_guesses: 7, ..Settings::default() }, &secret.to_string());
+            let mut game = play(GuessNumberSettings { max_guesses: 7, ..GuessNumberSettings::default() }, &secret.to_string());
             let (mut low, mut high) = (1, 100);
             loop {
                 let guess = (low + high) / 2;
@@ -141,13 +141,13 @@ mod tests {
 
     #[test]
     fn rewards_fall_from_one_to_late_reward_and_to_nothing() {
-        let mut first = play(Settings::default(), "50");
+        let mut first = play(GuessNumberSettings::default(), "50");
         assert_eq!(first.says("50").unwrap(), Reply::end(1.0));
-        let mut third = play(Settings { max_guesses: 3, ..Settings::default() }, "50");
+        let mut third = play(GuessNumberSettings { max_guesses: 3, ..GuessNumberSettings::default() }, "50");
         assert_eq!(third.says("1").unwrap().messages[0].content, "higher");
         assert_eq!(third.says("99").unwrap().messages[0].content, "lower");
         assert_eq!(third.says("50").unwrap(), Reply::end(0.5));
-        let mut lost = play(Settings { max_guesses: 1, ..Settings::default() }, "50");
+        let mut lost = play(GuessNumberSettings { max_guesses: 1, ..GuessNumberSettings::default() }, "50");
         assert_eq!(lost.says("no idea").unwrap(), Reply::end(-0.1));
         assert_eq!(lost.finish().len(), 1);
     }
@@ -163,12 +163,12 @@ mod tests {
 
     #[test]
     fn secrets_follow_from_the_seed_and_lie_in_the_range() {
-        let game = Game::new(Settings { low: -3, high: 3, ..Settings::default() }).unwrap();
+        let game = GuessNumber::new(GuessNumberSettings { low: -3, high: 3, ..GuessNumberSettings::default() }).unwrap();
         let secret = |seed| game.begin(&rlhost_plugin_sdk::environment::testing::start(seed, &[])).unwrap().0.secret;
         let all: std::collections::BTreeSet<i64> = (0..200).map(secret).collect();
         assert_eq!(all.into_iter().collect::<Vec<_>>(), (-3..=3).collect::<Vec<_>>());
         assert_eq!(secret(5), secret(5));
-        assert!(Game::new(Settings { low: 2, high: 1, ..Settings::default() }).is_err());
-        assert!(Play::<Game>::begin(Settings::default(), 0, &[("secret", "101")]).is_err());
+        assert!(GuessNumber::new(GuessNumberSettings { low: 2, high: 1, ..GuessNumberSettings::default() }).is_err());
+        assert!(Play::<GuessNumber>::begin(GuessNumberSettings::default(), 0, &[("secret", "101")]).is_err());
     }
 }

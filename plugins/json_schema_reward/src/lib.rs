@@ -19,7 +19,7 @@ pub enum Fence {
 /// Settings.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-pub struct Settings {
+pub struct JsonSchemaRewardSettings {
     /// The JSON Schema; without any keyword in it, all JSON matches.
     pub schema: Map<String, Value>,
     /// Dataset column with the prompt's own schema, as an object or JSON text, used instead of `schema`; rows without one have no
@@ -31,24 +31,24 @@ pub struct Settings {
     pub misfit_score: f64,
 }
 
-impl Default for Settings {
+impl Default for JsonSchemaRewardSettings {
     fn default() -> Self {
         Self { schema: Map::new(), column: None, fence: Fence::Never, misfit_score: 0.0 }
     }
 }
 
 /// The settings with their schema compiled.
-pub struct Check {
-    settings: Settings,
+pub struct CompiledSchema {
+    settings: JsonSchemaRewardSettings,
     validator: Validator,
 }
 
-impl Check {
+impl CompiledSchema {
     /// Compiles the settings' schema.
     ///
     /// # Errors
     /// If it is not a JSON Schema.
-    pub fn new(settings: Settings) -> Result<Self, Error> {
+    pub fn new(settings: JsonSchemaRewardSettings) -> Result<Self, Error> {
         let validator = compiled(&Value::Object(settings.schema.clone())).map_err(|e| Error::Config(format!("schema {e}")))?;
         Ok(Self { settings, validator })
     }
@@ -124,8 +124,8 @@ fn last_block(completion: &str) -> Option<&str> {
 
 reward! {
     /// 1 for JSON that matches the schema, 0 for text that is not JSON, `misfit_score` for other JSON.
-    config: Settings,
-    prepared: Check = Check::new,
+    config: JsonSchemaRewardSettings,
+    prepared: CompiledSchema = CompiledSchema::new,
     needs: COMPLETION_TEXT | DATASET_COLUMNS,
     |check, sample| check.score(sample)
 }
@@ -145,14 +145,15 @@ mod tests {
         schema.as_object().cloned().unwrap()
     }
 
-    fn score_of(completion: &str, settings: Settings) -> Option<f32> {
-        let check = Check::new(settings).unwrap();
+    fn score_of(completion: &str, settings: JsonSchemaRewardSettings) -> Option<f32> {
+        let check = CompiledSchema::new(settings).unwrap();
         Case { completion: completion.into(), ..Case::default() }.run(|sample| score(&check, sample)).unwrap()
     }
 
     #[test]
     fn tells_fitting_json_from_json_from_other_text() {
-        let settings = || Settings { schema: person(), misfit_score: 0.25, ..Settings::default() };
+        let settings =
+            || JsonSchemaRewardSettings { schema: person(), misfit_score: 0.25, ..JsonSchemaRewardSettings::default() };
         assert_eq!(score_of(r#" {"name": "Ada", "age": 36} "#, settings()), Some(1.0));
         assert_eq!(score_of(r#"{"name": "Ada"}"#, settings()), Some(0.25));
         assert_eq!(score_of(r#"{"name": "ada", "age": 36}"#, settings()), Some(0.25));
@@ -164,14 +165,14 @@ mod tests {
 
     #[test]
     fn without_a_schema_all_json_fits() {
-        assert_eq!(score_of("[1, 2]", Settings::default()), Some(1.0));
-        assert_eq!(score_of("[1, 2", Settings::default()), Some(0.0));
+        assert_eq!(score_of("[1, 2]", JsonSchemaRewardSettings::default()), Some(1.0));
+        assert_eq!(score_of("[1, 2", JsonSchemaRewardSettings::default()), Some(0.0));
     }
 
     #[test]
     fn finds_the_last_fenced_block_where_it_may() {
         let fenced = "First try:\n```json\n[1\n```\nBetter:\n```json\n[1]\n```\nDone.";
-        let with = |fence| Settings { fence, ..Settings::default() };
+        let with = |fence| JsonSchemaRewardSettings { fence, ..JsonSchemaRewardSettings::default() };
         assert_eq!(score_of(fenced, with(Fence::Never)), Some(0.0));
         assert_eq!(score_of(fenced, with(Fence::Allowed)), Some(1.0));
         assert_eq!(score_of(fenced, with(Fence::Required)), Some(1.0));
@@ -184,7 +185,12 @@ mod tests {
 
     #[test]
     fn a_prompt_may_have_a_schema_of_its_own() {
-        let check = Check::new(Settings { column: Some("shape".into()), schema: person(), ..Settings::default() }).unwrap();
+        let check = CompiledSchema::new(JsonSchemaRewardSettings {
+            column: Some("shape".into()),
+            schema: person(),
+            ..JsonSchemaRewardSettings::default()
+        })
+        .unwrap();
         let with = |value: Value| {
             let columns = vec![("shape".into(), value.to_string())];
             Case { completion: "7".into(), columns, ..Case::default() }.run(|sample| score(&check, sample))
@@ -200,12 +206,15 @@ mod tests {
     #[test]
     fn a_wrong_schema_is_refused_when_configured() {
         let schema = json!({"properties": {"age": {"type": "whole"}}}).as_object().cloned().unwrap();
-        let error = Check::new(Settings { schema, ..Settings::default() }).err().unwrap().to_string();
+        let error = CompiledSchema::new(JsonSchemaRewardSettings { schema, ..JsonSchemaRewardSettings::default() })
+            .err()
+            .unwrap()
+            .to_string();
         assert!(error.contains("/properties/age/type") && error.contains("whole"), "{error}");
     }
 
     #[test]
     fn deeply_nested_text_is_no_json_and_no_crash() {
-        assert_eq!(score_of(&"[".repeat(100_000), Settings::default()), Some(0.0));
+        assert_eq!(score_of(&"[".repeat(100_000), JsonSchemaRewardSettings::default()), Some(0.0));
     }
 }

@@ -4,10 +4,10 @@
 //! the probabilities of their tokens, or the outcome of a comparison with a reference, asked in both orders. It ranges from 0 to
 //! 1, or as the judge gave it with `normalize = false`. A completion whose verdict can't be parsed has no score.
 
-mod ask;
+mod judge;
 mod verdict;
 
-use ask::{Judge, judged};
+use judge::{Judge, score_batch};
 use rlhost_plugin_sdk::prelude::*;
 use rlhost_plugin_sdk::serde_json::{Map, Value};
 use std::collections::BTreeMap;
@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 /// How the score is read from the judge's answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum Scoring {
+pub enum JudgeScoring {
     /// The number in the last [[...]] of its answer, or else its last number.
     Number,
     /// The number in the field `score` of JSON output, which a schema enforces.
@@ -29,7 +29,7 @@ pub enum Scoring {
 /// Settings.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-pub struct Settings {
+pub struct JudgeRewardSettings {
     /// The server's address, as in http://localhost:8000/v1; the path of chat completions is added.
     pub url: String,
     /// Name of the model on the server.
@@ -37,7 +37,7 @@ pub struct Settings {
     /// Name of the secret that the server needs as a key; it must be granted.
     pub secret: Option<String>,
     /// How the score is read.
-    pub scoring: Scoring,
+    pub scoring: JudgeScoring,
     /// What to judge; replaces {rubric} in the template.
     pub rubric: String,
     /// The question, with {rubric}, {prompt}, {completion}, {reference}, {min} and {max}; by default, the scoring's own.
@@ -62,20 +62,20 @@ pub struct Settings {
     pub extra: Map<String, Value>,
 }
 
-impl Settings {
+impl JudgeRewardSettings {
     /// Returns the highest score.
-    pub fn most(&self) -> f64 {
-        self.max.unwrap_or(if self.scoring == Scoring::Logprobs { 9.0 } else { 10.0 })
+    pub fn max_score(&self) -> f64 {
+        self.max.unwrap_or(if self.scoring == JudgeScoring::Logprobs { 9.0 } else { 10.0 })
     }
 }
 
-impl Default for Settings {
+impl Default for JudgeRewardSettings {
     fn default() -> Self {
         Self {
             url: "http://localhost:8000/v1".into(),
             model: "default".into(),
             secret: None,
-            scoring: Scoring::Number,
+            scoring: JudgeScoring::Number,
             rubric:
                 "How well does the answer do what the request asks for? Judge whether it is correct, helpful and to the point."
                     .into(),
@@ -94,10 +94,10 @@ impl Default for Settings {
 }
 
 asking_reward! {
-    config: Settings,
+    config: JudgeRewardSettings,
     prepared: Judge = Judge::new,
     needs: PROMPT_TEXT | COMPLETION_TEXT | DATASET_COLUMNS,
-    |judge, samples| judged(judge, samples)
+    |judge, samples| score_batch(judge, samples)
 }
 
 #[cfg(test)]

@@ -21,7 +21,7 @@ fn nested(cases: &[Case], samples: Vec<Sample<'_>>, judge: &Judge) -> Result<Sco
 
 /// Scores completions of one prompt, with the answer that the judge gives to each request.
 fn scored(
-    settings: Settings,
+    settings: JudgeRewardSettings,
     completions: &[&str],
     server: impl FnMut(&Value) -> Result<Response, String> + 'static,
 ) -> Result<Scores, Error> {
@@ -95,7 +95,7 @@ fn a_batch_asks_each_question_once_and_counts_what_it_lost() {
             () => Err("the connection broke".to_owned()),
         }
     };
-    let scores = scored(Settings::default(), &["good", "fair", "good", "odd", "high", "lost"], server).unwrap();
+    let scores = scored(JudgeRewardSettings::default(), &["good", "fair", "good", "odd", "high", "lost"], server).unwrap();
     assert_eq!(scores.rewards, [Some(1.0), Some(0.5), Some(1.0), None, None, None]);
     assert_eq!(["requests", "unanswered", "unreadable"].map(|name| metric(&scores, name)), [5.0, 1.0, 2.0]);
     // What is filled in is not filled in again.
@@ -105,14 +105,14 @@ fn a_batch_asks_each_question_once_and_counts_what_it_lost() {
 #[test]
 fn a_batch_that_nothing_answers_is_an_error_with_the_reason() {
     let refused = |body: &'static str| move |_: &Value| Ok(Response { status: 401, headers: Vec::new(), body: body.into() });
-    let error = scored(Settings::default(), &["a", "b"], refused("no key")).unwrap_err().to_string();
+    let error = scored(JudgeRewardSettings::default(), &["a", "b"], refused("no key")).unwrap_err().to_string();
     assert!(error.contains("none of 2 requests") && error.contains("status 401: no key"), "{error}");
 }
 
 #[test]
 fn an_error_of_a_server_is_one_line() {
     let refused = |body: &'static str| move |_: &Value| Ok(Response { status: 500, headers: Vec::new(), body: body.into() });
-    let error = |body| scored(Settings::default(), &["a", "b"], refused(body)).unwrap_err().to_string();
+    let error = |body| scored(JudgeRewardSettings::default(), &["a", "b"], refused(body)).unwrap_err().to_string();
     let page = error("<html>\r\n  <h1>Internal\n\tServer Error</h1>\n</html>\n");
     assert!(page.contains("status 500: <html> <h1>Internal Server Error</h1> </html>"), "{page}");
     for body in
@@ -125,40 +125,44 @@ fn an_error_of_a_server_is_one_line() {
 #[test]
 fn a_judge_that_never_gives_a_number_shows_an_answer() {
     let texts = ["a", "b", "c", "d", "e", "f", "g", "h"];
-    let error = scored(Settings::default(), &texts, |_| says("I would say:\nquite good.")).unwrap_err().to_string();
+    let error = scored(JudgeRewardSettings::default(), &texts, |_| says("I would say:\nquite good.")).unwrap_err().to_string();
     assert!(error.contains("none of 8 answers has a number from 1 to 10; the first is: I would say: quite good."), "{error}");
     // Few may be such that the judge can say nothing of them.
-    let scores = scored(Settings::default(), &texts[..7], |_| says("quite good")).unwrap();
+    let scores = scored(JudgeRewardSettings::default(), &texts[..7], |_| says("quite good")).unwrap();
     assert_eq!(metric(&scores, "unreadable"), 7.0);
     let of = |settings, answer: &'static str| scored(settings, &texts, move |_| says(answer)).unwrap_err().to_string();
-    let json = Settings { scoring: Scoring::Json, ..Settings::default() };
+    let json = JudgeRewardSettings { scoring: JudgeScoring::Json, ..JudgeRewardSettings::default() };
     let said = of(json, "{\"points\": 3}").replace('\\', "");
     assert!(said.contains("JSON with a field \"score\" from 1 to 10; the first is: {\"points\": 3}"), "{said}");
-    let logprobs = Settings { scoring: Scoring::Logprobs, ..Settings::default() };
+    let logprobs = JudgeRewardSettings { scoring: JudgeScoring::Logprobs, ..JudgeRewardSettings::default() };
     assert!(of(logprobs, "7").contains("top_logprobs"));
 }
 
 #[test]
 fn comparisons_are_asked_in_both_orders() {
-    let settings = || Settings { scoring: Scoring::Pairwise, reference: Some("gold".into()), ..Settings::default() };
+    let settings = || JudgeRewardSettings {
+        scoring: JudgeScoring::Pairwise,
+        reference: Some("gold".into()),
+        ..JudgeRewardSettings::default()
+    };
     // Prefers whatever comes first, unless one is best.
     let server = |body: &Value| {
         let question = body["messages"][0]["content"].as_str().unwrap();
         says(if question.contains("Answer B]\nbest") { "[[B]]" } else { "[[A]]" })
     };
     assert_eq!(scored(settings(), &["best", "other"], server).unwrap().rewards, [Some(1.0), Some(0.5)]);
-    let missing = Settings { reference: Some("silver".into()), ..settings() };
+    let missing = JudgeRewardSettings { reference: Some("silver".into()), ..settings() };
     assert!(scored(missing, &["a"], |_| says("[[A]]")).unwrap_err().to_string().contains("silver"));
 }
 
 #[test]
 fn requests_have_the_key_by_name_and_what_the_scoring_needs() {
-    let settings = Settings {
+    let settings = JudgeRewardSettings {
         url: "https://api.openai.com/v1/".into(),
         secret: Some("JUDGE_KEY".into()),
-        scoring: Scoring::Json,
+        scoring: JudgeScoring::Json,
         extra: [("seed".to_owned(), json!(3))].into_iter().collect(),
-        ..Settings::default()
+        ..JudgeRewardSettings::default()
     };
     let seen = Rc::new(RefCell::new(Vec::new()));
     let requests = seen.clone();
@@ -177,25 +181,25 @@ fn requests_have_the_key_by_name_and_what_the_scoring_needs() {
 
 #[test]
 fn the_highest_score_is_one_that_the_scoring_can_read() {
-    for (scoring, most) in [(Scoring::Number, 10.0), (Scoring::Json, 10.0), (Scoring::Logprobs, 9.0)] {
-        let settings = Settings { scoring, ..Settings::default() };
-        assert_eq!(settings.most(), most);
+    for (scoring, most) in [(JudgeScoring::Number, 10.0), (JudgeScoring::Json, 10.0), (JudgeScoring::Logprobs, 9.0)] {
+        let settings = JudgeRewardSettings { scoring, ..JudgeRewardSettings::default() };
+        assert_eq!(settings.max_score(), most);
         assert!(Judge::new(settings).is_ok());
     }
 }
 
 #[test]
 fn wrong_settings_are_refused_by_name() {
-    let base = Settings::default;
+    let base = JudgeRewardSettings::default;
     for (settings, named) in [
-        (Settings { url: "localhost:8000".into(), ..base() }, "url"),
-        (Settings { min: 3.0, max: Some(3.0), ..base() }, "min"),
-        (Settings { template: Some("{prompt}".into()), ..base() }, "{completion}"),
-        (Settings { template: Some("{completion} {reference}".into()), ..base() }, "reference"),
-        (Settings { scoring: Scoring::Pairwise, ..base() }, "reference"),
-        (Settings { scoring: Scoring::Logprobs, max: Some(10.0), ..base() }, "0 to 9"),
-        (Settings { answers: [("yes".to_owned(), 1.0)].into(), ..base() }, "logprobs"),
-        (Settings { scoring: Scoring::Logprobs, answers: [("yes".to_owned(), 1.0)].into(), ..base() }, "differ"),
+        (JudgeRewardSettings { url: "localhost:8000".into(), ..base() }, "url"),
+        (JudgeRewardSettings { min: 3.0, max: Some(3.0), ..base() }, "min"),
+        (JudgeRewardSettings { template: Some("{prompt}".into()), ..base() }, "{completion}"),
+        (JudgeRewardSettings { template: Some("{completion} {reference}".into()), ..base() }, "reference"),
+        (JudgeRewardSettings { scoring: JudgeScoring::Pairwise, ..base() }, "reference"),
+        (JudgeRewardSettings { scoring: JudgeScoring::Logprobs, max: Some(10.0), ..base() }, "0 to 9"),
+        (JudgeRewardSettings { answers: [("yes".to_owned(), 1.0)].into(), ..base() }, "logprobs"),
+        (JudgeRewardSettings { scoring: JudgeScoring::Logprobs, answers: [("yes".to_owned(), 1.0)].into(), ..base() }, "differ"),
     ] {
         let error = Judge::new(settings).err().unwrap().to_string();
         assert!(error.contains(named), "{named}: {error}");

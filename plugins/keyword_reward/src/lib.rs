@@ -6,7 +6,7 @@ use rlhost_plugin_sdk::prelude::*;
 /// How hits become a score.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum Scoring {
+pub enum KeywordScoring {
     /// `block_score` for each occurrence of a blocklist entry plus `allow_score` for each allowlist entry that occurs, at least
     /// `floor`.
     PerHit,
@@ -17,7 +17,7 @@ pub enum Scoring {
 /// Settings.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-pub struct Settings {
+pub struct KeywordRewardSettings {
     /// Words or phrases that a completion must not contain.
     pub blocklist: Vec<String>,
     /// Words or phrases that it should contain.
@@ -27,7 +27,7 @@ pub struct Settings {
     /// Whether entries match whole words only, so that `art` is not found in `cart` or `arts`.
     pub whole_words: bool,
     /// How hits become a score.
-    pub scoring: Scoring,
+    pub scoring: KeywordScoring,
     /// Score of each occurrence of a blocklist entry, for `per_hit`.
     pub block_score: f64,
     /// Score of each allowlist entry that occurs, for `per_hit`; repetition gains nothing.
@@ -36,14 +36,14 @@ pub struct Settings {
     pub floor: f64,
 }
 
-impl Default for Settings {
+impl Default for KeywordRewardSettings {
     fn default() -> Self {
         Self {
             blocklist: Vec::new(),
             allowlist: Vec::new(),
             ignore_case: true,
             whole_words: true,
-            scoring: Scoring::PerHit,
+            scoring: KeywordScoring::PerHit,
             block_score: -1.0,
             allow_score: 1.0,
             floor: -5.0,
@@ -52,18 +52,18 @@ impl Default for Settings {
 }
 
 /// The settings with their lists compiled for searching.
-pub struct Lists {
-    settings: Settings,
+pub struct KeywordFinder {
+    settings: KeywordRewardSettings,
     /// Finds the entries of the blocklist, then, numbered consecutively, those of the allowlist.
     finder: AhoCorasick,
 }
 
-impl Lists {
+impl KeywordFinder {
     /// Compiles the settings' lists.
     ///
     /// # Errors
     /// If both lists or an entry are empty, or the lists are too long.
-    pub fn new(mut settings: Settings) -> Result<Self, Error> {
+    pub fn new(mut settings: KeywordRewardSettings) -> Result<Self, Error> {
         let fail = |detail: &str| Err(Error::Config(detail.to_owned()));
         if settings.blocklist.is_empty() && settings.allowlist.is_empty() {
             return fail("blocklist and allowlist are both empty; give words or phrases for at least one");
@@ -103,12 +103,12 @@ impl Lists {
         }
         let there = allowed.iter().filter(|there| **there).count();
         match settings.scoring {
-            Scoring::PerHit => {
+            KeywordScoring::PerHit => {
                 let sum = settings.block_score * blocked as f64 + settings.allow_score * there as f64;
                 sum.max(settings.floor)
             }
-            Scoring::AllOrNothing if blocked == 0 && there == allowed.len() => 1.0,
-            Scoring::AllOrNothing => 0.0,
+            KeywordScoring::AllOrNothing if blocked == 0 && there == allowed.len() => 1.0,
+            KeywordScoring::AllOrNothing => 0.0,
         }
     }
 }
@@ -134,8 +134,8 @@ fn is_mark(c: char) -> bool {
 
 reward! {
     /// A score from the words and phrases that occur and those that don't.
-    config: Settings,
-    prepared: Lists = Lists::new,
+    config: KeywordRewardSettings,
+    prepared: KeywordFinder = KeywordFinder::new,
     needs: COMPLETION_TEXT,
     |lists, sample| lists.score(sample.completion) as f32
 }
@@ -149,18 +149,18 @@ mod tests {
         entries.iter().map(|&entry| entry.to_owned()).collect()
     }
 
-    fn score_of(completion: &str, settings: Settings) -> f32 {
-        let lists = Lists::new(settings).unwrap();
+    fn score_of(completion: &str, settings: KeywordRewardSettings) -> f32 {
+        let lists = KeywordFinder::new(settings).unwrap();
         Case { completion: completion.into(), ..Case::default() }.run(|sample| score(&lists, sample)).unwrap().unwrap()
     }
 
-    fn blocking(entries: &[&str]) -> Settings {
-        Settings { blocklist: list(entries), ..Settings::default() }
+    fn blocking(entries: &[&str]) -> KeywordRewardSettings {
+        KeywordRewardSettings { blocklist: list(entries), ..KeywordRewardSettings::default() }
     }
 
     #[test]
     fn each_blocked_place_costs_down_to_the_floor() {
-        let settings = || Settings { block_score: -0.5, floor: -1.25, ..blocking(&["as an AI", "sorry"]) };
+        let settings = || KeywordRewardSettings { block_score: -0.5, floor: -1.25, ..blocking(&["as an AI", "sorry"]) };
         assert_eq!(score_of("Here you are.", settings()), 0.0);
         assert_eq!(score_of("Sorry, as an ai I can't.", settings()), -1.0);
         assert_eq!(score_of("sorry sorry sorry", settings()), -1.25);
@@ -168,7 +168,8 @@ mod tests {
 
     #[test]
     fn each_allowed_entry_counts_once() {
-        let settings = || Settings { allowlist: list(&["thanks", "please"]), allow_score: 0.5, ..blocking(&["now"]) };
+        let settings =
+            || KeywordRewardSettings { allowlist: list(&["thanks", "please"]), allow_score: 0.5, ..blocking(&["now"]) };
         assert_eq!(score_of("Thanks, thanks, thanks!", settings()), 0.5);
         assert_eq!(score_of("Please. Thanks.", settings()), 1.0);
         assert_eq!(score_of("Please now, now.", settings()), -1.5);
@@ -176,8 +177,11 @@ mod tests {
 
     #[test]
     fn all_or_nothing_wants_everything() {
-        let settings =
-            || Settings { allowlist: list(&["thanks", "please"]), scoring: Scoring::AllOrNothing, ..blocking(&["now"]) };
+        let settings = || KeywordRewardSettings {
+            allowlist: list(&["thanks", "please"]),
+            scoring: KeywordScoring::AllOrNothing,
+            ..blocking(&["now"])
+        };
         assert_eq!(score_of("Please, and thanks.", settings()), 1.0);
         assert_eq!(score_of("Thanks.", settings()), 0.0);
         assert_eq!(score_of("Now, please, and thanks.", settings()), 0.0);
@@ -186,8 +190,8 @@ mod tests {
     #[test]
     fn case_and_word_ends_count_where_told() {
         assert_eq!(score_of("Smart art, arts", blocking(&["ART"])), -1.0);
-        assert_eq!(score_of("Smart art, arts", Settings { whole_words: false, ..blocking(&["ART"]) }), -3.0);
-        assert_eq!(score_of("ART art", Settings { ignore_case: false, ..blocking(&["ART"]) }), -1.0);
+        assert_eq!(score_of("Smart art, arts", KeywordRewardSettings { whole_words: false, ..blocking(&["ART"]) }), -3.0);
+        assert_eq!(score_of("ART art", KeywordRewardSettings { ignore_case: false, ..blocking(&["ART"]) }), -1.0);
         assert_eq!(score_of("ÄRGER, ärgerlich", blocking(&["Ärger"])), -1.0);
         assert_eq!(score_of("art_1", blocking(&["art"])), 0.0);
         // If an entry ends in something other than a letter, a letter may follow it.
@@ -206,15 +210,15 @@ mod tests {
     fn entries_inside_of_others_are_found_too() {
         assert_eq!(score_of("a bad word", blocking(&["bad", "bad word", "word"])), -3.0);
         assert_eq!(score_of("bad", blocking(&["bad", "BAD"])), -1.0);
-        let both = Settings { allowlist: list(&["bad"]), allow_score: 3.0, ..blocking(&["bad"]) };
+        let both = KeywordRewardSettings { allowlist: list(&["bad"]), allow_score: 3.0, ..blocking(&["bad"]) };
         assert_eq!(score_of("bad", both), 2.0);
     }
 
     #[test]
     fn empty_lists_and_entries_are_refused_when_configured() {
-        let refusal = |settings| Lists::new(settings).err().unwrap().to_string();
-        assert!(refusal(Settings::default()).contains("both empty"));
-        let error = refusal(Settings { allowlist: list(&["fine", " "]), ..Settings::default() });
+        let refusal = |settings| KeywordFinder::new(settings).err().unwrap().to_string();
+        assert!(refusal(KeywordRewardSettings::default()).contains("both empty"));
+        let error = refusal(KeywordRewardSettings { allowlist: list(&["fine", " "]), ..KeywordRewardSettings::default() });
         assert!(error.contains("allowlist"), "{error}");
     }
 }

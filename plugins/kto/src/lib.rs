@@ -7,13 +7,13 @@
 mod tests;
 
 use rlhost_plugin_sdk::dual::Dual;
-use rlhost_plugin_sdk::labelled::{Examples, Gradient, Labelled, Needs, Total, rows};
+use rlhost_plugin_sdk::labelled::{Examples, Labelled, LabelledGradient, LabelledLossSum, Needs, rows};
 use rlhost_plugin_sdk::prelude::*;
 
 /// The loss of a completion, from its log-ratio to the reference model: `c` for a desirable and `r` for an undesirable one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum LossType {
+pub enum KtoLossType {
     /// `1 - sigmoid(beta (c - z))` and `1 - sigmoid(beta (z - r))`, where `z` is the divergence from the reference model,
     /// estimated from mismatched completions of the micro-batch, so its size matters.
     Kto,
@@ -24,9 +24,9 @@ pub enum LossType {
 /// Settings of KTO.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-pub struct Settings {
+pub struct KtoSettings {
     /// The loss of a completion.
-    pub loss_type: LossType,
+    pub loss_type: KtoLossType,
     /// Strength of the tie to the reference model.
     #[schemars(range(min = 0.0))]
     pub beta: f64,
@@ -38,46 +38,46 @@ pub struct Settings {
     pub undesirable_weight: f64,
 }
 
-impl Default for Settings {
+impl Default for KtoSettings {
     fn default() -> Self {
-        Self { loss_type: LossType::Kto, beta: 0.1, desirable_weight: 1.0, undesirable_weight: 1.0 }
+        Self { loss_type: KtoLossType::Kto, beta: 0.1, desirable_weight: 1.0, undesirable_weight: 1.0 }
     }
 }
 
 /// The algorithm with its settings.
 pub struct Kto {
-    settings: Settings,
+    settings: KtoSettings,
 }
 
 impl Labelled for Kto {
-    type Config = Settings;
+    type Config = KtoSettings;
     const DESCRIPTION: &'static str = "Kahneman-Tversky Optimization (kto, apo_zero_unpaired)";
 
-    fn needs(settings: &Settings) -> Needs {
+    fn needs(settings: &KtoSettings) -> Needs {
         let needs = Needs::MEAN_LOGITS | Needs::REF_LOGP;
         match settings.loss_type {
-            LossType::Kto => needs | Needs::MISMATCHED_LOGP | Needs::MISMATCHED_REF_LOGP,
-            LossType::ApoZeroUnpaired => needs,
+            KtoLossType::Kto => needs | Needs::MISMATCHED_LOGP | Needs::MISMATCHED_REF_LOGP,
+            KtoLossType::ApoZeroUnpaired => needs,
         }
     }
 
-    fn new(settings: Settings) -> Result<Self, Error> {
+    fn new(settings: KtoSettings) -> Result<Self, Error> {
         if settings.beta <= 0.0 {
             return Err(Error::Config("beta must be greater than 0".into()));
         }
         Ok(Self { settings })
     }
 
-    fn loss(&mut self, e: &Examples) -> Result<Gradient, Error> {
+    fn loss(&mut self, e: &Examples) -> Result<LabelledGradient, Error> {
         let s = &self.settings;
         // A value and not a `Dual`: the baseline is a constant in the derivative.
         let z = match s.loss_type {
-            LossType::Kto => e.mismatched_log_ratio()?.max(0.0),
-            LossType::ApoZeroUnpaired => 0.0,
+            KtoLossType::Kto => e.mismatched_log_ratio()?.max(0.0),
+            KtoLossType::ApoZeroUnpaired => 0.0,
         };
         let ratios = e.log_ratios()?;
         let all = f64::from(e.scale.items.max(1));
-        let mut total = Total::new(e);
+        let mut total = LabelledLossSum::new(e);
         for (row, (&ratio, &desirable)) in ratios.iter().zip(&e.labels).enumerate() {
             let [ratio] = Dual::variables([ratio]);
             // 1 - sigmoid(x) as sigmoid(-x), which is accurate if it is small.
@@ -85,7 +85,7 @@ impl Labelled for Kto {
             total.add(row, (away * s.beta).sigmoid() * (weight / all));
         }
         let mut metrics = figures(e, &ratios, s.beta);
-        if s.loss_type == LossType::Kto {
+        if s.loss_type == KtoLossType::Kto {
             metrics.extend(Metric::mean_of("kl", e.labels.iter().map(|_| z)));
         }
         Ok(total.gradient(e, metrics))

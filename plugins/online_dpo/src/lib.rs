@@ -13,14 +13,16 @@ mod tests;
 
 use rlhost_plugin_sdk::dual::Dual;
 use rlhost_plugin_sdk::pairing::{Choice, Pair, Pairing, Rollouts};
-use rlhost_plugin_sdk::preference::{Defaults, Gradient, Needs, Pairs, Preference, Total, figures, rows};
+use rlhost_plugin_sdk::preference::{
+    Defaults, Needs, Preference, PreferenceGradient, PreferenceLossSum, PreferencePairs, pair_metrics, rows,
+};
 use rlhost_plugin_sdk::prelude::*;
 use rlhost_plugin_sdk::scores::{rows_by_prompt, scores};
 
 /// The loss of a pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
-pub enum LossType {
+pub enum OnlineDpoLossType {
     /// Logistic loss of the difference of log-ratios to the reference model.
     Sigmoid,
     /// Squared distance of that difference from `1 / 2 beta`; uses sums, not means per token.
@@ -30,9 +32,9 @@ pub enum LossType {
 /// Settings of online DPO.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-pub struct Settings {
+pub struct OnlineDpoSettings {
     /// The loss of a pair.
-    pub loss_type: LossType,
+    pub loss_type: OnlineDpoLossType,
     /// Strength of the tie to the reference model.
     #[schemars(range(min = 0.0))]
     pub beta: f64,
@@ -41,15 +43,15 @@ pub struct Settings {
     pub missing_eos_penalty: Option<f64>,
 }
 
-impl Default for Settings {
+impl Default for OnlineDpoSettings {
     fn default() -> Self {
-        Self { loss_type: LossType::Sigmoid, beta: 0.1, missing_eos_penalty: None }
+        Self { loss_type: OnlineDpoLossType::Sigmoid, beta: 0.1, missing_eos_penalty: None }
     }
 }
 
 /// The algorithm with its settings.
 pub struct OnlineDpo {
-    settings: Settings,
+    settings: OnlineDpoSettings,
 }
 
 impl OnlineDpo {
@@ -106,40 +108,40 @@ impl Pairing for OnlineDpo {
 }
 
 impl Preference for OnlineDpo {
-    type Config = Settings;
+    type Config = OnlineDpoSettings;
     const DESCRIPTION: &'static str = "Online Direct Preference Optimization (sigmoid, ipo)";
     const LEARNING_RATE: f64 = 5e-7;
     const DEFAULTS: Defaults = Defaults { temperature: Some(0.9), max_completion_length: Some(64), ..Defaults::NO_AUX_LOSS };
 
-    fn needs(_: &Settings) -> Needs {
+    fn needs(_: &OnlineDpoSettings) -> Needs {
         Needs::REF_LOGP
     }
 
-    fn new(settings: Settings) -> Result<Self, Error> {
+    fn new(settings: OnlineDpoSettings) -> Result<Self, Error> {
         if settings.beta <= 0.0 {
             return Err(Error::Config("beta must be greater than 0".into()));
         }
         Ok(Self { settings })
     }
 
-    fn loss(&mut self, p: &Pairs) -> Result<Gradient, Error> {
+    fn loss(&mut self, p: &PreferencePairs) -> Result<PreferenceGradient, Error> {
         let beta = self.settings.beta;
         let (chosen, rejected) = (p.chosen.logps(), p.rejected.logps());
         let (ref_chosen, ref_rejected) = (p.chosen.ref_logps()?, p.rejected.ref_logps()?);
-        let mut total = Total::new(p);
+        let mut total = PreferenceLossSum::new(p);
         let mut rewards = [Vec::new(), Vec::new()];
         for row in 0..chosen.len() {
             let [c, r] = Dual::variables([chosen[row], rejected[row]]);
             let (c, r) = (c - ref_chosen[row], r - ref_rejected[row]);
             let loss = match self.settings.loss_type {
-                LossType::Sigmoid => -((c - r) * beta).log_sigmoid(),
-                LossType::Ipo => (c - r - 0.5 / beta).square(),
+                OnlineDpoLossType::Sigmoid => -((c - r) * beta).log_sigmoid(),
+                OnlineDpoLossType::Ipo => (c - r - 0.5 / beta).square(),
             };
             total.add(row, row, loss / f64::from(p.scale.items));
             rewards[0].push(beta * c.value);
             rewards[1].push(beta * r.value);
         }
-        let mut metrics = figures(p, Some([&rewards[0], &rewards[1]]), [&chosen, &rejected]);
+        let mut metrics = pair_metrics(p, Some([&rewards[0], &rewards[1]]), [&chosen, &rejected]);
         metrics.extend(Metric::mean_of("beta", chosen.iter().map(|_| beta)));
         Ok(total.gradient(p, metrics))
     }

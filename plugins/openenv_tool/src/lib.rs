@@ -7,11 +7,11 @@
 
 mod server;
 
-use rlhost_plugin_sdk::environment::{Environments, Message, Opening, Reply, Start, Tool, Turn};
+use rlhost_plugin_sdk::environment::{BatchEnvironment, Message, Opening, Reply, Start, Tool, Turn};
 use rlhost_plugin_sdk::http::Response;
 use rlhost_plugin_sdk::prelude::*;
 use rlhost_plugin_sdk::serde_json::{Map, Value, json};
-use server::{Server, Step};
+use server::{OpenEnvServer, OpenEnvStep};
 
 /// How the server is asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
@@ -26,7 +26,7 @@ pub enum Protocol {
 /// Settings.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-pub struct Settings {
+pub struct OpenEnvSettings {
     /// The server's address, as in http://localhost:8000; its host must be granted.
     pub url: String,
     /// How the server is asked: mcp (tools) or step (one action an episode).
@@ -50,7 +50,7 @@ pub struct Settings {
     pub observation: Option<String>,
 }
 
-impl Default for Settings {
+impl Default for OpenEnvSettings {
     fn default() -> Self {
         Self {
             url: "http://localhost:8000".into(),
@@ -69,12 +69,12 @@ impl Default for Settings {
 
 /// The environment.
 pub struct OpenEnv {
-    settings: Settings,
-    server: Server,
+    settings: OpenEnvSettings,
+    server: OpenEnvServer,
 }
 
 /// An episode.
-pub struct Episode {
+pub struct OpenEnvEpisode {
     /// Its session; empty without one.
     session: String,
     /// Its seed, which it shares with the other samples of its prompt, and its number, which it does not.
@@ -85,23 +85,24 @@ pub struct Episode {
     rewarded: u32,
 }
 
-impl Environments for OpenEnv {
-    type Config = Settings;
-    type Episode = Episode;
+impl BatchEnvironment for OpenEnv {
+    type Config = OpenEnvSettings;
+    type Episode = OpenEnvEpisode;
 
-    fn new(settings: Settings) -> Result<Self, Error> {
+    fn new(settings: OpenEnvSettings) -> Result<Self, Error> {
         let pointers = [("reward", &settings.reward), ("done", &settings.done), ("observation", &settings.observation)];
         for (name, pointer) in pointers {
             if let Some(pointer) = pointer.as_ref().filter(|pointer| !pointer.starts_with('/')) {
                 return Err(Error::Config(format!("{name} is {pointer:?}; it must be a path in JSON, as in /{name}")));
             }
         }
-        let server = Server::new(&settings.url, settings.secret.as_deref())?;
+        let server = OpenEnvServer::new(&settings.url, settings.secret.as_deref())?;
         Ok(Self { settings, server })
     }
 
-    fn begin(&self, starts: &[Start]) -> Result<Vec<(Episode, Opening)>, Error> {
-        let episode = |start: &Start, session| Episode { session, name: name(start), turns: 0, calls: 0, failed: 0, rewarded: 0 };
+    fn begin(&self, starts: &[Start]) -> Result<Vec<(OpenEnvEpisode, Opening)>, Error> {
+        let episode =
+            |start: &Start, session| OpenEnvEpisode { session, name: name(start), turns: 0, calls: 0, failed: 0, rewarded: 0 };
         if self.settings.protocol == Protocol::Step {
             return Ok(starts.iter().map(|start| (episode(start, String::new()), Opening::plain())).collect());
         }
@@ -117,7 +118,7 @@ impl Environments for OpenEnv {
         Ok(episodes.zip(openings).collect())
     }
 
-    fn step(&self, turns: &mut [(&mut Episode, &Turn)]) -> Result<Vec<Reply>, Error> {
+    fn step(&self, turns: &mut [(&mut OpenEnvEpisode, &Turn)]) -> Result<Vec<Reply>, Error> {
         turns.iter_mut().for_each(|(episode, _)| episode.turns += 1);
         match self.settings.protocol {
             Protocol::Mcp => self.call_tools(turns),
@@ -125,7 +126,7 @@ impl Environments for OpenEnv {
         }
     }
 
-    fn finish(&self, episodes: Vec<Episode>) -> Vec<Metric> {
+    fn finish(&self, episodes: Vec<OpenEnvEpisode>) -> Vec<Metric> {
         let open: Vec<(String, &String)> = episodes
             .iter()
             .filter(|episode| !episode.session.is_empty())
@@ -137,7 +138,7 @@ impl Environments for OpenEnv {
         for error in closed.into_iter().filter_map(Result::err).take(1) {
             rlhost_plugin_sdk::warn(&format!("a session could not be closed: {error}"));
         }
-        let metrics = |episode: &Episode| {
+        let metrics = |episode: &OpenEnvEpisode| {
             let count = |name: &str, value: u32| Metric::mean(format!("openenv_tool/{name}"), f64::from(value), 1.0);
             [count("calls", episode.calls), count("failed_calls", episode.failed), count("rewarded_calls", episode.rewarded)]
         };
@@ -147,7 +148,7 @@ impl Environments for OpenEnv {
 
 impl OpenEnv {
     /// Sends the calls of all turns at once. A turn without calls ends its episode.
-    fn call_tools(&self, turns: &mut [(&mut Episode, &Turn)]) -> Result<Vec<Reply>, Error> {
+    fn call_tools(&self, turns: &mut [(&mut OpenEnvEpisode, &Turn)]) -> Result<Vec<Reply>, Error> {
         let mut asked = Vec::new();
         for (episode, turn) in turns.iter() {
             for (place, call) in turn.calls.iter().enumerate() {
@@ -160,8 +161,8 @@ impl OpenEnv {
         let sent = asked.iter().filter_map(|(id, params)| Some((id.as_str(), "tools/call", params.as_ref().ok()?.clone())));
         let mut results = self.server.rpc(sent).into_iter();
         let mut told = asked.iter().map(|(_, params)| match params {
-            Ok(_) => results.next().unwrap_or_else(|| Err(server::Failure::Server("no answer".into()))),
-            Err(wrong) => Err(server::Failure::Refused(wrong.clone())),
+            Ok(_) => results.next().unwrap_or_else(|| Err(server::RequestFailure::Server("no answer".into()))),
+            Err(wrong) => Err(server::RequestFailure::Refused(wrong.clone())),
         });
         let mut replies = Vec::with_capacity(turns.len());
         for (episode, turn) in turns.iter_mut() {
@@ -170,7 +171,7 @@ impl OpenEnv {
             // Where calls are rewarded, calling nothing earns nothing, and is not left out.
             reply.reward = self.settings.reward.as_ref().map(|_| 0.0);
             for (call, result) in turn.calls.iter().zip(&mut told) {
-                let Told { text, reward, done, failed } = self.told(result)?;
+                let ToolCallResult { text, reward, done, failed } = self.tool_call_result(result)?;
                 episode.rewarded += u32::from(reward.is_some() && !failed);
                 (episode.calls, episode.failed) = (episode.calls + 1, episode.failed + u32::from(failed));
                 reply.messages.push(Message::tool(call, server::readable(&text, self.settings.longest_output)));
@@ -183,15 +184,15 @@ impl OpenEnv {
     }
 
     /// Returns what the model is told of a call. A server that does not answer ends the episode: that is not the model's fault.
-    fn told(&self, result: Result<Value, server::Failure>) -> Result<Told, Error> {
+    fn tool_call_result(&self, result: Result<Value, server::RequestFailure>) -> Result<ToolCallResult, Error> {
         let bad = (self.settings.bad_call != 0.0).then_some(self.settings.bad_call);
-        let failed = |text: String| Told { text: format!("error: {text}"), reward: bad, done: false, failed: true };
+        let failed = |text: String| ToolCallResult { text: format!("error: {text}"), reward: bad, done: false, failed: true };
         let result = match result {
             Ok(result) => result,
-            Err(server::Failure::Refused(reason)) => return Ok(failed(reason)),
-            Err(lost @ server::Failure::Server(_)) => return Err(lost.into()),
+            Err(server::RequestFailure::Refused(reason)) => return Ok(failed(reason)),
+            Err(lost @ server::RequestFailure::Server(_)) => return Err(lost.into()),
         };
-        let (text, value) = server::said(&result);
+        let (text, value) = server::result_text(&result);
         if server::is_error(&result) {
             return Ok(failed(text));
         }
@@ -209,11 +210,11 @@ impl OpenEnv {
             Some(Value::Bool(done)) => done,
             Some(found) => return wrong("end of an episode", &found),
         };
-        Ok(Told { text, reward, done, failed: false })
+        Ok(ToolCallResult { text, reward, done, failed: false })
     }
 
     /// Sends each turn's text as the action of its episode, which ends with it unless the server says otherwise.
-    fn act(&self, turns: &[(&mut Episode, &Turn)]) -> Result<Vec<Reply>, Error> {
+    fn act(&self, turns: &[(&mut OpenEnvEpisode, &Turn)]) -> Result<Vec<Reply>, Error> {
         let action = |turn: &Turn| {
             let mut action = self.settings.action.clone();
             action.insert(self.settings.field.clone(), turn.text.clone().into());
@@ -224,7 +225,7 @@ impl OpenEnv {
             .map(|(episode, turn)| json!({ "action": action(turn), "request_id": id(episode.name, episode.turns, "step") }))
             .collect();
         let reply = |answer: Result<Response, String>| {
-            let Step { observation, reward, done } = server::step_in(answer)?;
+            let OpenEnvStep { observation, reward, done } = server::step_in(answer)?;
             let text = match &self.settings.observation {
                 Some(pointer) => observation.pointer(pointer).map(server::text_of).unwrap_or_default(),
                 None => observation.to_string(),
@@ -237,7 +238,7 @@ impl OpenEnv {
 }
 
 /// What a call came to.
-struct Told {
+struct ToolCallResult {
     text: String,
     reward: Option<f32>,
     done: bool,

@@ -16,21 +16,21 @@ const LOST: &str =
 
 /// Why a request has no result.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Failure {
+pub enum RequestFailure {
     /// The environment refuses it, for a reason that the model may be told.
     Refused(String),
     /// The server does not answer as it should.
     Server(String),
 }
 
-impl From<Failure> for Error {
-    fn from(failure: Failure) -> Self {
-        let (Failure::Refused(reason) | Failure::Server(reason)) = failure;
+impl From<RequestFailure> for Error {
+    fn from(failure: RequestFailure) -> Self {
+        let (RequestFailure::Refused(reason) | RequestFailure::Server(reason)) = failure;
         Self::Internal(reason)
     }
 }
 
-impl std::fmt::Display for Failure {
+impl std::fmt::Display for RequestFailure {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let (Self::Refused(reason) | Self::Server(reason)) = self;
         f.write_str(reason)
@@ -38,12 +38,12 @@ impl std::fmt::Display for Failure {
 }
 
 /// Where the server is, and how it knows the run.
-pub struct Server {
+pub struct OpenEnvServer {
     base: String,
     secret: Option<String>,
 }
 
-impl Server {
+impl OpenEnvServer {
     /// # Errors
     /// If the address is none.
     pub fn new(url: &str, secret: Option<&str>) -> Result<Self, Error> {
@@ -64,7 +64,7 @@ impl Server {
     }
 
     /// Makes calls of JSON-RPC, each with an id, a method and parameters, side by side.
-    pub fn rpc<'a>(&self, calls: impl Iterator<Item = (&'a str, &'a str, Value)>) -> Vec<Result<Value, Failure>> {
+    pub fn rpc<'a>(&self, calls: impl Iterator<Item = (&'a str, &'a str, Value)>) -> Vec<Result<Value, RequestFailure>> {
         let body = |(id, method, params)| json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params });
         let requests: Vec<Request> = calls.map(|call| self.post("/mcp", &body(call))).collect();
         fetch(&requests).into_iter().map(result).collect()
@@ -77,31 +77,31 @@ impl Server {
 }
 
 /// Returns the body of a successful answer.
-fn body(answer: Result<Response, String>) -> Result<Value, Failure> {
-    let answer = answer.map_err(Failure::Server)?;
+fn body(answer: Result<Response, String>) -> Result<Value, RequestFailure> {
+    let answer = answer.map_err(RequestFailure::Server)?;
     let shown = || answer.text().split_whitespace().collect::<Vec<_>>().join(" ").chars().take(SHOWN).collect::<String>();
     if [400, 422].contains(&answer.status) {
-        return Err(Failure::Refused(shown()));
+        return Err(RequestFailure::Refused(shown()));
     }
     if !answer.is_success() {
-        return Err(Failure::Server(format!("the server answered with status {}: {}", answer.status, shown())));
+        return Err(RequestFailure::Server(format!("the server answered with status {}: {}", answer.status, shown())));
     }
-    answer.parsed().map_err(|e| Failure::Server(format!("the server's answer is not JSON: {e}: {}", shown())))
+    answer.parsed().map_err(|e| RequestFailure::Server(format!("the server's answer is not JSON: {e}: {}", shown())))
 }
 
-fn result(answer: Result<Response, String>) -> Result<Value, Failure> {
+fn result(answer: Result<Response, String>) -> Result<Value, RequestFailure> {
     let mut body = body(answer)?;
     if let Some(error) = body.get("error").filter(|error| !error.is_null()) {
         let said = error["message"].as_str().map_or_else(|| error.to_string(), str::to_owned);
         // A session that is gone is none of the model's business.
         return Err(match error["code"] == BAD_PARAMS && said.starts_with("Unknown session_id") {
-            true => Failure::Server(format!("{said}; {LOST}")),
-            false => Failure::Refused(said),
+            true => RequestFailure::Server(format!("{said}; {LOST}")),
+            false => RequestFailure::Refused(said),
         });
     }
     match body.get_mut("result") {
         Some(result) => Ok(result.take()),
-        None => Err(Failure::Server(format!("the server's answer has neither a result nor an error: {body}"))),
+        None => Err(RequestFailure::Server(format!("the server's answer has neither a result nor an error: {body}"))),
     }
 }
 
@@ -112,7 +112,7 @@ pub fn is_error(result: &Value) -> bool {
 
 /// Returns what a tool's result says as text, and as JSON if it is that. A server without MCP's client answers with the tool's own
 /// value.
-pub fn said(result: &Value) -> (String, Option<Value>) {
+pub fn result_text(result: &Value) -> (String, Option<Value>) {
     let structured = ["structuredContent", "structured_content"].into_iter().map(|name| &result[name]).find(|v| v.is_object());
     let Some(content) = result["content"].as_array() else { return (text_of(result), Some(result.clone())) };
     let parts: Vec<&str> = content.iter().filter_map(|part| part["text"].as_str()).collect();
@@ -155,7 +155,7 @@ fn opens_mark(text: &str) -> bool {
 }
 
 /// The answer to a step.
-pub struct Step {
+pub struct OpenEnvStep {
     pub observation: Value,
     pub reward: Option<f32>,
     pub done: Option<bool>,
@@ -163,9 +163,9 @@ pub struct Step {
 
 /// # Errors
 /// If the server does not answer as it should.
-pub fn step_in(answer: Result<Response, String>) -> Result<Step, Error> {
+pub fn step_in(answer: Result<Response, String>) -> Result<OpenEnvStep, Error> {
     let mut body = body(answer)?;
     let reward = body["reward"].as_f64().map(|reward| reward as f32);
     let done = body["done"].as_bool();
-    Ok(Step { observation: body["observation"].take(), reward, done })
+    Ok(OpenEnvStep { observation: body["observation"].take(), reward, done })
 }

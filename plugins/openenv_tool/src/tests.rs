@@ -8,10 +8,10 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 /// What was asked so far: method or path, and parameters or body.
-type Seen = Rc<RefCell<Vec<(String, Value)>>>;
+type RequestHistory = Rc<RefCell<Vec<(String, Value)>>>;
 
 /// A server whose tool `count` counts the calls of a session, as OpenEnv answers.
-fn counting(seen: Seen) -> impl FnMut(&Request) -> Result<Response, String> {
+fn counting(seen: RequestHistory) -> impl FnMut(&Request) -> Result<Response, String> {
     let mut sessions: BTreeMap<String, u64> = BTreeMap::new();
     move |request| {
         let body: Value = from_slice(&request.body).unwrap();
@@ -58,17 +58,17 @@ fn turn(episode: u64, calls: &[(&str, &str)]) -> Turn {
     Turn { episode, text: String::new(), calls: calls.iter().map(call).collect(), finished: true }
 }
 
-fn settings() -> Settings {
+fn settings() -> OpenEnvSettings {
     let (reward, done) = (Some("/reward".into()), Some("/done".into()));
-    Settings { url: "http://env:8000/".into(), reward, done, bad_call: -1.0, ..Settings::default() }
+    OpenEnvSettings { url: "http://env:8000/".into(), reward, done, bad_call: -1.0, ..OpenEnvSettings::default() }
 }
 
 #[test]
 fn each_episode_has_a_session_whose_tools_the_model_calls() {
-    let seen = Seen::default();
+    let seen = RequestHistory::default();
     answering(counting(seen.clone()), || {
         let environment = OpenEnv::new(settings()).unwrap();
-        let (mut episodes, openings): (Vec<Episode>, Vec<Opening>) =
+        let (mut episodes, openings): (Vec<OpenEnvEpisode>, Vec<Opening>) =
             environment.begin(&[start(1, &[]), start(2, &[])]).unwrap().into_iter().unzip();
         assert_eq!((openings[1].tools[0].name.as_str(), openings.len()), ("count", 2));
         assert!(openings[0].tools[0].parameters.contains("\"by\""));
@@ -76,7 +76,7 @@ fn each_episode_has_a_session_whose_tools_the_model_calls() {
             turn(0, &[("count", "{}"), ("count", r#"{"by": 1}"#), ("count", "by 1")]),
             turn(1, &[("count", r#"{"by": 5}"#), ("more", "{}")]),
         ];
-        let mut asked: Vec<(&mut Episode, &Turn)> = episodes.iter_mut().zip(&turns).collect();
+        let mut asked: Vec<(&mut OpenEnvEpisode, &Turn)> = episodes.iter_mut().zip(&turns).collect();
         let replies = environment.step(&mut asked).unwrap();
         let texts: Vec<&str> = replies[0].messages.iter().map(|m| m.content.as_str()).collect();
         assert!(texts[1].contains("\"count\":2") && texts[2].starts_with("error: the arguments of count"), "{texts:?}");
@@ -135,7 +135,7 @@ fn one_action_is_a_step() {
     };
     answering(echo, || {
         let action = Map::from_iter([("mode".to_owned(), json!("loud"))]);
-        let settings = Settings { protocol: Protocol::Step, observation: Some("/echo".into()), action, ..settings() };
+        let settings = OpenEnvSettings { protocol: Protocol::Step, observation: Some("/echo".into()), action, ..settings() };
         let environment = OpenEnv::new(settings).unwrap();
         let (mut episode, opening) = environment.begin(&[start(1, &[])]).unwrap().remove(0);
         assert!(opening.tools.is_empty());
@@ -156,8 +156,8 @@ fn a_reply_is_short_and_has_no_marks() {
 #[test]
 fn wrong_settings_are_refused_by_name() {
     for (settings, named) in [
-        (Settings { url: "localhost:8000".into(), ..settings() }, "url"),
-        (Settings { reward: Some("reward".into()), ..settings() }, "reward"),
+        (OpenEnvSettings { url: "localhost:8000".into(), ..settings() }, "url"),
+        (OpenEnvSettings { reward: Some("reward".into()), ..settings() }, "reward"),
     ] {
         let error = OpenEnv::new(settings).err().unwrap().to_string();
         assert!(error.contains(named), "{named}: {error}");

@@ -10,13 +10,15 @@
 mod tests;
 
 use rlhost_plugin_sdk::dual::Dual;
-use rlhost_plugin_sdk::preference::{Defaults, Gradient, Needs, Pairs, Preference, Total, figures};
+use rlhost_plugin_sdk::preference::{
+    Defaults, Needs, Preference, PreferenceGradient, PreferenceLossSum, PreferencePairs, pair_metrics,
+};
 use rlhost_plugin_sdk::prelude::*;
 
 /// Settings of ORPO.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-pub struct Settings {
+pub struct OrpoSettings {
     /// Weight of the odds ratio loss, lambda in the paper.
     #[schemars(range(min = 0.0))]
     pub beta: f64,
@@ -24,7 +26,7 @@ pub struct Settings {
     pub prompt_likelihood: bool,
 }
 
-impl Default for Settings {
+impl Default for OrpoSettings {
     fn default() -> Self {
         Self { beta: 0.1, prompt_likelihood: true }
     }
@@ -32,7 +34,7 @@ impl Default for Settings {
 
 /// The algorithm with its settings.
 pub struct Orpo {
-    settings: Settings,
+    settings: OrpoSettings,
 }
 
 /// Returns the logarithm of the odds `p / (1 - p)` of a completion's mean log-probability. A certain completion would have
@@ -43,20 +45,20 @@ fn log_odds(logp: Dual<2>) -> Dual<2> {
 }
 
 impl Preference for Orpo {
-    type Config = Settings;
+    type Config = OrpoSettings;
     const DESCRIPTION: &'static str = "Odds Ratio Preference Optimization";
     const FRAMED: bool = true;
     const DEFAULTS: Defaults = Defaults::NO_AUX_LOSS;
 
-    fn needs(settings: &Settings) -> Needs {
+    fn needs(settings: &OrpoSettings) -> Needs {
         if settings.prompt_likelihood { Needs::MEAN_LOGITS | Needs::PROMPT_LOGP } else { Needs::MEAN_LOGITS }
     }
 
-    fn new(settings: Settings) -> Result<Self, Error> {
+    fn new(settings: OrpoSettings) -> Result<Self, Error> {
         Ok(Self { settings })
     }
 
-    fn loss(&mut self, p: &Pairs) -> Result<Gradient, Error> {
+    fn loss(&mut self, p: &PreferencePairs) -> Result<PreferenceGradient, Error> {
         let beta = self.settings.beta;
         let of_chosen = p.chosen.logp.iter().map(|&logp| -f64::from(logp));
         if !self.settings.prompt_likelihood {
@@ -76,12 +78,12 @@ impl Preference for Orpo {
 }
 
 /// Returns the loss of pairs. The negative log-likelihood of their chosen completions is divided by this many tokens.
-fn loss(beta: f64, p: &Pairs, tokens: u64, nll_loss: Option<Metric>) -> Gradient {
+fn loss(beta: f64, p: &PreferencePairs, tokens: u64, nll_loss: Option<Metric>) -> PreferenceGradient {
     let (chosen, rejected) = (p.chosen.logps(), p.rejected.logps());
     let (chosen_lengths, rejected_lengths) = (p.chosen.lengths(), p.rejected.lengths());
     let (pairs, tokens) = (f64::from(p.scale.items), (tokens as f64).max(1.0));
 
-    let mut total = Total::new(p);
+    let mut total = PreferenceLossSum::new(p);
     let (mut logps, mut rewards) = ([Vec::new(), Vec::new()], [Vec::new(), Vec::new()]);
     let (mut ratios, mut log_odds_chosen) = (Vec::new(), Vec::new());
     for row in 0..chosen.len() {
@@ -98,7 +100,7 @@ fn loss(beta: f64, p: &Pairs, tokens: u64, nll_loss: Option<Metric>) -> Gradient
             rewards[side].push(beta * logp.value);
         }
     }
-    let mut metrics = figures(p, Some([&rewards[0], &rewards[1]]), [&logps[0], &logps[1]]);
+    let mut metrics = pair_metrics(p, Some([&rewards[0], &rewards[1]]), [&logps[0], &logps[1]]);
     metrics.extend(nll_loss);
     metrics.extend(Metric::mean_of("log_odds_ratio", ratios));
     metrics.extend(Metric::mean_of("log_odds_chosen", log_odds_chosen));

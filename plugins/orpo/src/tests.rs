@@ -2,15 +2,15 @@
 
 use super::*;
 use rlhost_plugin_sdk::preference::testing::{assert_follows, in_parts, pairs};
-use rlhost_plugin_sdk::preference::{Prompts, Scale, Side};
+use rlhost_plugin_sdk::preference::{PairPrompts, PairSide, Scale};
 
-fn loss(beta: f64, p: &Pairs) -> Gradient {
-    Orpo::new(Settings { beta, prompt_likelihood: false }).unwrap().loss(p).unwrap()
+fn loss(beta: f64, p: &PreferencePairs) -> PreferenceGradient {
+    Orpo::new(OrpoSettings { beta, prompt_likelihood: false }).unwrap().loss(p).unwrap()
 }
 
 /// Computes equations 4 to 7 of the paper, from probabilities.
-fn closed_form(beta: f64, p: &Pairs, chosen: &[f64], rejected: &[f64]) -> f64 {
-    let odds = |side: &Side, logp: &[f64]| -> Vec<f64> {
+fn closed_form(beta: f64, p: &PreferencePairs, chosen: &[f64], rejected: &[f64]) -> f64 {
+    let odds = |side: &PairSide, logp: &[f64]| -> Vec<f64> {
         let rows = side.offsets.windows(2).map(|w| &logp[w[0] as usize..w[1] as usize]);
         let probabilities = rows.map(|row| (row.iter().sum::<f64>() / row.len() as f64).exp());
         probabilities.map(|p| p / (1.0 - p)).collect()
@@ -34,9 +34,9 @@ fn the_likelihood_includes_the_prompts_as_in_trl() {
     // Prompts of 3, 0, 2, 1 and 4 tokens after the first, in a step whose prompts have 14.
     let logp: Vec<f32> = (0..10).map(|i| -0.1 - 0.3 * i as f32).collect();
     let of_prompts: Vec<f64> = logp.iter().map(|&l| f64::from(l)).collect();
-    p.prompts = Some(Prompts { offsets: vec![0, 3, 3, 5, 6, 10], logp });
+    p.prompts = Some(PairPrompts { offsets: vec![0, 3, 3, 5, 6, 10], logp });
     p.scale.prompt_tokens = 14;
-    let mut orpo = Orpo::new(Settings { beta: 0.4, ..Settings::default() }).unwrap();
+    let mut orpo = Orpo::new(OrpoSettings { beta: 0.4, ..OrpoSettings::default() }).unwrap();
     let got = orpo.loss(&p).unwrap();
     let wanted = |of_prompts: &[f64], chosen: &[f64], rejected: &[f64]| {
         let odds = closed_form(0.4, &p, chosen, rejected) + chosen.iter().sum::<f64>() / p.scale.tokens as f64;
@@ -49,9 +49,9 @@ fn the_likelihood_includes_the_prompts_as_in_trl() {
     let all: Vec<f64> = of_prompts.into_iter().chain(p.chosen.logp.iter().map(|&l| f64::from(l))).collect();
     assert!((nll.value + all.iter().sum::<f64>() / 26.0).abs() < 1e-12 && nll.weight == 26.0);
 
-    assert!(Orpo::needs(&Settings::default()).has("prompt_logp"));
-    assert!(!Orpo::needs(&Settings { prompt_likelihood: false, ..Settings::default() }).has("prompt_logp"));
-    assert!(matches!(orpo.loss(&Pairs { prompts: None, ..p }), Err(Error::Input(_))));
+    assert!(Orpo::needs(&OrpoSettings::default()).has("prompt_logp"));
+    assert!(!Orpo::needs(&OrpoSettings { prompt_likelihood: false, ..OrpoSettings::default() }).has("prompt_logp"));
+    assert!(matches!(orpo.loss(&PreferencePairs { prompts: None, ..p }), Err(Error::Input(_))));
 }
 
 #[test]
@@ -62,10 +62,10 @@ fn micro_batches_add_up_to_the_whole() {
     assert_eq!((sum.d_chosen, sum.d_rejected), (whole.d_chosen, whole.d_rejected));
 }
 
-fn pair(chosen: &[f32], rejected: &[f32]) -> Pairs {
-    let side = |logp: &[f32]| Side { offsets: vec![0, logp.len() as u32], logp: logp.to_vec(), ..Side::default() };
+fn pair(chosen: &[f32], rejected: &[f32]) -> PreferencePairs {
+    let side = |logp: &[f32]| PairSide { offsets: vec![0, logp.len() as u32], logp: logp.to_vec(), ..PairSide::default() };
     let scale = Scale { items: 1, tokens: chosen.len() as u64, ..Scale::default() };
-    Pairs { chosen: side(chosen), rejected: side(rejected), scale, ..Pairs::default() }
+    PreferencePairs { chosen: side(chosen), rejected: side(rejected), scale, ..PreferencePairs::default() }
 }
 
 #[test]

@@ -6,7 +6,7 @@ use rlhost_plugin_sdk::prelude::*;
 /// Settings.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-pub struct Settings {
+pub struct OverlongRewardSettings {
     /// Longest desired completion in tokens, including the end token, usually the run's `max_completion_length`; beyond it, the
     /// score is -1.
     pub max_completion_len: u32,
@@ -14,13 +14,13 @@ pub struct Settings {
     pub soft_punish_cache: u32,
 }
 
-impl Default for Settings {
+impl Default for OverlongRewardSettings {
     fn default() -> Self {
         Self { max_completion_len: 256, soft_punish_cache: 64 }
     }
 }
 
-impl Settings {
+impl OverlongRewardSettings {
     fn checked(self) -> Result<Self, Error> {
         let (longest, cache) = (self.max_completion_len, self.soft_punish_cache);
         if cache > longest {
@@ -47,8 +47,8 @@ impl Settings {
 
 reward! {
     /// Falls from 0 to -1 over the last tokens before the length limit.
-    config: Settings,
-    prepared: Settings = Settings::checked,
+    config: OverlongRewardSettings,
+    prepared: OverlongRewardSettings = OverlongRewardSettings::checked,
     needs: TOKEN_IDS,
     |config, sample| config.punishment(sample.token_ids.len()) as f32
 }
@@ -58,13 +58,13 @@ mod tests {
     use super::*;
     use rlhost_plugin_sdk::reward::testing::Case;
 
-    fn score_of(tokens: usize, settings: &Settings) -> Option<f32> {
+    fn score_of(tokens: usize, settings: &OverlongRewardSettings) -> Option<f32> {
         Case { token_ids: vec![1; tokens], ..Case::default() }.run(|sample| score(settings, sample)).unwrap()
     }
 
     #[test]
     fn falls_over_the_last_tokens() {
-        let settings = Settings { max_completion_len: 100, soft_punish_cache: 20 };
+        let settings = OverlongRewardSettings { max_completion_len: 100, soft_punish_cache: 20 };
         let expected = [(0, 0.0), (80, 0.0), (81, -0.05), (85, -0.25), (90, -0.5), (100, -1.0), (101, -1.0), (5000, -1.0)];
         for (tokens, punishment) in expected {
             assert_eq!(score_of(tokens, &settings), Some(punishment), "{tokens} tokens");
@@ -73,15 +73,15 @@ mod tests {
 
     #[test]
     fn without_a_cache_falls_at_once() {
-        let settings = Settings { max_completion_len: 100, soft_punish_cache: 0 };
+        let settings = OverlongRewardSettings { max_completion_len: 100, soft_punish_cache: 0 };
         assert_eq!(score_of(100, &settings), Some(0.0));
         assert_eq!(score_of(101, &settings), Some(-1.0));
     }
 
     #[test]
     fn a_cache_longer_than_the_completion_is_refused() {
-        assert!(Settings { max_completion_len: 20, soft_punish_cache: 20 }.checked().is_ok());
-        let error = Settings { max_completion_len: 19, soft_punish_cache: 20 }.checked().unwrap_err().to_string();
+        assert!(OverlongRewardSettings { max_completion_len: 20, soft_punish_cache: 20 }.checked().is_ok());
+        let error = OverlongRewardSettings { max_completion_len: 19, soft_punish_cache: 20 }.checked().unwrap_err().to_string();
         assert!(error.contains("soft_punish_cache") && error.contains("19"), "{error}");
     }
 }

@@ -1,8 +1,8 @@
 //! Computes advantages and returns from scores and values.
 
 use crate::control::KL;
-use crate::moments::Moments;
-use crate::settings::{KlEstimator, Settings};
+use crate::moments::ScoreMoments;
+use crate::settings::{PpoKlEstimator, PpoSettings};
 use rlhost_plugin_sdk::policy::{Advantages, Rollouts};
 use rlhost_plugin_sdk::rows::{counted, masked_sum, rows};
 use rlhost_plugin_sdk::scores::{self, mean_and_std, scores};
@@ -10,13 +10,13 @@ use rlhost_plugin_sdk::{Error, Metric};
 use std::ops::Range;
 
 /// A scorable completion, with its score after normalisation and penalty.
-struct Scored {
+struct NormalizedScore {
     row: Range<usize>,
     score: f64,
     penalty: f64,
 }
 
-pub(crate) fn estimate(s: &Settings, kl_coef: f64, all: &Moments, rollouts: &Rollouts) -> Result<Advantages, Error> {
+pub(crate) fn estimate(s: &PpoSettings, kl_coef: f64, all: &ScoreMoments, rollouts: &Rollouts) -> Result<Advantages, Error> {
     let values = rollouts.values.as_ref().ok_or_else(|| Error::Input("PPO needs the critic's values".into()))?;
     let given = scores(rollouts);
     let mut mask = rollouts.mask.clone();
@@ -28,7 +28,7 @@ pub(crate) fn estimate(s: &Settings, kl_coef: f64, all: &Moments, rollouts: &Rol
             Some(score) => {
                 let score = if s.normalize_reward { all.normalized(*score) } else { *score };
                 let penalty = s.missing_eos_penalty.filter(|_| !finished).unwrap_or(0.0);
-                scored.push(Scored { row, score: score - penalty, penalty });
+                scored.push(NormalizedScore { row, score: score - penalty, penalty });
             }
         }
     }
@@ -47,7 +47,7 @@ pub(crate) fn estimate(s: &Settings, kl_coef: f64, all: &Moments, rollouts: &Rol
     }
     let mut advantages = vec![0.0; mask.len()];
     let mut returns = vec![0.0; mask.len()];
-    for Scored { row, .. } in &scored {
+    for NormalizedScore { row, .. } in &scored {
         // The value after the last token is 0. Tokens that the policy did not choose are part of the state in which it chooses
         // the next one, not steps of their own.
         let (mut next_value, mut next_advantage) = (0.0, 0.0);
@@ -70,7 +70,7 @@ pub(crate) fn estimate(s: &Settings, kl_coef: f64, all: &Moments, rollouts: &Rol
 }
 
 /// Returns the divergence from the reference at each token, zeros without a reference.
-fn divergence(s: &Settings, rollouts: &Rollouts) -> Result<Vec<f64>, Error> {
+fn divergence(s: &PpoSettings, rollouts: &Rollouts) -> Result<Vec<f64>, Error> {
     if !s.has_reference() {
         return Ok(vec![0.0; rollouts.logp.len()]);
     }
@@ -79,8 +79,8 @@ fn divergence(s: &Settings, rollouts: &Rollouts) -> Result<Vec<f64>, Error> {
     let of_token = |(&logp, &ref_logp): (&f32, &f32)| {
         let d = f64::from(logp) - f64::from(ref_logp);
         match s.kl_estimator {
-            KlEstimator::K1 => d,
-            KlEstimator::K3 => (-d).exp_m1() + d,
+            PpoKlEstimator::K1 => d,
+            PpoKlEstimator::K3 => (-d).exp_m1() + d,
         }
     };
     Ok(rollouts.logp.iter().zip(ref_logp).map(of_token).collect())
@@ -99,12 +99,20 @@ fn whiten(column: &mut [f64], mask: &[u8], keep_mean: bool) {
 
 /// Returns the metrics of a generation: sums over each completion's tokens, averaged over completions. `objective/entropy` is the
 /// sum of `-logp`, without upstream's 1 for each padded position.
-fn metrics(kl_coef: f64, rollouts: &Rollouts, given: &[Option<f64>], scored: &[Scored], mask: &[u8], kl: &[f64]) -> Vec<Metric> {
+fn metrics(
+    kl_coef: f64,
+    rollouts: &Rollouts,
+    given: &[Option<f64>],
+    scored: &[NormalizedScore],
+    mask: &[u8],
+    kl: &[f64],
+) -> Vec<Metric> {
     let n = scored.len() as f64;
     let per_completion =
         |of: &dyn Fn(usize) -> f64| scored.iter().map(|s| masked_sum(mask, s.row.clone(), of)).sum::<f64>() / n.max(1.0);
     let divergence = per_completion(&|i| kl[i]);
-    let of_token = |s: &Scored| masked_sum(mask, s.row.clone(), |i| kl[i]) / masked_sum(mask, s.row.clone(), |_| 1.0).max(1.0);
+    let of_token =
+        |s: &NormalizedScore| masked_sum(mask, s.row.clone(), |i| kl[i]) / masked_sum(mask, s.row.clone(), |_| 1.0).max(1.0);
     let score = scored.iter().map(|s| s.score).sum::<f64>() / n.max(1.0);
     let mut all = scores::metrics(given);
     let ended = rollouts.finished.iter().filter(|&&finished| finished).count() as f64;

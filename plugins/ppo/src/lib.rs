@@ -20,20 +20,20 @@ mod tests;
 
 use control::KlControl;
 use rlhost_plugin_sdk::policy::{
-    Advantages, Defaults, Derivation, DerivedMetric, Gradient, Needs, Observing, Policy, Rollouts, Stateful, Tokens,
+    Advantages, Defaults, Derivation, DerivedMetric, Needs, Observing, Policy, PolicyGradient, Rollouts, Stateful, Tokens,
 };
 use rlhost_plugin_sdk::scores::scores;
 use rlhost_plugin_sdk::{Error, Metric};
-pub use settings::{KlEstimator, Settings};
+pub use settings::{PpoKlEstimator, PpoSettings};
 
 /// The algorithm with its settings.
 pub struct Ppo {
-    settings: Settings,
+    settings: PpoSettings,
     control: KlControl,
 }
 
 impl Policy for Ppo {
-    type Config = Settings;
+    type Config = PpoSettings;
     const DESCRIPTION: &'static str = "Proximal Policy Optimization with a critic";
     const LEARNING_RATE: f64 = 3e-6;
     const DEFAULTS: Defaults = Defaults::NO_AUX_LOSS;
@@ -41,7 +41,7 @@ impl Policy for Ppo {
     const DERIVED_METRICS: &'static [DerivedMetric] =
         &[("eps", Derivation::PerSecond("episode")), ("lr", Derivation::Copy("learning_rate"))];
 
-    fn needs(config: &Settings) -> Needs {
+    fn needs(config: &PpoSettings) -> Needs {
         let mut needs = Needs::VALUE | Needs::OLD_VALUE | Needs::RETURN | Needs::ENTROPY;
         if config.has_reference() {
             needs |= Needs::REF_LOGP;
@@ -52,7 +52,7 @@ impl Policy for Ppo {
         needs
     }
 
-    fn new(settings: Settings) -> Result<Self, Error> {
+    fn new(settings: PpoSettings) -> Result<Self, Error> {
         if settings.turn_rewards && settings.normalize_reward {
             return Err(Error::Config(
                 "turn_rewards needs normalize_reward = false, which is for scores of whole episodes".into(),
@@ -64,15 +64,15 @@ impl Policy for Ppo {
     fn estimate(&mut self, rollouts: &Rollouts) -> Result<Advantages, Error> {
         let coef = self.control.coef(&self.settings);
         if self.settings.normalize_reward {
-            self.control.scores.see(scores(rollouts).into_iter().flatten());
+            self.control.scores.update(scores(rollouts).into_iter().flatten());
         }
         let mut advantages = advantage::estimate(&self.settings, coef, &self.control.scores, rollouts)?;
-        self.control.saw(rollouts.prompt_of.len());
+        self.control.count_completions(rollouts.prompt_of.len());
         advantages.metrics.push(Metric::max("episode", self.control.episode as f64));
         Ok(advantages)
     }
 
-    fn loss(&mut self, tokens: &Tokens) -> Result<Gradient, Error> {
+    fn loss(&mut self, tokens: &Tokens) -> Result<PolicyGradient, Error> {
         loss::loss(&self.settings, tokens)
     }
 }

@@ -1,14 +1,14 @@
 //! The clipped losses of policy and critic.
 
-use crate::settings::Settings;
+use crate::settings::PpoSettings;
 use rlhost_plugin_sdk::dual::Dual;
-use rlhost_plugin_sdk::policy::{Gradient, Tokens};
+use rlhost_plugin_sdk::policy::{PolicyGradient, Tokens};
 use rlhost_plugin_sdk::{Error, Metric};
 
 /// Computes the mean over the step's tokens of `max(-A ratio, -A clip(ratio, 1 - c, 1 + c))`, which a dual clip limits to `-A
 /// clip_ratio_c` where `A` is negative, plus `vf_coef` times that of `max((V - R)^2, (clip(V, V_old - c, V_old + c) - R)^2) / 2`, minus
 /// `entropy_coef` times that of the entropy.
-pub(crate) fn loss(s: &Settings, t: &Tokens) -> Result<Gradient, Error> {
+pub(crate) fn loss(s: &PpoSettings, t: &Tokens) -> Result<PolicyGradient, Error> {
     let needed = |column: &Option<Vec<f32>>, what: &str| {
         column.clone().ok_or_else(|| Error::Input(format!("PPO needs {what}, which the batch does not have")))
     };
@@ -21,7 +21,7 @@ pub(crate) fn loss(s: &Settings, t: &Tokens) -> Result<Gradient, Error> {
 
     let mut d_logp = vec![0.0; t.logp.len()];
     let mut d_values = vec![0.0; t.logp.len()];
-    let mut sums = Sums::default();
+    let mut sums = PpoLossSums::default();
     for i in (0..t.mask.len()).filter(|&i| t.mask[i] != 0) {
         let (advantage, log_ratio) = (t.advantages[i], Dual::variable(t.logp[i]) - t.old_logp[i]);
         let ratio = log_ratio.exp();
@@ -59,12 +59,12 @@ pub(crate) fn loss(s: &Settings, t: &Tokens) -> Result<Gradient, Error> {
     if s.clip_ratio_c.is_some() {
         metrics.push(Metric::ratio("policy/clipfrac_lower_avg", sums.policy_clipped_twice, sums.tokens));
     }
-    Ok(Gradient { loss, d_logp, d_entropy, d_values: Some(d_values), metrics })
+    Ok(PolicyGradient { loss, d_logp, d_entropy, d_values: Some(d_values), metrics })
 }
 
 /// Sums over the tokens of a micro-batch.
 #[derive(Default)]
-struct Sums {
+struct PpoLossSums {
     tokens: f64,
     policy: f64,
     critic: f64,
@@ -77,7 +77,7 @@ struct Sums {
     entropy: f64,
 }
 
-impl Sums {
+impl PpoLossSums {
     /// Returns means over tokens, where upstream averages micro-batches. So `val/ratio_var`, upstream the variance of
     /// micro-batches' means, is that of tokens about 1 here. About their own mean, it would depend on how a step is split.
     fn metrics(&self) -> Vec<Metric> {

@@ -8,15 +8,15 @@ const EPS: f64 = f32::EPSILON as f64;
 /// Count, mean and sum of squared distances from it, updated a batch at a time (Chan et al. 1983).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(default)]
-pub struct Moments {
+pub struct ScoreMoments {
     count: f64,
     mean: f64,
     squares: f64,
 }
 
-impl Moments {
+impl ScoreMoments {
     /// Counts more scores.
-    pub(crate) fn see(&mut self, scores: impl Iterator<Item = f64> + Clone) {
+    pub(crate) fn update(&mut self, scores: impl Iterator<Item = f64> + Clone) {
         let n = scores.clone().count() as f64;
         if n == 0.0 {
             return;

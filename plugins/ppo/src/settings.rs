@@ -6,7 +6,7 @@ use rlhost_plugin_sdk::prelude::*;
 /// joschu.net/blog/kl-approx.html).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
-pub enum KlEstimator {
+pub enum PpoKlEstimator {
     /// `d`: unbiased.
     K1,
     /// `e^-d - 1 + d`: also unbiased, never negative, and with lower variance.
@@ -16,13 +16,13 @@ pub enum KlEstimator {
 /// Settings of PPO.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-pub struct Settings {
+pub struct PpoSettings {
     /// Weight of the KL divergence from the reference model, subtracted from each token's reward; the starting value if it
     /// adapts.
     #[schemars(range(min = 0.0))]
     pub kl_coef: f64,
     /// Estimator of that divergence.
-    pub kl_estimator: KlEstimator,
+    pub kl_estimator: PpoKlEstimator,
     /// Adapt `kl_coef` so that a token's divergence, in nats and averaged over each completion, stays near this.
     #[schemars(extend("exclusiveMinimum" = 0.0))]
     pub kl_target: Option<f64>,
@@ -63,11 +63,11 @@ pub struct Settings {
     pub vf_coef: f64,
 }
 
-impl Default for Settings {
+impl Default for PpoSettings {
     fn default() -> Self {
         Self {
             kl_coef: 0.05,
-            kl_estimator: KlEstimator::K1,
+            kl_estimator: PpoKlEstimator::K1,
             kl_target: None,
             kl_horizon: 10_000.0,
             missing_eos_penalty: None,
@@ -85,7 +85,7 @@ impl Default for Settings {
     }
 }
 
-impl Settings {
+impl PpoSettings {
     /// Returns whether there is a divergence to estimate. An adaptive coefficient may grow from zero.
     pub(crate) fn has_reference(&self) -> bool {
         self.kl_coef > 0.0 || self.kl_target.is_some()

@@ -2,11 +2,11 @@
 
 use super::*;
 use rlhost_plugin_sdk::Metric;
-use rlhost_plugin_sdk::policy::testing::{self, Noise, close};
+use rlhost_plugin_sdk::policy::testing::{self, TestNoise, close};
 use rlhost_plugin_sdk::policy::{RewardColumn, Scale, Turns};
 
 fn figure(metrics: &[Metric], name: &str) -> (f64, f64) {
-    testing::figure(metrics, name).expect(name)
+    testing::find_metric(metrics, name).expect(name)
 }
 
 fn near(got: (f64, f64), want: (f64, f64)) {
@@ -29,11 +29,11 @@ fn rollouts() -> Rollouts {
 }
 
 /// Settings for which results can be worked out by hand.
-fn plain() -> Settings {
-    Settings { kl_coef: 0.5, gamma: 0.5, lam: 0.5, ..Settings::default() }
+fn plain() -> PpoSettings {
+    PpoSettings { kl_coef: 0.5, gamma: 0.5, lam: 0.5, ..PpoSettings::default() }
 }
 
-fn estimated(s: &Settings, r: &Rollouts) -> Advantages {
+fn estimated(s: &PpoSettings, r: &Rollouts) -> Advantages {
     Ppo::new(s.clone()).unwrap().estimate(r).unwrap()
 }
 
@@ -78,7 +78,7 @@ fn advantages_and_returns_by_hand() {
 
 #[test]
 fn a_missing_end_is_a_penalty_and_rewards_can_be_whitened() {
-    let s = Settings { missing_eos_penalty: Some(1.5), lam: 0.0, gamma: 0.0, ..plain() };
+    let s = PpoSettings { missing_eos_penalty: Some(1.5), lam: 0.0, gamma: 0.0, ..plain() };
     // Without future rewards, returns are the rewards.
     let rewards = [-0.25, 0.0, 0.75, 0.125, -3.5];
     let given = estimated(&s, &rollouts());
@@ -86,7 +86,7 @@ fn a_missing_end_is_a_penalty_and_rewards_can_be_whitened() {
     near(figure(&given.metrics, "objective/scores"), (-1.25, 2.0));
     near(figure(&given.metrics, "reward"), (-0.5, 2.0));
 
-    let given = estimated(&Settings { whiten_rewards: true, ..s }, &rollouts());
+    let given = estimated(&PpoSettings { whiten_rewards: true, ..s }, &rollouts());
     let mean = rewards.iter().sum::<f64>() / 5.0;
     let want: Vec<f64> = whitened(&rewards).into_iter().map(|r| r + mean).collect();
     close("whitened", &given.returns.unwrap()[..5], &want);
@@ -94,7 +94,7 @@ fn a_missing_end_is_a_penalty_and_rewards_can_be_whitened() {
 
 #[test]
 fn k3_is_taken_off_as_well() {
-    let s = Settings { kl_estimator: KlEstimator::K3, lam: 0.0, gamma: 0.0, ..plain() };
+    let s = PpoSettings { kl_estimator: PpoKlEstimator::K3, lam: 0.0, gamma: 0.0, ..plain() };
     let k3 = |d: f64| (-d).exp() - 1.0 + d;
     let given = estimated(&s, &rollouts());
     let want = [-0.5 * k3(0.5), 0.0, 1.0 - 0.5 * k3(0.5), -0.5 * k3(-0.25), -2.0];
@@ -104,7 +104,7 @@ fn k3_is_taken_off_as_well() {
 
 #[test]
 fn advantages_are_discounted_sums_of_errors_over_the_tokens_that_count() {
-    let mut noise = Noise(4);
+    let mut noise = TestNoise(4);
     let offsets = [0u32, 6, 7, 11];
     let n = 11;
     let r = Rollouts {
@@ -119,7 +119,7 @@ fn advantages_are_discounted_sums_of_errors_over_the_tokens_that_count() {
         values: Some(noise.column(n, 0.0, 1.0)),
         ..Rollouts::default()
     };
-    let s = Settings { gamma: 0.97, ..Settings::default() };
+    let s = PpoSettings { gamma: 0.97, ..PpoSettings::default() };
     let given = estimated(&s, &r);
     let (mut advantages, mut returns) = (Vec::new(), Vec::new());
     for (row, score) in offsets.windows(2).zip([0.7f32, -0.4, 1.1]) {
@@ -156,13 +156,13 @@ fn nothing_scorable_is_nothing_to_learn() {
 
 /// Makes rows of unequal lengths with random-looking values, the second completely masked.
 fn tokens(seed: u64) -> Tokens {
-    let mut noise = Noise(seed);
+    let mut noise = TestNoise(seed);
     let n = 14;
     let mask: Vec<u8> = (0..n).map(|i| u8::from(!(5..8).contains(&i) && i != 2)).collect();
     let wild =
         |column: Vec<f32>| -> Vec<f32> { column.iter().zip(&mask).map(|(&x, &m)| if m == 0 { 30.0 } else { x }).collect() };
     let (logp, values) = (noise.column(n, -1.5, 1.0), noise.column(n, 0.0, 1.0));
-    let moved = |noise: &mut Noise, from: &[f32], by: f32| from.iter().map(|x| x + by * noise.draw()).collect();
+    let moved = |noise: &mut TestNoise, from: &[f32], by: f32| from.iter().map(|x| x + by * noise.draw()).collect();
     Tokens {
         step: 0,
         offsets: vec![0, 5, 8, 9, 14],
@@ -181,7 +181,7 @@ fn tokens(seed: u64) -> Tokens {
 }
 
 /// Computes the policy's and the critic's part by the formulas, and how much of each is clipped.
-fn closed_form(s: &Settings, t: &Tokens, logp: &[f64], values: &[f64]) -> [f64; 4] {
+fn closed_form(s: &PpoSettings, t: &Tokens, logp: &[f64], values: &[f64]) -> [f64; 4] {
     let wide = |column: &Option<Vec<f32>>, i: usize| f64::from(column.as_ref().unwrap()[i]);
     let mut sums = [0.0; 4];
     for i in (0..logp.len()).filter(|&i| t.mask[i] == 1) {
@@ -205,9 +205,9 @@ fn loss_and_gradients_follow_the_closed_form_and_micro_batches_add_up() {
         let t = tokens(seed);
         let wide = |column: &[f32]| -> Vec<f64> { column.iter().map(|&x| f64::from(x)).collect() };
         let (logp, values) = (wide(&t.logp), wide(t.values.as_ref().unwrap()));
-        let narrow = Settings { cliprange: 0.1, cliprange_value: 0.4, vf_coef: 1.0, ..Settings::default() };
-        let twice = Settings { clip_ratio_c: Some(1.25), ..Settings::default() };
-        for s in [Settings::default(), narrow, twice] {
+        let narrow = PpoSettings { cliprange: 0.1, cliprange_value: 0.4, vf_coef: 1.0, ..PpoSettings::default() };
+        let twice = PpoSettings { clip_ratio_c: Some(1.25), ..PpoSettings::default() };
+        for s in [PpoSettings::default(), narrow, twice] {
             let got = Ppo::new(s.clone()).unwrap().loss(&t).unwrap();
             let loss_at = |logp: &[f64], values: &[f64]| {
                 let [policy, critic, ..] = closed_form(&s, &t, logp, values);
@@ -254,7 +254,7 @@ fn loss_and_gradients_follow_the_closed_form_and_micro_batches_add_up() {
 
 #[test]
 fn a_dual_clip_limits_the_loss_of_what_was_bad_and_has_become_likely() {
-    let (mut t, s) = (tokens(3), Settings { clip_ratio_c: Some(3.0), ..Settings::default() });
+    let (mut t, s) = (tokens(3), PpoSettings { clip_ratio_c: Some(3.0), ..PpoSettings::default() });
     t.old_logp = t.logp.clone();
     t.advantages.fill(-2.0);
     // Of three tokens five times as likely as before, one was good; a fourth is twice as likely.
@@ -268,15 +268,16 @@ fn a_dual_clip_limits_the_loss_of_what_was_bad_and_has_become_likely() {
     near(figure(&got.metrics, "loss/policy_avg"), (2.0 * (2.0 * 3.0 - 1.2 + 2.0 + 6.0) / 10.0, 10.0));
     assert_eq!([0, 1, 3].map(|i| got.d_logp[i]), [0.0; 3]);
     assert!((got.d_logp[4] - 2.0 * 2.0 / 25.0).abs() < 1e-6, "{}", got.d_logp[4]);
-    let plain = Ppo::new(Settings::default()).unwrap().loss(&t).unwrap();
+    let plain = Ppo::new(PpoSettings::default()).unwrap().loss(&t).unwrap();
     assert!((plain.d_logp[0] - 2.0 * 5.0 / 25.0).abs() < 1e-6);
-    assert!(testing::figure(&plain.metrics, "policy/clipfrac_lower_avg").is_none());
+    assert!(testing::find_metric(&plain.metrics, "policy/clipfrac_lower_avg").is_none());
 }
 
 #[test]
 fn an_entropy_bonus_is_a_share_of_the_mean_entropy() {
-    let (t, s) = (tokens(5), Settings { entropy_coef: 0.3, ..Settings::default() });
-    let (plain, got) = (Ppo::new(Settings::default()).unwrap().loss(&t).unwrap(), Ppo::new(s.clone()).unwrap().loss(&t).unwrap());
+    let (t, s) = (tokens(5), PpoSettings { entropy_coef: 0.3, ..PpoSettings::default() });
+    let (plain, got) =
+        (Ppo::new(PpoSettings::default()).unwrap().loss(&t).unwrap(), Ppo::new(s.clone()).unwrap().loss(&t).unwrap());
     let counted = [0, 1, 3, 4, 8, 9, 10, 11, 12, 13];
     let sum = f64::from(counted.iter().sum::<i32>());
     assert!((got.loss - (plain.loss - 0.3 * sum / 25.0)).abs() < 1e-9, "{} {}", got.loss, plain.loss);
@@ -288,7 +289,7 @@ fn an_entropy_bonus_is_a_share_of_the_mean_entropy() {
 
 #[test]
 fn scores_are_normalized_by_all_scores_so_far() {
-    let s = Settings { normalize_reward: true, kl_coef: 0.0, lam: 0.0, gamma: 0.0, ..Settings::default() };
+    let s = PpoSettings { normalize_reward: true, kl_coef: 0.0, lam: 0.0, gamma: 0.0, ..PpoSettings::default() };
     let mut ppo = Ppo::new(s.clone()).unwrap();
     let next = |ppo: &mut Ppo, scores: [Option<f32>; 3]| {
         let rewards = vec![RewardColumn { name: "r".into(), weight: 1.0, values: scores.to_vec() }];
@@ -315,7 +316,7 @@ fn scores_are_normalized_by_all_scores_so_far() {
         check(next(ppo, [Some(11.0), Some(15.0), None]), [11.0, 15.0, 7.0], (7.0, 34f64.sqrt()));
     }
     // Equal scores deviate from nothing.
-    let mut equal = Ppo::new(Settings { normalize_reward: true, ..plain() }).unwrap();
+    let mut equal = Ppo::new(PpoSettings { normalize_reward: true, ..plain() }).unwrap();
     let given = next(&mut equal, [Some(4.0); 3]);
     assert!(given.0.iter().all(|x| x.is_finite()) && given.1 == [4.0, 0.0], "{given:?}");
 }
@@ -326,21 +327,21 @@ fn figures_of_ratios_are_means_over_tokens() {
     t.old_logp = t.logp.clone();
     t.old_logp[0] -= 2f32.ln();
     t.old_logp[8] += 2f32.ln();
-    let m = Ppo::new(Settings::default()).unwrap().loss(&t).unwrap().metrics;
+    let m = Ppo::new(PpoSettings::default()).unwrap().loss(&t).unwrap().metrics;
     near(figure(&m, "policy/approxkl_avg"), (0.5 * 2.0 * 2f64.ln().powi(2) / 10.0, 10.0));
     near(figure(&m, "val/ratio"), (10.5 / 10.0, 10.0));
     near(figure(&m, "val/ratio_var"), ((1.0 + 0.25) / 10.0, 10.0));
     let counted = [0, 1, 3, 4, 8, 9, 10, 11, 12, 13];
     near(figure(&m, "policy/entropy_avg"), (f64::from(counted.iter().sum::<i32>()) / 10.0, 10.0));
     t.mask.fill(0);
-    let got = Ppo::new(Settings::default()).unwrap().loss(&t).unwrap();
+    let got = Ppo::new(PpoSettings::default()).unwrap().loss(&t).unwrap();
     assert_eq!((got.loss, got.d_logp, got.d_values), (0.0, vec![0.0; 14], Some(vec![0.0; 14])));
     assert!(got.metrics.iter().all(|m| m.value == 0.0));
 }
 
 #[test]
 fn the_coefficient_follows_the_divergence() {
-    let s = Settings { kl_coef: 0.1, kl_target: Some(2.0), kl_horizon: 100.0, ..Settings::default() };
+    let s = PpoSettings { kl_coef: 0.1, kl_target: Some(2.0), kl_horizon: 100.0, ..PpoSettings::default() };
     let mut ppo = Ppo::new(s.clone()).unwrap();
     let coef = |ppo: &mut Ppo| figure(&ppo.estimate(&rollouts()).unwrap().metrics, "objective/kl_coef").0;
     let heard = |ppo: &mut Ppo, kl: f64| ppo.observe(0, &[("kl".into(), kl), ("objective/kl".into(), 50.0)]);
@@ -361,7 +362,7 @@ fn the_coefficient_follows_the_divergence() {
     assert_eq!((&resumed.control, ppo.control.episode), (&ppo.control, 9));
     assert!((coef(&mut resumed) - want).abs() < 1e-12);
     // Without a target, the coefficient is its setting, whatever was learned before.
-    let mut fixed = Ppo::new(Settings { kl_target: None, kl_coef: 0.3, ..s }).unwrap();
+    let mut fixed = Ppo::new(PpoSettings { kl_target: None, kl_coef: 0.3, ..s }).unwrap();
     *fixed.state() = rlhost_plugin_sdk::stateful::restored(&snapshot).unwrap();
     heard(&mut fixed, 9.0);
     assert_eq!(coef(&mut fixed), 0.3);
@@ -369,10 +370,10 @@ fn the_coefficient_follows_the_divergence() {
 
 #[test]
 fn what_it_needs_must_be_there() {
-    let needs = Ppo::needs(&Settings::default());
+    let needs = Ppo::needs(&PpoSettings::default());
     let critic = Needs::VALUE | Needs::OLD_VALUE | Needs::RETURN | Needs::ENTROPY;
     assert_eq!(needs, critic.clone() | Needs::REF_LOGP);
-    let free = Settings { kl_coef: 0.0, ..Settings::default() };
+    let free = PpoSettings { kl_coef: 0.0, ..PpoSettings::default() };
     assert_eq!(Ppo::needs(&free), critic);
     assert!(Ppo::new(free).unwrap().estimate(&Rollouts { ref_logp: None, ..rollouts() }).is_ok());
     let refused = |r: &Rollouts| matches!(Ppo::new(plain()).unwrap().estimate(r), Err(Error::Input(_)));
@@ -389,7 +390,7 @@ fn each_turn_of_an_episode_may_earn_its_own_reward() {
     let rewards = vec![Some(6.0), Some(-4.0), Some(-4.0), None];
     let turns = Turns { offsets: vec![0, 2, 3, 4], ends: vec![1, 3, 5, 6], rewards, columns: vec![Some(0), Some(0), None] };
     let rollouts = Rollouts { turns: Some(turns), ..rollouts() };
-    let s = Settings { kl_coef: 0.0, turn_rewards: true, missing_eos_penalty: Some(1.0), ..plain() };
+    let s = PpoSettings { kl_coef: 0.0, turn_rewards: true, missing_eos_penalty: Some(1.0), ..plain() };
     let given = Ppo::new(s.clone()).unwrap().estimate(&rollouts).unwrap();
     // Row 1: deltas -2 + 0.5; -0.25 - 0.25; 3 + 0.125 - 0.5; advantages carry a quarter on.
     let a2 = -1.5;
@@ -404,6 +405,6 @@ fn each_turn_of_an_episode_may_earn_its_own_reward() {
     close("returns", &given.returns.unwrap(), &[a0 + 0.5, a1 + 0.25, a2 - 0.5, b0 + 1.0, b1 - 1.0, 0.0]);
     near(figure(&given.metrics, "objective/scores"), ((1.0 - 2.0 - 1.0) / 2.0, 2.0));
     assert!(Ppo::needs(&s).has("turn_reward") && !Ppo::needs(&plain()).has("turn_reward"));
-    let refused = Ppo::new(Settings { normalize_reward: true, ..s }).err();
+    let refused = Ppo::new(PpoSettings { normalize_reward: true, ..s }).err();
     assert!(matches!(&refused, Some(Error::Config(text)) if text.contains("turn_rewards")), "{refused:?}");
 }

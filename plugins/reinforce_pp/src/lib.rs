@@ -8,7 +8,7 @@
 mod tests;
 
 use rlhost_plugin_sdk::dual::Dual;
-use rlhost_plugin_sdk::policy::{Advantages, Defaults, Gradient, Needs, Policy, Rollouts, Tokens};
+use rlhost_plugin_sdk::policy::{Advantages, Defaults, Needs, Policy, PolicyGradient, Rollouts, Tokens};
 use rlhost_plugin_sdk::prelude::*;
 use rlhost_plugin_sdk::rows::{counted, masked_sum, rows};
 use rlhost_plugin_sdk::scores::{self, by_prompt, mean_and_std, scores};
@@ -27,7 +27,7 @@ pub enum Baseline {
 /// joschu.net/blog/kl-approx.html).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
-pub enum KlEstimator {
+pub enum ReinforcePpKlEstimator {
     /// `d`, for rewards.
     K1,
     /// `d^2 / 2`, for a loss: its gradient is the divergence's.
@@ -39,8 +39,8 @@ pub enum KlEstimator {
 /// The maximum magnitude of a token's divergence. OpenRLHF has it so that no token of a rare text outweighs all scores.
 const MOST_KL: f64 = 10.0;
 
-impl KlEstimator {
-    fn of(self, d: Dual) -> Dual {
+impl ReinforcePpKlEstimator {
+    fn estimate(self, d: Dual) -> Dual {
         let kl = match self {
             Self::K1 => d,
             Self::K2 => d * d * 0.5,
@@ -57,14 +57,14 @@ impl KlEstimator {
 /// Settings of REINFORCE++.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-pub struct Settings {
+pub struct ReinforcePpSettings {
     /// The baseline subtracted from a score.
     pub baseline: Baseline,
     /// Weight of the KL divergence from the reference model.
     #[schemars(range(min = 0.0))]
     pub kl_coef: f64,
     /// Estimator of that divergence, which is clipped to 10 per token in either direction.
-    pub kl_estimator: KlEstimator,
+    pub kl_estimator: ReinforcePpKlEstimator,
     /// Add the divergence to the loss instead of subtracting it from the tokens' rewards; the paper does so with a baseline and
     /// k2.
     pub use_kl_loss: bool,
@@ -84,12 +84,12 @@ pub struct Settings {
     pub epsilon_high: Option<f64>,
 }
 
-impl Default for Settings {
+impl Default for ReinforcePpSettings {
     fn default() -> Self {
         Self {
             baseline: Baseline::None,
             kl_coef: 0.01,
-            kl_estimator: KlEstimator::K1,
+            kl_estimator: ReinforcePpKlEstimator::K1,
             use_kl_loss: false,
             gamma: 1.0,
             reward_clip_range: None,
@@ -100,19 +100,19 @@ impl Default for Settings {
     }
 }
 
-impl Settings {
+impl ReinforcePpSettings {
     /// The discount. A group's baseline is that of whole completions, so OpenRLHF has none there.
     fn discount(&self) -> f64 {
         if self.baseline == Baseline::Group { 1.0 } else { self.gamma }
     }
 
     /// Returns warnings about settings that work but are probably not intended. OpenRLHF warns about both.
-    fn doubts(&self) -> Vec<String> {
+    fn warnings(&self) -> Vec<String> {
         let mut doubts = Vec::new();
         if self.gamma != self.discount() {
             doubts.push(format!("gamma is {}; with baseline = group it is taken as 1", self.gamma));
         }
-        if self.use_kl_loss && self.kl_coef > 0.0 && self.kl_estimator == KlEstimator::K1 {
+        if self.use_kl_loss && self.kl_coef > 0.0 && self.kl_estimator == ReinforcePpKlEstimator::K1 {
             doubts.push("the mean gradient of k1 as a loss is zero, whatever the divergence; use kl_estimator = k2 or k3".into());
         }
         doubts
@@ -121,15 +121,15 @@ impl Settings {
 
 /// The algorithm with its settings.
 pub struct ReinforcePp {
-    settings: Settings,
+    settings: ReinforcePpSettings,
 }
 
 impl Policy for ReinforcePp {
-    type Config = Settings;
+    type Config = ReinforcePpSettings;
     const DESCRIPTION: &'static str = "REINFORCE++, with or without group baselines";
     const DEFAULTS: Defaults = Defaults::NO_AUX_LOSS;
 
-    fn needs(config: &Settings) -> Needs {
+    fn needs(config: &ReinforcePpSettings) -> Needs {
         let mut needs = Needs::ENTROPY;
         if config.kl_coef > 0.0 {
             needs |= Needs::REF_LOGP;
@@ -140,11 +140,11 @@ impl Policy for ReinforcePp {
         needs
     }
 
-    fn compares(settings: &Settings) -> bool {
+    fn compares(settings: &ReinforcePpSettings) -> bool {
         settings.baseline == Baseline::Group
     }
 
-    fn new(settings: Settings) -> Result<Self, Error> {
+    fn new(settings: ReinforcePpSettings) -> Result<Self, Error> {
         if settings.turn_rewards && settings.baseline == Baseline::Group {
             return Err(Error::Config("turn_rewards needs baseline = none: a group's baseline is that of whole episodes".into()));
         }
@@ -153,7 +153,7 @@ impl Policy for ReinforcePp {
                 Err(Error::Config(format!("reward_clip_range must be the least and the greatest score, not {low} and {high}")))
             }
             _ => {
-                settings.doubts().iter().for_each(|doubt| rlhost_plugin_sdk::warn(doubt));
+                settings.warnings().iter().for_each(|doubt| rlhost_plugin_sdk::warn(doubt));
                 Ok(Self { settings })
             }
         }
@@ -163,14 +163,14 @@ impl Policy for ReinforcePp {
         estimate(&self.settings, rollouts)
     }
 
-    fn loss(&mut self, tokens: &Tokens) -> Result<Gradient, Error> {
+    fn loss(&mut self, tokens: &Tokens) -> Result<PolicyGradient, Error> {
         loss(&self.settings, tokens)
     }
 }
 
 rlhost_plugin_sdk::policy_plugin!(ReinforcePp);
 
-fn reference<'a>(s: &Settings, column: &'a Option<Vec<f32>>) -> Result<Option<&'a [f32]>, Error> {
+fn reference<'a>(s: &ReinforcePpSettings, column: &'a Option<Vec<f32>>) -> Result<Option<&'a [f32]>, Error> {
     match column.as_deref() {
         None if s.kl_coef > 0.0 => Err(Error::Input("kl_coef needs the reference log-probabilities".into())),
         column => Ok(column.filter(|_| s.kl_coef > 0.0)),
@@ -179,7 +179,7 @@ fn reference<'a>(s: &Settings, column: &'a Option<Vec<f32>>) -> Result<Option<&'
 
 /// Returns what each token earns besides its divergence: the last one the score, minus the baseline, or the last one of each turn
 /// the turn's score.
-fn earned(s: &Settings, rollouts: &Rollouts, given: &[Option<f64>]) -> Vec<f64> {
+fn token_rewards(s: &ReinforcePpSettings, rollouts: &Rollouts, given: &[Option<f64>]) -> Vec<f64> {
     let (low, high) = s.reward_clip_range.unwrap_or((f64::NEG_INFINITY, f64::INFINITY));
     if let Some(turns) = &rollouts.turns {
         return turns
@@ -204,11 +204,11 @@ fn earned(s: &Settings, rollouts: &Rollouts, given: &[Option<f64>]) -> Vec<f64> 
 
 /// Computes advantages. A token's reward is `-kl_coef KL`, plus what it earned. Its advantage is the discounted sum of the rewards
 /// from there on, minus the mean and divided by the deviation of all tokens of the batch.
-fn estimate(s: &Settings, rollouts: &Rollouts) -> Result<Advantages, Error> {
+fn estimate(s: &ReinforcePpSettings, rollouts: &Rollouts) -> Result<Advantages, Error> {
     let given = scores(rollouts);
-    let earned = earned(s, rollouts, &given);
+    let earned = token_rewards(s, rollouts, &given);
     let ref_logp = reference(s, &rollouts.ref_logp)?;
-    let kl = |i: usize| ref_logp.map_or(0.0, |r| s.kl_estimator.of(Dual::constant(rollouts.logp[i]) - r[i]).value);
+    let kl = |i: usize| ref_logp.map_or(0.0, |r| s.kl_estimator.estimate(Dual::constant(rollouts.logp[i]) - r[i]).value);
     let in_reward = if s.use_kl_loss { 0.0 } else { s.kl_coef };
 
     let mut mask = rollouts.mask.clone();
@@ -247,7 +247,7 @@ fn estimate(s: &Settings, rollouts: &Rollouts) -> Result<Advantages, Error> {
 
 /// Computes the mean over the step's tokens of `-min(ratio A, clip(ratio, 1 - epsilon, 1 + epsilon_high) A)`, plus `kl_coef KL`
 /// if that is part of the loss.
-fn loss(s: &Settings, t: &Tokens) -> Result<Gradient, Error> {
+fn loss(s: &ReinforcePpSettings, t: &Tokens) -> Result<PolicyGradient, Error> {
     let ref_logp = reference(s, &t.ref_logp)?.filter(|_| s.use_kl_loss);
     let (low, high) = (1.0 - s.epsilon as f32, 1.0 + s.epsilon_high.unwrap_or(s.epsilon) as f32);
     let weight = 1.0 / (t.scale.tokens as f64).max(1.0);
@@ -258,7 +258,7 @@ fn loss(s: &Settings, t: &Tokens) -> Result<Gradient, Error> {
         let ratio = (logp - t.old_logp[i]).exp();
         let (free, bounded) = (ratio * t.advantages[i], ratio.clamp(low, high) * t.advantages[i]);
         let surrogate = -free.min(bounded);
-        let kl = ref_logp.map_or(Dual::constant(0.0), |r| s.kl_estimator.of(logp - r[i]) * s.kl_coef as f32);
+        let kl = ref_logp.map_or(Dual::constant(0.0), |r| s.kl_estimator.estimate(logp - r[i]) * s.kl_coef as f32);
         let lost = surrogate + kl;
         d_logp[i] = (weight * lost.slope()) as f32;
 
@@ -275,5 +275,5 @@ fn loss(s: &Settings, t: &Tokens) -> Result<Gradient, Error> {
         Metric::ratio("ppo_kl", away, n),
         Metric::ratio("entropy", entropy, n),
     ];
-    Ok(Gradient { loss: weight * whole, d_logp, d_entropy: None, d_values: None, metrics })
+    Ok(PolicyGradient { loss: weight * whole, d_logp, d_entropy: None, d_values: None, metrics })
 }

@@ -8,7 +8,7 @@ use std::num::NonZeroU32;
 /// Settings.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-pub struct Settings {
+pub struct RepetitionRewardSettings {
     /// Number of tokens in an n-gram.
     pub ngram_size: NonZeroU32,
     /// Score that a completion of nothing but repetition approaches; 0 or less.
@@ -16,7 +16,7 @@ pub struct Settings {
     pub max_penalty: f64,
 }
 
-impl Default for Settings {
+impl Default for RepetitionRewardSettings {
     fn default() -> Self {
         Self { ngram_size: NonZeroU32::MIN.saturating_add(2), max_penalty: -1.0 }
     }
@@ -36,7 +36,7 @@ pub fn repeated_share(token_ids: &[u32], ngram_size: NonZeroU32) -> f64 {
 
 reward! {
     /// The share of repeated n-grams times the largest penalty.
-    config: Settings,
+    config: RepetitionRewardSettings,
     needs: TOKEN_IDS,
     |config, sample| {
         let share = repeated_share(sample.token_ids, config.ngram_size);
@@ -51,7 +51,7 @@ mod tests {
     use rlhost_plugin_sdk::reward::testing::Case;
 
     fn score_of(token_ids: &[u32], ngram_size: u32, max_penalty: f64) -> f32 {
-        let settings = Settings { ngram_size: NonZeroU32::new(ngram_size).unwrap(), max_penalty };
+        let settings = RepetitionRewardSettings { ngram_size: NonZeroU32::new(ngram_size).unwrap(), max_penalty };
         let case = Case { token_ids: token_ids.to_vec(), ..Case::default() };
         case.run(|sample| score(&settings, sample)).unwrap().unwrap()
     }
@@ -78,7 +78,7 @@ mod tests {
 
     #[test]
     fn the_schema_tells_the_host_what_is_allowed() {
-        let schema = rlhost_plugin_sdk::config::schema::<Settings>();
+        let schema = rlhost_plugin_sdk::config::schema::<RepetitionRewardSettings>();
         assert!(schema.contains(r#""minimum":1"#) && schema.contains(r#""maximum":0"#), "{schema}");
     }
 }

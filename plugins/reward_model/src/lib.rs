@@ -8,12 +8,12 @@
 mod tests;
 
 use rlhost_plugin_sdk::prelude::*;
-use rlhost_plugin_sdk::reward_model::{Gradient, Pairs, RewardModel, Total};
+use rlhost_plugin_sdk::reward_model::{RewardModel, RewardModelGradient, RewardModelLossSum, RewardModelPairs};
 
 /// Settings of the loss.
 #[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-pub struct Settings {
+pub struct BradleyTerrySettings {
     /// Weight of the squared sum of a pair's rewards, which centers them at zero (arXiv 2312.09244); TRL recommends 0.01.
     #[schemars(range(min = 0.0))]
     pub center_rewards_coefficient: Option<f64>,
@@ -21,20 +21,20 @@ pub struct Settings {
 
 /// The loss with its settings.
 pub struct BradleyTerry {
-    settings: Settings,
+    settings: BradleyTerrySettings,
 }
 
 impl RewardModel for BradleyTerry {
-    type Config = Settings;
+    type Config = BradleyTerrySettings;
     const DESCRIPTION: &'static str = "Reward model (Bradley-Terry)";
 
-    fn new(settings: Settings) -> Result<Self, Error> {
+    fn new(settings: BradleyTerrySettings) -> Result<Self, Error> {
         Ok(Self { settings })
     }
 
-    fn loss(&mut self, pairs: &Pairs) -> Result<Gradient, Error> {
+    fn loss(&mut self, pairs: &RewardModelPairs) -> Result<RewardModelGradient, Error> {
         let rows = f64::from(pairs.scale.items);
-        let mut total = Total::default();
+        let mut total = RewardModelLossSum::default();
         for (row, (chosen, rejected)) in pairs.values().enumerate() {
             let margin = pairs.margin.as_ref().map_or(0.0, |margin| f64::from(margin[row]));
             let mut term = -(chosen - rejected - margin).log_sigmoid();
@@ -48,7 +48,7 @@ impl RewardModel for BradleyTerry {
 }
 
 /// Returns TRL's metrics of these pairs.
-fn figures(pairs: &Pairs) -> Vec<Metric> {
+fn figures(pairs: &RewardModelPairs) -> Vec<Metric> {
     let both = || pairs.chosen.iter().zip(&pairs.rejected);
     let all = || pairs.chosen.iter().chain(&pairs.rejected).map(|&value| f64::from(value));
     let metrics = [

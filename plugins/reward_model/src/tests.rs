@@ -3,18 +3,18 @@
 use super::*;
 use rlhost_plugin_sdk::reward_model::Scale;
 
-fn pairs(margin: bool) -> Pairs {
+fn pairs(margin: bool) -> RewardModelPairs {
     let scale = Scale { items: 7, tokens: 0, ..Scale::default() };
     let margin = margin.then(|| vec![0.5, 0.0, -1.25, 3.0]);
-    Pairs { step: 0, chosen: vec![1.5, -0.25, 0.0, 4.0], rejected: vec![0.5, 0.75, 0.0, -3.0], margin, scale }
+    RewardModelPairs { step: 0, chosen: vec![1.5, -0.25, 0.0, 4.0], rejected: vec![0.5, 0.75, 0.0, -3.0], margin, scale }
 }
 
-fn loss(coefficient: Option<f64>, pairs: &Pairs) -> Gradient {
-    BradleyTerry::new(Settings { center_rewards_coefficient: coefficient }).unwrap().loss(pairs).unwrap()
+fn loss(coefficient: Option<f64>, pairs: &RewardModelPairs) -> RewardModelGradient {
+    BradleyTerry::new(BradleyTerrySettings { center_rewards_coefficient: coefficient }).unwrap().loss(pairs).unwrap()
 }
 
 /// Computes the formula from probabilities.
-fn closed_form(coefficient: f64, pairs: &Pairs, chosen: &[f64], rejected: &[f64]) -> f64 {
+fn closed_form(coefficient: f64, pairs: &RewardModelPairs, chosen: &[f64], rejected: &[f64]) -> f64 {
     let term = |row: usize| {
         let margin = pairs.margin.as_ref().map_or(0.0, |margin| f64::from(margin[row]));
         let wins = 1.0 / (1.0 + (rejected[row] + margin - chosen[row]).exp());
@@ -50,7 +50,7 @@ fn loss_and_gradient_follow_the_closed_form() {
 fn a_coefficient_of_zero_centers_nothing_and_values_of_any_size_stay_finite() {
     let p = pairs(true);
     assert_eq!(loss(Some(0.0), &p).loss, loss(None, &p).loss);
-    let huge = Pairs { chosen: vec![-1e30, 1e30, 0.0, 0.0], ..p };
+    let huge = RewardModelPairs { chosen: vec![-1e30, 1e30, 0.0, 0.0], ..p };
     let got = loss(None, &huge);
     assert!(got.loss.is_finite() && got.d_chosen.iter().chain(&got.d_rejected).all(|d| d.is_finite()), "{got:?}");
 }
@@ -62,7 +62,12 @@ fn micro_batches_add_up_to_the_whole() {
         let margin = p.margin.as_ref().map(|margin| margin[rows.clone()].to_vec());
         loss(
             Some(0.1),
-            &Pairs { chosen: p.chosen[rows.clone()].to_vec(), rejected: p.rejected[rows].to_vec(), margin, ..p.clone() },
+            &RewardModelPairs {
+                chosen: p.chosen[rows.clone()].to_vec(),
+                rejected: p.rejected[rows].to_vec(),
+                margin,
+                ..p.clone()
+            },
         )
     };
     let (whole, first, second) = (loss(Some(0.1), &p), part(0..1), part(1..4));

@@ -5,7 +5,7 @@
 mod tests;
 
 use rlhost_plugin_sdk::dual::Dual;
-use rlhost_plugin_sdk::policy::{Advantages, Defaults, Gradient, Needs, Policy, Rollouts, Tokens};
+use rlhost_plugin_sdk::policy::{Advantages, Defaults, Needs, Policy, PolicyGradient, Rollouts, Tokens};
 use rlhost_plugin_sdk::prelude::*;
 use rlhost_plugin_sdk::rows::{masked_sum, rows, spread};
 use rlhost_plugin_sdk::scores::{self, all_alike, by_prompt, mean_and_std, rows_by_prompt, scores};
@@ -13,7 +13,7 @@ use rlhost_plugin_sdk::scores::{self, all_alike, by_prompt, mean_and_std, rows_b
 /// Settings of RLOO.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-pub struct Settings {
+pub struct RlooSettings {
     /// Weight of the KL divergence from the reference model, subtracted from the reward.
     #[schemars(range(min = 0.0))]
     pub beta: f64,
@@ -31,7 +31,7 @@ pub struct Settings {
     pub mask_truncated_completions: bool,
 }
 
-impl Default for Settings {
+impl Default for RlooSettings {
     fn default() -> Self {
         Self {
             beta: 0.05,
@@ -46,23 +46,23 @@ impl Default for Settings {
 
 /// The algorithm with its settings.
 pub struct Rloo {
-    settings: Settings,
+    settings: RlooSettings,
 }
 
 impl Policy for Rloo {
-    type Config = Settings;
+    type Config = RlooSettings;
     const DESCRIPTION: &'static str = "REINFORCE Leave-One-Out";
     const DEFAULTS: Defaults = Defaults { num_generations: Some(2), ..Defaults::NONE };
 
-    fn needs(config: &Settings) -> Needs {
+    fn needs(config: &RlooSettings) -> Needs {
         if config.beta > 0.0 { Needs::ENTROPY | Needs::REF_LOGP } else { Needs::ENTROPY }
     }
 
-    fn compares(_: &Settings) -> bool {
+    fn compares(_: &RlooSettings) -> bool {
         true
     }
 
-    fn new(settings: Settings) -> Result<Self, Error> {
+    fn new(settings: RlooSettings) -> Result<Self, Error> {
         match settings.reward_clip_range {
             Some((low, high)) if low.is_nan() || high.is_nan() || low > high => {
                 Err(Error::Config(format!("reward_clip_range must be the least and the greatest reward, not {low} and {high}")))
@@ -75,7 +75,7 @@ impl Policy for Rloo {
         estimate(&self.settings, rollouts)
     }
 
-    fn loss(&mut self, tokens: &Tokens) -> Result<Gradient, Error> {
+    fn loss(&mut self, tokens: &Tokens) -> Result<PolicyGradient, Error> {
         Ok(loss(&self.settings, tokens))
     }
 }
@@ -84,7 +84,7 @@ rlhost_plugin_sdk::policy_plugin!(Rloo);
 
 /// Computes `R = clip(r) - beta sum_t (logp - ref_logp)`, and `A = R - (sum of the group's R - R) / (n - 1)` with n scorable
 /// completions in the group. A completion without other scorable completions has no advantage.
-fn estimate(s: &Settings, rollouts: &Rollouts) -> Result<Advantages, Error> {
+fn estimate(s: &RlooSettings, rollouts: &Rollouts) -> Result<Advantages, Error> {
     let mut mask = rollouts.mask.clone();
     for (row, tokens) in rows(&rollouts.offsets).enumerate() {
         if s.mask_truncated_completions && !rollouts.finished[row] {
@@ -139,7 +139,7 @@ fn estimate(s: &Settings, rollouts: &Rollouts) -> Result<Advantages, Error> {
 
 /// Computes the mean over completions of `-min(ratio A, clip(ratio, 1 - epsilon, 1 + epsilon_high) A)`; the ratio is that of the
 /// complete completion, `exp(sum_t (logp - old_logp))`.
-fn loss(s: &Settings, t: &Tokens) -> Gradient {
+fn loss(s: &RlooSettings, t: &Tokens) -> PolicyGradient {
     let (low, high) = (1.0 - s.epsilon, 1.0 + s.epsilon_high.unwrap_or(s.epsilon));
     let weight = 1.0 / f64::from(t.scale.items.max(1));
     let mut d_logp = vec![0.0; t.logp.len()];
@@ -170,5 +170,5 @@ fn loss(s: &Settings, t: &Tokens) -> Gradient {
     ];
     metrics.extend(clipped_low.into_iter().reduce(f64::min).map(|least| Metric::min("clip_ratio/low_min", least)));
     metrics.extend(clipped_high.into_iter().reduce(f64::max).map(|most| Metric::max("clip_ratio/high_max", most)));
-    Gradient { loss: total, d_logp, d_entropy: None, d_values: None, metrics }
+    PolicyGradient { loss: total, d_logp, d_entropy: None, d_values: None, metrics }
 }

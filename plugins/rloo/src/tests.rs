@@ -1,7 +1,7 @@
 //! Compares the plugin with numbers worked out by hand and a closed form in f64.
 
 use super::*;
-use rlhost_plugin_sdk::policy::testing::{close, figure};
+use rlhost_plugin_sdk::policy::testing::{close, find_metric};
 use rlhost_plugin_sdk::policy::{RewardColumn, Scale};
 
 /// Makes groups of three, completions of two tokens; each is 0.25 nats per token times its index in the group away from the
@@ -20,7 +20,7 @@ fn rollouts(rewards: &[Option<f32>]) -> Rollouts {
     }
 }
 
-fn estimated(s: &Settings, r: &Rollouts) -> Advantages {
+fn estimated(s: &RlooSettings, r: &Rollouts) -> Advantages {
     Rloo::new(s.clone()).unwrap().estimate(r).unwrap()
 }
 
@@ -33,63 +33,63 @@ const REWARDS: [Option<f32>; 6] = [Some(1.0), Some(2.0), Some(6.0), Some(0.0), N
 
 #[test]
 fn the_baseline_is_the_mean_of_the_scorable_siblings() {
-    let s = Settings { beta: 0.0, ..Settings::default() };
+    let s = RlooSettings { beta: 0.0, ..RlooSettings::default() };
     let r = rollouts(&REWARDS);
     // Weighted by 2: (2, 4, 12) and (0, -, 6).
     let given = estimated(&s, &r);
     close("plain", &of_rows(&given), &[2.0 - 8.0, 4.0 - 7.0, 12.0 - 3.0, -6.0, 0.0, 6.0]);
-    assert_eq!(figure(&given.metrics, "reward"), Some((24.0 / 5.0, 5.0)));
-    assert_eq!(figure(&given.metrics, "frac_reward_zero_std"), Some((0.0, 2.0)));
-    assert_eq!(figure(&given.metrics, "kl"), None);
+    assert_eq!(find_metric(&given.metrics, "reward"), Some((24.0 / 5.0, 5.0)));
+    assert_eq!(find_metric(&given.metrics, "frac_reward_zero_std"), Some((0.0, 2.0)));
+    assert_eq!(find_metric(&given.metrics, "kl"), None);
     assert_eq!(given.mask, Some(vec![1; 12]));
 
     // Over the five that have one: mean 0 and deviation sqrt((36 + 9 + 81 + 36 + 36) / 4).
     let std = (198f64 / 4.0).sqrt() + 1e-4;
-    let normalized = of_rows(&estimated(&Settings { normalize_advantages: true, ..s }, &r));
+    let normalized = of_rows(&estimated(&RlooSettings { normalize_advantages: true, ..s }, &r));
     close("normalized", &normalized, &[-6.0 / std, -3.0 / std, 9.0 / std, -6.0 / std, 0.0, 6.0 / std]);
 
-    let clipped = of_rows(&estimated(&Settings { reward_clip_range: Some((1.0, 5.0)), ..s }, &r));
+    let clipped = of_rows(&estimated(&RlooSettings { reward_clip_range: Some((1.0, 5.0)), ..s }, &r));
     close("clipped", &clipped, &[2.0 - 4.5, 4.0 - 3.5, 5.0 - 3.0, -4.0, 0.0, 4.0]);
 
     // If only one completion has a score, there is nothing to compare it with.
     let alone = estimated(&s, &rollouts(&[Some(1.0), None, None, Some(2.0), Some(2.0), Some(2.0)]));
     assert_eq!(of_rows(&alone), [0.0; 6]);
-    assert_eq!(figure(&alone.metrics, "frac_reward_zero_std"), Some((0.5, 2.0)));
+    assert_eq!(find_metric(&alone.metrics, "frac_reward_zero_std"), Some((0.5, 2.0)));
     // A prompt's only completion, as evaluations may have, has a deviation of zero in TRL.
     let single = Rollouts { prompt_of: (0..3).collect(), ..rollouts(&[Some(1.0), Some(2.0), Some(0.0)]) };
-    assert_eq!(figure(&estimated(&s, &single).metrics, "frac_reward_zero_std"), Some((1.0, 3.0)));
-    assert_eq!(of_rows(&estimated(&Settings { normalize_advantages: true, ..s }, &rollouts(&[None; 3]))), [0.0; 3]);
+    assert_eq!(find_metric(&estimated(&s, &single).metrics, "frac_reward_zero_std"), Some((1.0, 3.0)));
+    assert_eq!(of_rows(&estimated(&RlooSettings { normalize_advantages: true, ..s }, &rollouts(&[None; 3]))), [0.0; 3]);
 }
 
 #[test]
 fn the_divergence_from_the_reference_is_a_penalty_and_in_the_baseline() {
-    let s = Settings { beta: 2.0, ..Settings::default() };
+    let s = RlooSettings { beta: 2.0, ..RlooSettings::default() };
     // Log-ratios sum to 0, 0.5 and 1 per completion: rewards (2, 3, 10) and (0, -, 4).
     let given = estimated(&s, &rollouts(&REWARDS));
     close("penalized", &of_rows(&given), &[2.0 - 6.5, 3.0 - 6.0, 10.0 - 2.5, -4.0, 0.0, 4.0]);
-    assert_eq!(figure(&given.metrics, "kl"), Some((0.25, 12.0)));
+    assert_eq!(find_metric(&given.metrics, "kl"), Some((0.25, 12.0)));
     // The logged reward is the original one.
-    assert_eq!(figure(&given.metrics, "reward"), Some((24.0 / 5.0, 5.0)));
+    assert_eq!(find_metric(&given.metrics, "reward"), Some((24.0 / 5.0, 5.0)));
 
-    let masked = Settings { mask_truncated_completions: true, ..s };
+    let masked = RlooSettings { mask_truncated_completions: true, ..s };
     let mut r = rollouts(&[Some(1.0), Some(2.0), Some(6.0), Some(0.0), Some(1.0), Some(3.0)]);
     let given = estimated(&masked, &r);
     assert_eq!(given.mask.as_ref().unwrap()[6..], [1, 1, 0, 0, 1, 1]);
     // Rewards (0, 2, 4): the truncated one counts in the baseline, without its divergence.
     close("masked", &of_rows(&given)[3..], &[-3.0, 0.0, 3.0]);
-    assert_eq!(figure(&given.metrics, "kl"), Some((2.5 / 10.0, 10.0)));
+    assert_eq!(find_metric(&given.metrics, "kl"), Some((2.5 / 10.0, 10.0)));
 
     r.ref_logp = None;
     assert!(matches!(Rloo::new(s.clone()).unwrap().estimate(&r), Err(Error::Input(_))));
     assert_eq!(Rloo::needs(&s), Needs::ENTROPY | Needs::REF_LOGP);
-    assert_eq!(Rloo::needs(&Settings { beta: 0.0, ..s }), Needs::ENTROPY);
+    assert_eq!(Rloo::needs(&RlooSettings { beta: 0.0, ..s }), Needs::ENTROPY);
 }
 
 #[test]
 fn a_clip_range_must_be_one() {
-    let with = |range| Rloo::new(Settings { reward_clip_range: Some(range), ..Settings::default() }).is_ok();
+    let with = |range| Rloo::new(RlooSettings { reward_clip_range: Some(range), ..RlooSettings::default() }).is_ok();
     assert!(with((-1.0, 1.0)) && !with((1.0, -1.0)) && !with((f64::NAN, 1.0)));
-    let given = rlhost_plugin_sdk::config::parse::<Settings>(r#"{"reward_clip_range": [-1, 1]}"#);
+    let given = rlhost_plugin_sdk::config::parse::<RlooSettings>(r#"{"reward_clip_range": [-1, 1]}"#);
     assert_eq!(given.unwrap().reward_clip_range, Some((-1.0, 1.0)));
 }
 
@@ -133,7 +133,7 @@ fn ratio(t: &Tokens, logp: &[f64], row: &[u32]) -> (f64, f64) {
     ((new - old).exp(), f64::from(t.advantages[row[0] as usize]))
 }
 
-fn closed_form(s: &Settings, t: &Tokens, logp: &[f64]) -> f64 {
+fn closed_form(s: &RlooSettings, t: &Tokens, logp: &[f64]) -> f64 {
     let high = 1.0 + s.epsilon_high.unwrap_or(s.epsilon);
     let of_row = |row: &[u32]| {
         let (ratio, a) = ratio(t, logp, row);
@@ -147,7 +147,7 @@ fn loss_and_gradient_follow_the_closed_form_and_micro_batches_add_up() {
     for seed in 0..20 {
         let t = tokens(seed);
         let at: Vec<f64> = t.logp.iter().map(|&x| f64::from(x)).collect();
-        for s in [Settings::default(), Settings { epsilon: 0.1, epsilon_high: Some(0.4), ..Settings::default() }] {
+        for s in [RlooSettings::default(), RlooSettings { epsilon: 0.1, epsilon_high: Some(0.4), ..RlooSettings::default() }] {
             let got = Rloo::new(s.clone()).unwrap().loss(&t).unwrap();
             let want = closed_form(&s, &t, &at);
             assert!((got.loss - want).abs() <= 1e-5 * want.abs().max(0.05), "{} is not {want}", got.loss);
@@ -188,17 +188,17 @@ fn figures_count_completions() {
     for (i, by) in [(0, 0.1), (2, 0.1), (3, 0.1), (4, -0.4), (5, 9.0), (8, -0.3), (14, 0.5)] {
         t.old_logp[i] -= by;
     }
-    let m = Rloo::new(Settings::default()).unwrap().loss(&t).unwrap().metrics;
-    assert_eq!(figure(&m, "clip_ratio/low_mean"), Some((0.2, 5.0)));
-    assert_eq!(figure(&m, "clip_ratio/high_mean"), Some((0.2, 5.0)));
-    assert_eq!(figure(&m, "clip_ratio/region_mean"), Some((0.4, 5.0)));
-    assert_eq!(figure(&m, "clip_ratio/low_min"), Some((0.0, 1.0)));
-    assert_eq!(figure(&m, "clip_ratio/high_max"), Some((1.0, 1.0)));
+    let m = Rloo::new(RlooSettings::default()).unwrap().loss(&t).unwrap().metrics;
+    assert_eq!(find_metric(&m, "clip_ratio/low_mean"), Some((0.2, 5.0)));
+    assert_eq!(find_metric(&m, "clip_ratio/high_mean"), Some((0.2, 5.0)));
+    assert_eq!(find_metric(&m, "clip_ratio/region_mean"), Some((0.4, 5.0)));
+    assert_eq!(find_metric(&m, "clip_ratio/low_min"), Some((0.0, 1.0)));
+    assert_eq!(find_metric(&m, "clip_ratio/high_max"), Some((1.0, 1.0)));
     let counted = [0, 2, 3, 4, 8, 9, 10, 11, 13, 14];
-    assert_eq!(figure(&m, "entropy"), Some((f64::from(counted.iter().sum::<i32>()) / 10.0, 10.0)));
+    assert_eq!(find_metric(&m, "entropy"), Some((f64::from(counted.iter().sum::<i32>()) / 10.0, 10.0)));
     // Nothing counts: the mean of -A remains, and has no gradient.
     t.mask.fill(0);
-    let got = Rloo::new(Settings::default()).unwrap().loss(&t).unwrap();
+    let got = Rloo::new(RlooSettings::default()).unwrap().loss(&t).unwrap();
     assert!((got.loss - 1.0 / 7.0).abs() < 1e-7 && got.d_logp == [0.0; 15]);
-    assert_eq!(figure(&got.metrics, "entropy").unwrap().0, 0.0);
+    assert_eq!(find_metric(&got.metrics, "entropy").unwrap().0, 0.0);
 }

@@ -19,7 +19,7 @@ pub enum Measure {
 /// Settings.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-pub struct Settings {
+pub struct RougeRewardSettings {
     /// Dataset column with the reference text; rows without one have no score.
     pub column: String,
     /// Which measure is the score.
@@ -29,13 +29,13 @@ pub struct Settings {
     pub beta: f64,
 }
 
-impl Default for Settings {
+impl Default for RougeRewardSettings {
     fn default() -> Self {
         Self { column: "reference".into(), measure: Measure::Fmeasure, beta: 1.0 }
     }
 }
 
-impl Settings {
+impl RougeRewardSettings {
     /// Returns precision `P = lcs / completion`, recall `R = lcs / reference` (numbers of words), or `(1 + beta²) P R / (R +
     /// beta² P)`, all from 0 to 1; 0 if either text has no words.
     #[must_use]
@@ -92,7 +92,7 @@ fn longest_common_subsequence(a: &[String], b: &[String]) -> usize {
 
 reward! {
     /// ROUGE-L of the completion against the reference, from 0 to 1.
-    config: Settings,
+    config: RougeRewardSettings,
     needs: COMPLETION_TEXT | DATASET_COLUMNS,
     |config, sample| {
         let reference = sample.column_as::<String>(&config.column)?;
@@ -111,7 +111,8 @@ mod tests {
 
     fn measured(measure: Measure, beta: f64) -> f64 {
         // Common: the dog slept (3), of 5 words and of 4.
-        Settings { measure, beta, ..Settings::default() }.rouge_l("The big dog never slept.", "the dog has slept")
+        RougeRewardSettings { measure, beta, ..RougeRewardSettings::default() }
+            .rouge_l("The big dog never slept.", "the dog has slept")
     }
 
     #[test]
@@ -147,7 +148,7 @@ mod tests {
         let with = |reference: &str, completion: &str| {
             let columns = vec![("reference".into(), reference.into())];
             let case = Case { completion: completion.into(), columns, ..Case::default() };
-            case.run(|sample| score(&Settings::default(), sample))
+            case.run(|sample| score(&RougeRewardSettings::default(), sample))
         };
         assert_eq!(with("\"a b\"", "A, b!").unwrap(), Some(1.0));
         assert_eq!(with("\"a b\"", "").unwrap(), Some(0.0));

@@ -5,7 +5,7 @@ use rlhost_plugin_sdk::prelude::*;
 /// The unit of length.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
-pub enum Unit {
+pub enum LengthUnit {
     /// Tokens, including the end token.
     Tokens,
     /// Characters of the text.
@@ -15,27 +15,27 @@ pub enum Unit {
 /// Settings.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-pub struct Settings {
+pub struct LengthRewardSettings {
     /// The length that scores highest.
     pub target: u32,
     /// The unit of length.
-    pub unit: Unit,
+    pub unit: LengthUnit,
 }
 
-impl Default for Settings {
+impl Default for LengthRewardSettings {
     fn default() -> Self {
-        Self { target: 20, unit: Unit::Tokens }
+        Self { target: 20, unit: LengthUnit::Tokens }
     }
 }
 
 reward! {
     /// The negative distance of the completion's length from the target.
-    config: Settings,
+    config: LengthRewardSettings,
     needs: COMPLETION_TEXT | TOKEN_IDS,
     |config, sample| {
         let length = match config.unit {
-            Unit::Tokens => sample.token_ids.len(),
-            Unit::Characters => sample.completion.chars().count(),
+            LengthUnit::Tokens => sample.token_ids.len(),
+            LengthUnit::Characters => sample.completion.chars().count(),
         };
         -(length as f32 - config.target as f32).abs()
     }
@@ -46,14 +46,14 @@ mod tests {
     use super::*;
     use rlhost_plugin_sdk::reward::testing::Case;
 
-    fn score_of(tokens: usize, completion: &str, settings: &Settings) -> Option<f32> {
+    fn score_of(tokens: usize, completion: &str, settings: &LengthRewardSettings) -> Option<f32> {
         let case = Case { token_ids: vec![7; tokens], completion: completion.into(), ..Case::default() };
         case.run(|sample| score(settings, sample)).unwrap()
     }
 
     #[test]
     fn is_highest_at_the_target_and_falls_on_both_sides() {
-        let settings = Settings { target: 8, unit: Unit::Tokens };
+        let settings = LengthRewardSettings { target: 8, unit: LengthUnit::Tokens };
         assert_eq!(score_of(8, "", &settings), Some(0.0));
         assert_eq!(score_of(3, "", &settings), Some(-5.0));
         assert_eq!(score_of(13, "", &settings), Some(-5.0));
@@ -61,7 +61,7 @@ mod tests {
 
     #[test]
     fn counts_characters_and_not_bytes() {
-        let settings = Settings { target: 4, unit: Unit::Characters };
+        let settings = LengthRewardSettings { target: 4, unit: LengthUnit::Characters };
         assert_eq!(score_of(99, "süß!", &settings), Some(0.0));
     }
 }

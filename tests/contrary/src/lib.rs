@@ -7,7 +7,7 @@
 use rlhost_plugin_sdk::algorithm::{Batch, Column, Data, Estimates, Gradient, Source, Unit, WeightedReward};
 use rlhost_plugin_sdk::bindings::contract::{algorithm, estimator, plugin};
 use rlhost_plugin_sdk::config;
-use rlhost_plugin_sdk::slot::Slot;
+use rlhost_plugin_sdk::slot::ExportSlot;
 use rlhost_plugin_sdk::{Error, Metric, Needs};
 use schemars::JsonSchema;
 use serde::de::IntoDeserializer;
@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// What it does wrong.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum Misdeed {
+pub enum ContraryMisdeed {
     #[default]
     None,
     EndlessEstimate,
@@ -61,14 +61,14 @@ pub enum Misdeed {
 /// Settings.
 #[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-pub struct Settings {
+pub struct ContrarySettings {
     /// What it does wrong.
-    misdeed: Misdeed,
+    misdeed: ContraryMisdeed,
     /// The step from which on it does so.
     from_step: u64,
 }
 
-static SETTINGS: Slot<Settings> = Slot::new();
+static SETTINGS: ExportSlot<ContrarySettings> = ExportSlot::new();
 /// Calls of each function.
 static ESTIMATES: AtomicU64 = AtomicU64::new(0);
 static LOSSES: AtomicU64 = AtomicU64::new(0);
@@ -104,16 +104,16 @@ fn advantages(batch: &Batch) -> Result<Vec<f32>, Error> {
 }
 
 /// What it does wrong in a step, in this call of a function.
-fn misdeed(step: u64, calls: &AtomicU64) -> Misdeed {
+fn misdeed(step: u64, calls: &AtomicU64) -> ContraryMisdeed {
     let first = calls.fetch_add(1, Ordering::Relaxed) == 0;
     let text = own();
     let (name, waits) = text.strip_suffix('+').map_or((text, false), |name| (name, true));
-    let own = Misdeed::deserialize(IntoDeserializer::<Unknown>::into_deserializer(name));
+    let own = ContraryMisdeed::deserialize(IntoDeserializer::<Unknown>::into_deserializer(name));
     let settings = SETTINGS.with(|s| Ok(s.clone())).unwrap_or_default();
-    match own.unwrap_or(Misdeed::TrapInEstimate) {
-        Misdeed::None if step >= settings.from_step => settings.misdeed,
+    match own.unwrap_or(ContraryMisdeed::TrapInEstimate) {
+        ContraryMisdeed::None if step >= settings.from_step => settings.misdeed,
         own if !(waits && first) => own,
-        _ => Misdeed::None,
+        _ => ContraryMisdeed::None,
     }
 }
 
@@ -131,7 +131,7 @@ impl plugin::Guest for Contrary {
             name: env!("CARGO_PKG_NAME").into(),
             version: env!("CARGO_PKG_VERSION").into(),
             description: env!("CARGO_PKG_DESCRIPTION").into(),
-            config_schema: config::schema::<Settings>(),
+            config_schema: config::schema::<ContrarySettings>(),
             needs: (Needs::LOGP | Needs::column(column().0)).names(),
             stateless: true,
         }
@@ -151,17 +151,17 @@ impl estimator::Guest for Contrary {
         let mut advantages: Vec<f32> = (0..entries).map(|i| if i % 2 == 0 { 1.0 } else { -1.0 }).collect();
         let (mut mask, mut metrics) = (None, Vec::new());
         match misdeed {
-            Misdeed::EndlessEstimate => for_ever(),
-            Misdeed::TrapInEstimate => panic!("no estimate of mine"),
-            Misdeed::FewAdvantages => drop(advantages.pop()),
-            Misdeed::NanAdvantages => advantages[0] = f32::NAN,
-            Misdeed::LongMask => mask = Some(vec![1.0; tokens + 1]),
-            Misdeed::OddMask => mask = Some(vec![2.0; tokens]),
-            Misdeed::CountEstimates => advantages.iter_mut().for_each(|a| *a += ESTIMATES.load(Ordering::Relaxed) as f32),
-            Misdeed::TakeScore => metrics.push(Metric::mean("rewards/tldr_length_reward/mean", 1e6, 1e6)),
+            ContraryMisdeed::EndlessEstimate => for_ever(),
+            ContraryMisdeed::TrapInEstimate => panic!("no estimate of mine"),
+            ContraryMisdeed::FewAdvantages => drop(advantages.pop()),
+            ContraryMisdeed::NanAdvantages => advantages[0] = f32::NAN,
+            ContraryMisdeed::LongMask => mask = Some(vec![1.0; tokens + 1]),
+            ContraryMisdeed::OddMask => mask = Some(vec![2.0; tokens]),
+            ContraryMisdeed::CountEstimates => advantages.iter_mut().for_each(|a| *a += ESTIMATES.load(Ordering::Relaxed) as f32),
+            ContraryMisdeed::TakeScore => metrics.push(Metric::mean("rewards/tldr_length_reward/mean", 1e6, 1e6)),
             _ => {}
         }
-        let advantages = (misdeed != Misdeed::NoAdvantages).then(|| Column::new(name, unit, advantages));
+        let advantages = (misdeed != ContraryMisdeed::NoAdvantages).then(|| Column::new(name, unit, advantages));
         let mask = mask.map(|mask| Column::new("mask", Unit::Token, mask));
         Ok(Estimates { columns: [advantages, mask].into_iter().flatten().collect(), metrics })
     }
@@ -180,19 +180,21 @@ impl algorithm::Guest for Contrary {
         let mut d_logp: Vec<f32> = advantages.iter().map(|a| -a / all).collect();
         let mut metrics = Vec::new();
         match misdeed {
-            Misdeed::EndlessLoss => for_ever(),
-            Misdeed::TrapInLoss => panic!("no loss of mine"),
-            Misdeed::CountLosses => loss += LOSSES.load(Ordering::Relaxed) as f64,
-            Misdeed::NanLoss => loss = f64::NAN,
-            Misdeed::HugeLoss => loss = 1.7e308,
-            Misdeed::ManyGradients => d_logp.push(0.0),
-            Misdeed::InfiniteGradient => d_logp[0] = f32::INFINITY,
-            Misdeed::HugeGradient => d_logp.fill(f32::MAX),
-            Misdeed::TakeLoss => metrics.push(Metric::mean("loss", 0.0, 1e6)),
-            Misdeed::HugeFigure => metrics.extend([Metric::mean("huge", 1.7e308, 1.0), Metric::mean("huge", 1.7e308, 1.0)]),
+            ContraryMisdeed::EndlessLoss => for_ever(),
+            ContraryMisdeed::TrapInLoss => panic!("no loss of mine"),
+            ContraryMisdeed::CountLosses => loss += LOSSES.load(Ordering::Relaxed) as f64,
+            ContraryMisdeed::NanLoss => loss = f64::NAN,
+            ContraryMisdeed::HugeLoss => loss = 1.7e308,
+            ContraryMisdeed::ManyGradients => d_logp.push(0.0),
+            ContraryMisdeed::InfiniteGradient => d_logp[0] = f32::INFINITY,
+            ContraryMisdeed::HugeGradient => d_logp.fill(f32::MAX),
+            ContraryMisdeed::TakeLoss => metrics.push(Metric::mean("loss", 0.0, 1e6)),
+            ContraryMisdeed::HugeFigure => {
+                metrics.extend([Metric::mean("huge", 1.7e308, 1.0), Metric::mean("huge", 1.7e308, 1.0)]);
+            }
             _ => {}
         }
-        Ok(Gradient::new(loss).by("logp", Unit::Token, d_logp).with(metrics))
+        Ok(Gradient::new(loss).with_derivatives("logp", Unit::Token, d_logp).with_metrics(metrics))
     }
 }
 

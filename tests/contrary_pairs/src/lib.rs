@@ -6,7 +6,7 @@
 
 use rlhost_plugin_sdk::algorithm::{Batch, Choice, Data, Gradient, Pair, Source, Unit, WeightedReward};
 use rlhost_plugin_sdk::bindings::contract::{algorithm, pairing, plugin};
-use rlhost_plugin_sdk::slot::Slot;
+use rlhost_plugin_sdk::slot::ExportSlot;
 use rlhost_plugin_sdk::{Error, Needs, config};
 use schemars::JsonSchema;
 use serde::de::IntoDeserializer;
@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// What it does wrong.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum Misdeed {
+pub enum ContraryPairsMisdeed {
     #[default]
     None,
     EndlessChoice,
@@ -46,14 +46,14 @@ pub enum Misdeed {
 /// Settings.
 #[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-pub struct Settings {
+pub struct ContraryPairsSettings {
     /// What it does wrong.
-    misdeed: Misdeed,
+    misdeed: ContraryPairsMisdeed,
     /// The step from which on it does so.
     from_step: u64,
 }
 
-static SETTINGS: Slot<Settings> = Slot::new();
+static SETTINGS: ExportSlot<ContraryPairsSettings> = ExportSlot::new();
 /// Calls of each function.
 static CHOICES: AtomicU64 = AtomicU64::new(0);
 static LOSSES: AtomicU64 = AtomicU64::new(0);
@@ -63,17 +63,17 @@ static LOSSES: AtomicU64 = AtomicU64::new(0);
 static OWN: [u8; 40] = *b"contrary=none...........................";
 
 /// What it does wrong in a step, in this call of a function.
-fn misdeed(step: u64, calls: &AtomicU64) -> Misdeed {
+fn misdeed(step: u64, calls: &AtomicU64) -> ContraryPairsMisdeed {
     let first = calls.fetch_add(1, Ordering::Relaxed) == 0;
     // Read as if it could be anything, or the compiler would put it into the code.
     let text = std::str::from_utf8(&std::hint::black_box(&OWN)[9..]).unwrap_or_default().trim_end_matches('.');
     let (name, waits) = text.strip_suffix('+').map_or((text, false), |name| (name, true));
-    let own = Misdeed::deserialize(IntoDeserializer::<Unknown>::into_deserializer(name));
+    let own = ContraryPairsMisdeed::deserialize(IntoDeserializer::<Unknown>::into_deserializer(name));
     let settings = SETTINGS.with(|s| Ok(s.clone())).unwrap_or_default();
-    match own.unwrap_or(Misdeed::TrapInChoice) {
-        Misdeed::None if step >= settings.from_step => settings.misdeed,
+    match own.unwrap_or(ContraryPairsMisdeed::TrapInChoice) {
+        ContraryPairsMisdeed::None if step >= settings.from_step => settings.misdeed,
         own if !(waits && first) => own,
-        _ => Misdeed::None,
+        _ => ContraryPairsMisdeed::None,
     }
 }
 
@@ -91,7 +91,7 @@ impl plugin::Guest for ContraryPairs {
             name: env!("CARGO_PKG_NAME").into(),
             version: env!("CARGO_PKG_VERSION").into(),
             description: env!("CARGO_PKG_DESCRIPTION").into(),
-            config_schema: config::schema::<Settings>(),
+            config_schema: config::schema::<ContraryPairsSettings>(),
             needs: Needs::LOGP.names(),
             stateless: true,
         }
@@ -110,13 +110,13 @@ impl pairing::Guest for ContraryPairs {
         let next = (0..rows.saturating_sub(1)).step_by(2);
         let mut pairs: Vec<_> = next.filter(|row| of(*row) == of(row + 1)).map(|row| pair(row, row + 1)).collect();
         match misdeed(generation.step, &CHOICES) {
-            Misdeed::EndlessChoice => for_ever(),
-            Misdeed::TrapInChoice => panic!("no choice of mine"),
-            Misdeed::Twice => pairs.push(pairs[0]),
-            Misdeed::OutOfRange => pairs.push(pair(0, u32::MAX)),
-            Misdeed::WithItself => pairs.push(pair(0, 0)),
-            Misdeed::OfTwoPrompts => pairs.push(pair(0, rows - 1)),
-            Misdeed::ManyPairs => pairs = (0..1_000_000).map(|i| pair(i % rows, i / rows)).collect(),
+            ContraryPairsMisdeed::EndlessChoice => for_ever(),
+            ContraryPairsMisdeed::TrapInChoice => panic!("no choice of mine"),
+            ContraryPairsMisdeed::Twice => pairs.push(pairs[0]),
+            ContraryPairsMisdeed::OutOfRange => pairs.push(pair(0, u32::MAX)),
+            ContraryPairsMisdeed::WithItself => pairs.push(pair(0, 0)),
+            ContraryPairsMisdeed::OfTwoPrompts => pairs.push(pair(0, rows - 1)),
+            ContraryPairsMisdeed::ManyPairs => pairs = (0..1_000_000).map(|i| pair(i % rows, i / rows)).collect(),
             _ => {}
         }
         Ok(Choice { pairs, metrics: Vec::new() })
@@ -136,15 +136,15 @@ impl algorithm::Guest for ContraryPairs {
             d_logp.extend(tokens.map(|_| if row % 2 == 0 { -1.0 / all } else { 1.0 / all }));
         }
         match misdeed(batch.step, &LOSSES) {
-            Misdeed::EndlessLoss => for_ever(),
-            Misdeed::CountLosses => loss += LOSSES.load(Ordering::Relaxed) as f64,
-            Misdeed::NanLoss => loss = f64::NAN,
-            Misdeed::HugeLoss => loss = 1.7e308,
-            Misdeed::FewGradients => drop(d_logp.pop()),
-            Misdeed::NanGradient => d_logp[0] = f32::NAN,
+            ContraryPairsMisdeed::EndlessLoss => for_ever(),
+            ContraryPairsMisdeed::CountLosses => loss += LOSSES.load(Ordering::Relaxed) as f64,
+            ContraryPairsMisdeed::NanLoss => loss = f64::NAN,
+            ContraryPairsMisdeed::HugeLoss => loss = 1.7e308,
+            ContraryPairsMisdeed::FewGradients => drop(d_logp.pop()),
+            ContraryPairsMisdeed::NanGradient => d_logp[0] = f32::NAN,
             _ => {}
         }
-        Ok(Gradient::new(loss).by("logp", Unit::Token, d_logp))
+        Ok(Gradient::new(loss).with_derivatives("logp", Unit::Token, d_logp))
     }
 }
 

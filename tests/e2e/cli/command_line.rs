@@ -1,27 +1,27 @@
 //! Command lines and files as people who come from TRL write them.
 
-use rlhost_tests::{Outcome, Place, STORIES, tiny};
+use rlhost_tests::{CommandOutcome, STORIES, TestFolder, tiny};
 use std::process::Command;
 
 const PAIRS: &[&str] = &["--dataset", "pairs.jsonl", "--max_steps", "1", "--per_device_train_batch_size", "2"];
 
-fn dpo(place: &Place, run: &str, more: &[&str]) -> Outcome {
+fn dpo(place: &TestFolder, run: &str, more: &[&str]) -> CommandOutcome {
     place.run(&[&["dpo", "--model_name_or_path", tiny()], PAIRS, &["--output_dir", run], more].concat())
 }
 
-fn refused(place: &Place, more: &[&str], words: &str) {
+fn refused(place: &TestFolder, more: &[&str], words: &str) {
     let outcome = dpo(place, "refused", more);
     assert!(outcome.code == Some(2) && outcome.error().contains(words), "{more:?}: {}", outcome.stderr);
     assert!(!place.path("refused").exists());
 }
 
-fn config(place: &Place, run: &str) -> String {
+fn config(place: &TestFolder, run: &str) -> String {
     std::fs::read_to_string(place.path(run).join("config.toml")).unwrap()
 }
 
 #[test]
 fn settings_of_the_algorithm_are_flags_with_one_value_or_several() {
-    let place = Place::with_answers();
+    let place = TestFolder::with_answers();
     dpo(&place, "two", &["--loss_type", "sigmoid", "hinge", "--loss_weights", "1.0", "-0.5", "--beta", "0.2"]).succeeded();
     let text = config(&place, "two");
     assert!(text.contains("\"sigmoid\"") && text.contains("\"hinge\"") && text.contains("-0.5"), "{text}");
@@ -34,7 +34,7 @@ fn settings_of_the_algorithm_are_flags_with_one_value_or_several() {
 
 #[test]
 fn what_the_built_in_run_sets_is_not_what_the_user_set() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let flags = ["--max-steps", "1", "--max-completion-length", "4", "--per-device-train-batch-size", "8", "--output-dir", "run"];
     place.run(&[&["train", "--plugin", "tldr_length_reward.wasm"], &flags[..]].concat()).succeeded();
     let set = &place.events("run", "started")[0]["set"];
@@ -45,7 +45,7 @@ fn what_the_built_in_run_sets_is_not_what_the_user_set() {
 
 #[test]
 fn another_mistake_is_not_blamed_on_a_setting() {
-    let place = Place::with_answers();
+    let place = TestFolder::with_answers();
     for (more, words) in [
         (&["--deepspeed", "x.json"][..], "x.json: it can't be read"),
         (&["--eval_strategy", "sometimes"], "eval_strategy"),
@@ -61,7 +61,7 @@ fn another_mistake_is_not_blamed_on_a_setting() {
 
 #[test]
 fn switches_lists_and_names_are_spelled_as_in_python() {
-    let place = Place::with_answers();
+    let place = TestFolder::with_answers();
     let switches = ["--no_shuffle_dataset", "--bf16", "False", "--gradient_checkpointing", "True", "--no_remove_unused_columns"];
     dpo(&place, "flags", &[&switches[..], &["--report_to", "wandb", "--log_completions", "True"]].concat()).succeeded();
     let text = config(&place, "flags");
@@ -90,7 +90,7 @@ fn switches_lists_and_names_are_spelled_as_in_python() {
 
 #[test]
 fn what_trls_commands_and_files_say_means_here_what_it_does_there() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let grpo = |run: &str, more: &[&str]| -> String {
         let all = ["grpo", "--model", tiny(), "--max-steps", "1", "--max-completion-length", "4", "--output-dir", run];
         place.run(&[&all[..], &["--dataset", STORIES], more].concat()).succeeded();
@@ -130,11 +130,11 @@ fn what_trls_commands_and_files_say_means_here_what_it_does_there() {
 
 #[test]
 fn yaml_may_come_from_a_pipe_and_a_switch_takes_no_folder_for_its_value() {
-    let place = Place::with_answers();
+    let place = TestFolder::with_answers();
     let shell = |script: String| {
         let mut command = Command::new("bash");
         command.args(["-c", &script]).current_dir(place.path(".")).env("NO_COLOR", "1");
-        Outcome::new(command.output().unwrap())
+        CommandOutcome::new(command.output().unwrap())
     };
     let binary = rlhost_tests::binary().display().to_string();
     let model = tiny();
@@ -147,7 +147,7 @@ fn yaml_may_come_from_a_pipe_and_a_switch_takes_no_folder_for_its_value() {
 
 #[test]
 fn help_lists_the_settings_of_the_algorithm() {
-    let place = Place::new();
+    let place = TestFolder::new();
     for arguments in [&["dpo", "--help"][..], &["help", "dpo"], &["train", "--algorithm", "dpo", "-h"], &["-q", "dpo", "-h"]] {
         let said = place.run(arguments).succeeded().stdout.clone();
         assert!(said.contains("--label-smoothing") && !said.contains("--epsilon-high"), "{arguments:?}: {said}");
@@ -156,7 +156,7 @@ fn help_lists_the_settings_of_the_algorithm() {
 
 #[test]
 fn the_short_help_is_a_page_and_the_long_one_has_headings() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let page = place.run(&["grpo", "-h"]).succeeded().stdout.clone();
     assert!(page.lines().count() < 80 && page.contains("Completions per prompt [default: 8]"), "{page}");
     assert!(page.contains("--epsilon-high") && !page.contains("--adam-epsilon"), "{page}");
@@ -167,19 +167,19 @@ fn the_short_help_is_a_page_and_the_long_one_has_headings() {
 }
 
 /// Completes a command line in bash; `words` is that line as bash splits it.
-fn completed(place: &Place, words: &[&str]) -> Vec<String> {
+fn completed(place: &TestFolder, words: &[&str]) -> Vec<String> {
     let binary = rlhost_tests::binary();
     let script = "source <(\"$0\" completions bash)\nCOMP_WORDS=(\"$@\") COMP_CWORD=$(($# - 1))\nlast=${COMP_WORDS[COMP_CWORD]}\n\
                   _rlhost \"$0\" \"${last#=}\" \"\"\nprintf '%s\\n' \"${COMPREPLY[@]}\"";
     let mut command = Command::new("bash");
     command.args(["--norc", "-c", script]).arg(binary).arg("rlhost").args(words).current_dir(place.path("."));
-    let outcome = Outcome::new(command.output().unwrap());
+    let outcome = CommandOutcome::new(command.output().unwrap());
     outcome.succeeded().stdout.lines().map(str::to_owned).collect()
 }
 
 #[test]
 fn bash_completes_flags_values_and_files() {
-    let place = Place::new();
+    let place = TestFolder::new();
     place.write("stories.jsonl", "{}\n");
     let script = place.run(&["completions", "bash"]).succeeded().stdout.clone();
     assert!(script.lines().count() < 60, "{script}");

@@ -1,11 +1,11 @@
 //! What `rlhost compare` says of runs.
 
-use rlhost_tests::Place;
+use rlhost_tests::TestFolder;
 use serde_json::Value;
 
 /// Two rates with two seeds each in `runs`.
-fn trained() -> Place {
-    let place = Place::new();
+fn trained() -> TestFolder {
+    let place = TestFolder::new();
     std::fs::create_dir(place.path("runs")).unwrap();
     for rate in ["0.001", "0.01"] {
         for seed in ["1", "2"] {
@@ -17,7 +17,7 @@ fn trained() -> Place {
 }
 
 /// The last reward of a run, and its best.
-fn rewards(place: &Place, run: &str) -> (f64, f64) {
+fn rewards(place: &TestFolder, run: &str) -> (f64, f64) {
     let rewards: Vec<f64> =
         place.lines(&format!("runs/{run}/metrics.jsonl")).iter().filter_map(|line| line["reward"].as_f64()).collect();
     (*rewards.last().unwrap(), rewards.iter().copied().fold(f64::NEG_INFINITY, f64::max))
@@ -59,7 +59,7 @@ fn runs_are_compared_in_a_table_on_a_page_and_as_json() {
 
 #[test]
 fn what_can_not_be_compared_is_named() {
-    let place = Place::new();
+    let place = TestFolder::new();
     place.train("a", &["--max-steps", "1"]).succeeded();
     place.train("b", &["--max-steps", "1", "--seed", "7"]).succeeded();
     place.write("file", "");

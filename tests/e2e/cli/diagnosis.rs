@@ -1,11 +1,11 @@
 //! Why a run does not learn: real runs of the built-in model with a fault, and without. `check_diagnosis.py` makes more of them.
 
-use rlhost_tests::Place;
+use rlhost_tests::TestFolder;
 use serde_json::Value;
 use std::fs;
 
 /// A short run of GRPO on the built-in prompts.
-fn train(place: &Place, run: &str, more: &[&str]) -> String {
+fn train(place: &TestFolder, run: &str, more: &[&str]) -> String {
     let mut all = vec!["grpo", "--plugin", "tldr_length_reward.wasm", "--max-completion-length", "48", "--max-steps", "30"];
     all.extend(["--per-device-train-batch-size", "16", "--logging-steps", "1", "--num-threads", "1", "--output-dir", run]);
     all.extend(more);
@@ -13,7 +13,7 @@ fn train(place: &Place, run: &str, more: &[&str]) -> String {
 }
 
 /// The names of the findings in a run's folder.
-fn found(place: &Place, run: &str) -> Vec<String> {
+fn found(place: &TestFolder, run: &str) -> Vec<String> {
     let said = place.run(&["diagnose", run, "--json"]).succeeded().stdout.clone();
     let said: Value = serde_json::from_str(&said).unwrap();
     let findings = said["findings"].as_array().unwrap();
@@ -22,7 +22,7 @@ fn found(place: &Place, run: &str) -> Vec<String> {
 
 #[test]
 fn a_fault_is_told_once_in_the_log_the_events_the_report_and_by_the_command() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let repetition = ["--plugin", "repetition_reward.wasm"];
     let faults: [(&str, &[&str]); 4] = [
         ("rate_too_high", &["--learning-rate", "0.01"]),
@@ -55,7 +55,7 @@ fn a_fault_is_told_once_in_the_log_the_events_the_report_and_by_the_command() {
 
 #[test]
 fn a_resumed_run_tells_nothing_twice_and_what_it_would_have_told() {
-    let place = Place::new();
+    let place = TestFolder::new();
     train(&place, "whole", &["--learning-rate", "1e-9", "--save-steps", "10"]);
     let told = |run: &str| {
         let events = place.events(run, "finding");
@@ -77,7 +77,7 @@ fn a_resumed_run_tells_nothing_twice_and_what_it_would_have_told() {
 
 #[test]
 fn a_healthy_run_shows_no_sign() {
-    let place = Place::new();
+    let place = TestFolder::new();
     for seed in ["1", "2"] {
         train(&place, seed, &["--seed", seed, "--beta", "0.04"]);
         assert_eq!(found(&place, seed), [""; 0]);
@@ -89,7 +89,7 @@ fn a_healthy_run_shows_no_sign() {
 
 #[test]
 fn a_folder_that_is_no_run_or_has_no_metrics_is_named() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let said = place.run(&["diagnose", "nowhere"]);
     assert!(said.code == Some(2) && said.error().contains("there is no such folder"), "{}", said.stderr);
     fs::create_dir(place.path("begun")).unwrap();

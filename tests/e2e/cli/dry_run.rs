@@ -1,10 +1,10 @@
 //! `--dry-run`: what a run says of itself before it begins, and that it leaves nothing behind.
 
-use rlhost_tests::{CONTRARY, HOSTILE, Place, tiny};
+use rlhost_tests::{CONTRARY, HOSTILE, TestFolder, tiny};
 
 /// A folder with arithmetic problems and pairs, and what is in it.
-fn place() -> (Place, Vec<String>) {
-    let place = Place::with_answers();
+fn place() -> (TestFolder, Vec<String>) {
+    let place = TestFolder::with_answers();
     place.write(
         "asked.jsonl",
         "{\"question\": \"2 + 3?\", \"answer\": \"#### 5\"}\n{\"question\": \"4 + 4?\", \"answer\": \"#### 8\"}\n",

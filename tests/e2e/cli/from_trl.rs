@@ -1,10 +1,10 @@
 //! What people bring along from TRL: its defaults, its layouts of data, its habits on the command line.
 
-use rlhost_tests::{Place, seal, tiny};
+use rlhost_tests::{TestFolder, seal, tiny};
 use serde_json::{Value, json};
 use std::fs;
 
-fn config(place: &Place, run: &str) -> String {
+fn config(place: &TestFolder, run: &str) -> String {
     fs::read_to_string(place.path(&format!("{run}/config.toml"))).unwrap()
 }
 
@@ -13,7 +13,7 @@ fn rows(range: std::ops::Range<usize>) -> String {
 }
 
 /// The loss of the model as it is on a dataset.
-fn loss(place: &Place, more: &[&str]) -> f64 {
+fn loss(place: &TestFolder, more: &[&str]) -> f64 {
     let base = ["eval", "--model", tiny(), "--algorithm", "sft", "--learn-from", "dataset", "--json"];
     let said: Value = serde_json::from_str(&place.run(&[&base[..], more].concat()).succeeded().stdout).unwrap();
     said["eval_loss"].as_f64().unwrap()
@@ -21,7 +21,7 @@ fn loss(place: &Place, more: &[&str]) -> f64 {
 
 #[test]
 fn rloo_and_online_dpo_have_trls_defaults_and_a_fork_leaves_them_behind() {
-    let place = Place::with_answers();
+    let place = TestFolder::with_answers();
     let base = ["--model", tiny(), "--dataset", "pairs.jsonl", "--plugin", "tldr_length_reward.wasm"];
     let to = |steps: &str, name: &str, more: &[&str]| {
         place.run(&[more, &base[..], &["--max-steps", steps, "--output-dir", name]].concat())
@@ -65,7 +65,7 @@ fn rloo_and_online_dpo_have_trls_defaults_and_a_fork_leaves_them_behind() {
 
 #[test]
 fn evaluations_come_with_the_log_where_their_strategy_is_given_as_in_transformers() {
-    let place = Place::with_answers();
+    let place = TestFolder::with_answers();
     let base = ["sft", "--model", tiny(), "--dataset", "answers.jsonl", "--eval-dataset", "answers.jsonl", "--max-steps", "4"];
     let at = |run: &str, more: &[&str]| -> Vec<u64> {
         place.run(&[&base[..], &["--logging-steps", "2", "--output-dir", run], more].concat()).succeeded();
@@ -90,7 +90,7 @@ fn evaluations_come_with_the_log_where_their_strategy_is_given_as_in_transformer
 
 #[test]
 fn a_local_folder_has_its_splits_as_on_the_hub() {
-    let place = Place::new();
+    let place = TestFolder::new();
     place.write("train.jsonl", rows(0..6));
     place.write("test.jsonl", rows(6..9));
     fs::create_dir_all(place.path("hub/data")).unwrap();
@@ -130,7 +130,7 @@ fn folder_run(folder: &str) -> &'static str {
 
 #[test]
 fn what_turns_say_may_be_in_parts() {
-    let place = Place::new();
+    let place = TestFolder::new();
     place.copy(tiny(), "chatty");
     let template = "{% for m in messages %}<{{ m.role }}>{{ m.content }}</>{% endfor %}";
     place.write("chatty/tokenizer_config.json", json!({"eos_token": "<|endoftext|>", "chat_template": template}).to_string());
@@ -160,7 +160,7 @@ fn what_turns_say_may_be_in_parts() {
 
 #[test]
 fn a_configuration_of_another_algorithm_is_refused_in_one_line_and_replaced_rewards_are_named() {
-    let place = Place::with_answers();
+    let place = TestFolder::with_answers();
     let sft = ["sft", "--model", tiny(), "--dataset", "answers.jsonl", "--max-steps", "1", "--output-dir", "sft"];
     place.run(&sft).succeeded();
     let grpo = ["grpo", "--config", "sft/config.toml", "--plugin", "tldr_length_reward.wasm", "--output-dir", "other"];
@@ -188,7 +188,7 @@ fn a_configuration_of_another_algorithm_is_refused_in_one_line_and_replaced_rewa
 
 #[test]
 fn names_of_older_versions_and_of_people_are_answered() {
-    let place = Place::with_answers();
+    let place = TestFolder::with_answers();
     let ppo = "--model_name_or_path nowhere --sft_model_path MODEL --dataset_name pairs.jsonl --reward_funcs think_format_reward \
                --response_length 8 --local_rollout_forward_batch_size 4 --num_sample_generations 0 --exp_name x --max_steps 1 \
                --num_generations 1 --output_dir ppo";
@@ -226,7 +226,7 @@ fn names_of_older_versions_and_of_people_are_answered() {
 
 #[test]
 fn the_first_unusable_row_is_named_wherever_it_is_found() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let long = json!({"prompt": "k".repeat(300), "completion": "x"});
     place.write("rows.jsonl", format!("{long}\n{}{}\n", rows(0..2), json!({"question": "?"})));
     for more in [&[][..], &["--packing"]] {

@@ -1,12 +1,12 @@
 //! `rlhost init`: configurations that run as they are written.
 
-use rlhost_tests::{Place, tiny};
+use rlhost_tests::{TestFolder, tiny};
 
 const KINDS: [&str; 5] = ["gsm8k", "tldr", "sft", "dpo", "agent"];
 
 #[test]
 fn each_kind_runs_as_it_is_written() {
-    let place = Place::new();
+    let place = TestFolder::new();
     for kind in KINDS {
         let said = place.run(&["init", kind]).succeeded().stdout.clone();
         assert!(said.contains(&format!("rlhost --config {kind}.toml")), "{said}");
@@ -24,7 +24,7 @@ fn each_kind_runs_as_it_is_written() {
 
 #[test]
 fn nothing_is_overwritten_and_files_may_be_elsewhere() {
-    let place = Place::new();
+    let place = TestFolder::new();
     std::fs::create_dir(place.path("my files")).unwrap();
     let said = place.run(&["init", "sft", "my files/first.toml"]).succeeded().stdout.clone();
     assert!(said.contains("rlhost --config 'my files/first.toml'") && said.contains("8 sample rows"), "{said}");

@@ -1,10 +1,10 @@
 //! A user's mistakes: one clear line, exit code 2, and nothing left behind.
 
-use rlhost_tests::{Place, small, tiny};
+use rlhost_tests::{TestFolder, small, tiny};
 
 /// A folder with a tiny model as `model`, a good dataset, and some bad files.
-fn place() -> Place {
-    let place = Place::new();
+fn place() -> TestFolder {
+    let place = TestFolder::new();
     place.copy(tiny(), "model");
     place.write("good.jsonl", "{\"prompt\": \"a\"}\n{\"prompt\": \"b\"}\n");
     place.write("broken.jsonl", "{\"prompt\": \"a\"}\n{\"prompt\": \"b\"\n");
@@ -24,7 +24,7 @@ fn place() -> Place {
 
 #[test]
 fn an_algorithm_that_compares_completions_says_how_many_it_needs() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let cases: [(&[&str], &str, &str); 5] = [
         (&["--algorithm", "grpo"], "1", "with each other, but this prompt has only one; set num_generations to 2 or more"),
         (&["--algorithm", "rloo"], "1", "set num_generations to 2 or more"),
@@ -61,7 +61,7 @@ fn a_key_of_any_length_or_depth_is_one_short_line() {
 type Mistake<'a> = (&'a [&'a str], &'a [&'a str]);
 
 /// Runs with each of these arguments, which must be refused in one line and leave nothing.
-fn assert_named(place: &Place, mistakes: &[Mistake<'_>]) {
+fn assert_named(place: &TestFolder, mistakes: &[Mistake<'_>]) {
     let before = place.entries();
     for (arguments, expected) in mistakes {
         let model = if arguments.contains(&"--model") { vec![] } else { vec!["--model", "model"] };
@@ -147,11 +147,11 @@ fn each_mistake_is_one_clear_line_with_exit_code_2_and_leaves_nothing() {
 #[test]
 fn arguments_that_are_not_text_and_links_to_nothing_are_named() {
     use std::os::unix::ffi::OsStrExt;
-    let place = Place::new();
+    let place = TestFolder::new();
     let odd = std::ffi::OsStr::from_bytes(b"b\xffad");
     let mut command = std::process::Command::new(rlhost_tests::binary());
     command.current_dir(place.path("")).args(["--plugin", "tldr_length_reward.wasm", "--output-dir"]).arg(odd);
-    let refused = rlhost_tests::Outcome::new(command.output().unwrap());
+    let refused = rlhost_tests::CommandOutcome::new(command.output().unwrap());
     assert_eq!((refused.code, refused.error()), (Some(2), r"error: --output-dir b\xffad: is not UTF-8 text"));
     std::os::unix::fs::symlink("nowhere", place.path("link")).unwrap();
     let refused = place.train("link", &["--max-steps", "1"]);
@@ -161,7 +161,7 @@ fn arguments_that_are_not_text_and_links_to_nothing_are_named() {
 
 #[test]
 fn a_system_message_without_a_chat_template_is_what_is_refused() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let refused = place.run(&["generate", "--model", rlhost_tests::tiny(), "--prompt", "x", "--system", "y"]);
     assert_eq!(refused.code, Some(2), "{}", refused.stderr);
     assert!(refused.error().starts_with("error: --system: ") && !refused.error().contains("--chat"), "{}", refused.error());
@@ -200,7 +200,7 @@ fn a_byte_order_mark_before_a_models_json_is_no_mistake() {
 
 #[test]
 fn a_recorded_completion_of_another_kind_is_named_by_line_and_key() {
-    let place = Place::new();
+    let place = TestFolder::new();
     place.train("run", &["--max-steps", "1", "--log-completions", "all"]).succeeded();
     let replay = || place.run(&["replay", "run", "--plugin", "tldr_length_reward.wasm"]);
     assert!(replay().succeeded().stdout.contains(" completions of 1 step, scored by "), "{}", replay().stdout);
@@ -244,7 +244,7 @@ fn a_model_folder_that_is_damaged_is_named() {
 
 #[test]
 fn a_rate_at_which_weights_would_be_lost_ends_the_run_with_the_weights_as_they_were() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let run = ["--plugin", "tldr_length_reward.wasm", "--max-steps", "4", "--save-steps", "1", "--output-dir", "run"];
     let outcome = place.run(&[&small()[..], &run, &["--learning-rate", "1e39", "--max-completion-length", "8"]].concat());
     assert_eq!(outcome.code, Some(1), "{}", outcome.stderr);
@@ -260,7 +260,7 @@ fn a_rate_at_which_weights_would_be_lost_ends_the_run_with_the_weights_as_they_w
 
 #[test]
 fn a_run_is_not_put_where_it_would_go_with_something_else() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let run = |folder: &str| {
         let run =
             ["--plugin", "tldr_length_reward.wasm", "--max-steps", "1", "--max-completion-length", "8", "--output-dir", folder];

@@ -1,18 +1,18 @@
 //! What is printed and written beside a run: nothing is lost without a word, nothing obeys what a model wrote.
 
-use rlhost_tests::{Outcome, Place, binary, small, tiny};
+use rlhost_tests::{CommandOutcome, TestFolder, binary, small, tiny};
 use std::fs;
 use std::process::{Command, Stdio};
 
-fn to(place: &Place, arguments: &[&str], stdout: impl Into<Stdio>) -> Outcome {
+fn to(place: &TestFolder, arguments: &[&str], stdout: impl Into<Stdio>) -> CommandOutcome {
     let mut command = Command::new(binary());
     command.current_dir(place.path("")).args(arguments).env_remove("RUST_LOG").env("NO_COLOR", "1").env("HF_HUB_OFFLINE", "1");
-    Outcome::new(command.stdout(stdout).stderr(Stdio::piped()).spawn().unwrap().wait_with_output().unwrap())
+    CommandOutcome::new(command.stdout(stdout).stderr(Stdio::piped()).spawn().unwrap().wait_with_output().unwrap())
 }
 
 /// Commands that print, in a place that has a run.
-fn printing() -> (Place, Vec<Vec<&'static str>>) {
-    let place = Place::new();
+fn printing() -> (TestFolder, Vec<Vec<&'static str>>) {
+    let place = TestFolder::new();
     place.train("run", &["--max-steps", "1"]).succeeded();
     let eval = [&["eval", "--plugin", "tldr_length_reward.wasm", "--max-completion-length", "8"][..], &small()].concat();
     let commands = vec![
@@ -50,7 +50,7 @@ fn a_full_disk_behind_standard_output_is_an_error_and_a_closed_pipe_is_none() {
 #[cfg(unix)]
 #[test]
 fn a_printed_command_can_be_pasted_whatever_the_run_is_called() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let folder = "my run;touch gone";
     let trained = place.train(folder, &["--max-steps", "1", "--report-to", "trackio"]);
     trained.succeeded();
@@ -69,7 +69,7 @@ fn a_printed_command_can_be_pasted_whatever_the_run_is_called() {
 
 #[test]
 fn quiet_stays_quiet_whatever_rust_log_says() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let quiet =
         [&["-q", "--plugin", "tldr_length_reward.wasm", "--max-steps", "1", "--output-dir", "run"][..], &small()].concat();
     let quiet = place.run_with(&[&quiet[..], &["--max-completion-length", "8"]].concat(), &[("RUST_LOG", "trace")]);
@@ -78,7 +78,7 @@ fn quiet_stays_quiet_whatever_rust_log_says() {
 
 #[test]
 fn what_a_model_writes_and_what_files_are_called_moves_no_cursor() {
-    let place = Place::new();
+    let place = TestFolder::new();
     // A model of random weights writes bytes of all kinds.
     let trained = place.train("run\n\x1b[31m", &["--max-steps", "1", "--set", "max_completion_length=150"]);
     trained.succeeded();
@@ -101,7 +101,7 @@ fn what_a_model_writes_and_what_files_are_called_moves_no_cursor() {
 #[test]
 fn weights_have_the_rights_of_everything_else() {
     use std::os::unix::fs::MetadataExt;
-    let place = Place::new();
+    let place = TestFolder::new();
     place.train("run", &["--max-steps", "1"]).succeeded();
     place.run(&["export", tiny(), "exported"]).succeeded();
     let rights = |path: &str| place.path(path).metadata().unwrap().mode() & 0o777;
@@ -117,7 +117,7 @@ fn weights_have_the_rights_of_everything_else() {
 
 #[test]
 fn a_weight_that_a_precision_cannot_hold_is_not_exported() {
-    let place = Place::new();
+    let place = TestFolder::new();
     place.copy(tiny(), "model");
     let mut bytes = fs::read(place.path("model/model.safetensors")).unwrap();
     let last = bytes.len() - 4;
@@ -132,7 +132,7 @@ fn a_weight_that_a_precision_cannot_hold_is_not_exported() {
 
 #[test]
 fn a_wrong_ending_token_is_named_with_its_file() {
-    let place = Place::new();
+    let place = TestFolder::new();
     place.copy(tiny(), "model");
     let config = fs::read_to_string(place.path("model/config.json")).unwrap();
     let generate = || place.run(&["generate", "--model", "model", "--prompt", "a", "--max-new-tokens", "1"]);
@@ -154,7 +154,7 @@ fn a_wrong_ending_token_is_named_with_its_file() {
 
 #[test]
 fn a_key_that_stands_twice_is_refused() {
-    let place = Place::new();
+    let place = TestFolder::new();
     place.copy(tiny(), "model");
     let config = fs::read_to_string(place.path("model/config.json")).unwrap();
     for (key, value) in [("hidden_size", "64"), ("rope_theta", "1e5"), ("eos_token_id", "1")] {

@@ -1,22 +1,22 @@
 //! What `rlhost rollouts` shows of a run's completions.
 
-use rlhost_tests::Place;
+use rlhost_tests::TestFolder;
 use serde_json::{Value, json};
 use std::fmt::Write;
 
 /// Trains with two rewards for four steps.
-fn trained() -> Place {
-    let place = Place::new();
+fn trained() -> TestFolder {
+    let place = TestFolder::new();
     let weight = ["--plugin", "repetition_reward.wasm", "--set", "plugin.repetition_reward.weight=0.5"];
     place.train("run", &[&weight[..], &["--max-steps", "4", "--num-generations", "4"]].concat()).succeeded();
     place
 }
 
-fn shown(place: &Place, more: &[&str]) -> String {
+fn shown(place: &TestFolder, more: &[&str]) -> String {
     place.run(&[&["rollouts", "run"], more].concat()).succeeded().stdout.clone()
 }
 
-fn selected(place: &Place, more: &[&str]) -> Vec<Value> {
+fn selected(place: &TestFolder, more: &[&str]) -> Vec<Value> {
     let lines = shown(place, &[more, &["--json"]].concat());
     lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
@@ -90,7 +90,7 @@ fn mistakes_are_named_with_what_there_is() {
 
 #[test]
 fn an_old_damaged_file_is_read_as_far_as_it_goes() {
-    let place = Place::new();
+    let place = TestFolder::new();
     std::fs::create_dir(place.path("run")).unwrap();
     place.write("run/config.toml", "");
     let mut text = String::new();

@@ -2,7 +2,7 @@
 
 #![cfg(unix)]
 
-use rlhost_tests::{Place, STORIES, tiny};
+use rlhost_tests::{STORIES, TestFolder, tiny};
 
 use std::process::Command;
 use std::time::Duration;
@@ -17,14 +17,14 @@ fn file(seeds: &str, steps: u32, more: &str) -> String {
     )
 }
 
-fn last_reward(place: &Place, run: &str) -> f64 {
+fn last_reward(place: &TestFolder, run: &str) -> f64 {
     let lines = place.lines(&format!("sweep/{run}/metrics.jsonl"));
     lines.iter().rev().find_map(|line| line["reward"].as_f64()).unwrap()
 }
 
 #[test]
 fn a_grid_runs_with_each_seed_once_and_ends_in_one_table() {
-    let place = Place::new();
+    let place = TestFolder::new();
     place.write("lr.toml", file("[1, 2]", 2, ""));
     let listed = place.run(&["sweep", "lr.toml", "--dry-run"]).succeeded().stdout.clone();
     assert!(listed.starts_with("4 runs in sweep: 4 new\nnew          learning_rate=0.001,seed=1\n"), "{listed}");
@@ -63,14 +63,14 @@ fn a_grid_runs_with_each_seed_once_and_ends_in_one_table() {
 
 #[test]
 fn an_interrupted_sweep_saves_its_run_and_resumes_it() {
-    let place = Place::new();
+    let place = TestFolder::new();
     place.write("lr.toml", file("[1]", 400, ""));
     let first = "sweep/learning_rate=0.001,seed=1";
-    let child = place.start_heard(&["sweep", "lr.toml"]);
+    let child = place.start_piped(&["sweep", "lr.toml"]);
     place.wait(first, Duration::from_secs(120), || place.steps(first) > 2);
     assert!(place.run(&["sweep", "lr.toml"]).error().contains("another process"));
     assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success());
-    let out = rlhost_tests::Outcome::new(child.wait_with_output().unwrap());
+    let out = rlhost_tests::CommandOutcome::new(child.wait_with_output().unwrap());
     assert_eq!(out.code, Some(3), "{}", out.stderr);
     assert!(out.stdout.contains("stopped with 2 of 2 runs to do; resume with: rlhost sweep lr.toml"), "{}", out.stdout);
     let steps = place.steps(first);
@@ -79,7 +79,7 @@ fn an_interrupted_sweep_saves_its_run_and_resumes_it() {
     let listed = place.run(&["sweep", "lr.toml", "--dry-run"]).succeeded().stdout.clone();
     assert!(listed.contains("1 interrupted, 1 new"), "{listed}");
     // It goes on where it was.
-    let child = place.start_heard(&["sweep", "lr.toml"]);
+    let child = place.start_piped(&["sweep", "lr.toml"]);
     place.wait(first, Duration::from_secs(120), || place.steps(first) > steps);
     assert!(Command::new("kill").args(["-TERM", &child.id().to_string()]).status().unwrap().success());
     assert_eq!(child.wait_with_output().unwrap().status.code(), Some(3));
@@ -90,7 +90,7 @@ fn an_interrupted_sweep_saves_its_run_and_resumes_it() {
 
 #[test]
 fn a_run_that_fails_does_not_end_the_sweep_unless_it_is_to() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let text = file("[1]", 1, "").replace("[1e-3, 1e-2]", "[-1.0, 1e-2]");
     place.write("lr.toml", &text);
     // Which is known before anything runs, whether the key or a setting of a plugin is wrong.
@@ -125,7 +125,7 @@ fn a_run_that_fails_does_not_end_the_sweep_unless_it_is_to() {
 
 #[test]
 fn mistakes_in_a_sweep_are_named_before_anything_runs() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let long = format!("seeds = [1]\n[settings]\nx = \"{}\"\n[grid]\ny = 1\n", "x".repeat(1 << 20));
     let cases = [
         ("seed = 1", "bad.toml: unknown key \"seed\"; did you mean \"seeds\"?"),

@@ -1,13 +1,13 @@
 //! What a terminal shows while a run works: what the run is, and a line that moves in every phase.
 
-use rlhost_tests::{Place, STORIES, binary, tiny};
+use rlhost_tests::{STORIES, TestFolder, binary, tiny};
 use std::process::{Command, Stdio};
 
 /// Number of columns of the terminal.
 const COLUMNS: usize = 100;
 
 /// Runs a command on a terminal. Returns all that was drawn on it, or none, with the reason printed, where there is no `script`.
-fn drawn(place: &Place, arguments: &[&str]) -> Option<String> {
+fn drawn(place: &TestFolder, arguments: &[&str]) -> Option<String> {
     let quoted: Vec<String> = arguments.iter().map(|argument| format!("'{argument}'")).collect();
     let command = format!("stty cols {COLUMNS} rows 40; exec {} {}", binary().display(), quoted.join(" "));
     let script = Command::new("script")
@@ -54,7 +54,7 @@ fn lines(drawn: &str) -> Vec<String> {
 
 #[test]
 fn a_line_on_the_terminal_moves_in_every_phase_and_is_gone_at_the_end() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let long = ["--num-generations", "8", "--per-device-train-batch-size", "64", "--max-completion-length", "96"];
     let evaluated = ["--eval-dataset", STORIES, "--eval-steps", "2", "--save-steps", "2", "--max-steps", "2"];
     let run = ["grpo", "--model", tiny(), "--dataset", STORIES, "--plugin", "tldr_length_reward.wasm", "--output-dir", "run"];
@@ -99,7 +99,7 @@ fn a_line_on_the_terminal_moves_in_every_phase_and_is_gone_at_the_end() {
 
 #[test]
 fn commands_say_what_takes_their_time_and_leave_nothing_behind() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let texts: String = (0..20_000).map(|i| format!("{{\"text\": \"story {i} of a {} and {}\"}}\n", i * 7919, i % 977)).collect();
     place.write("texts.jsonl", texts);
     place.write(

@@ -1,6 +1,6 @@
 //! What is exported for other programs. `check_trackers.py` reads it with their own clients.
 
-use rlhost_tests::{HOSTILE, Outcome, Place, small};
+use rlhost_tests::{CommandOutcome, HOSTILE, TestFolder, small};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,7 +15,7 @@ fn files(folder: &Path) -> Vec<PathBuf> {
 
 #[test]
 fn an_export_has_every_value_and_replaces_the_one_before() {
-    let place = Place::new();
+    let place = TestFolder::new();
     place.train("run", &["--max-steps", "3", "--report-to", "mlflow,trackio"]).succeeded();
     let lines = place.lines("run/metrics.jsonl");
     let wanted: BTreeMap<(u64, String), f64> = lines
@@ -66,7 +66,7 @@ fn an_export_has_every_value_and_replaces_the_one_before() {
 }
 
 /// What a run's folder has for trackers.
-fn exported(place: &Place, run: &str) -> Vec<String> {
+fn exported(place: &TestFolder, run: &str) -> Vec<String> {
     let own = ["csv", "py"].map(|ending| format!("{run}-trackio.{ending}"));
     let all = ["tensorboard", "wandb", "mlruns"].map(str::to_owned).into_iter().chain(own);
     all.filter(|name| place.path(run).join(name).exists()).collect()
@@ -74,20 +74,20 @@ fn exported(place: &Place, run: &str) -> Vec<String> {
 
 #[test]
 fn a_run_is_exported_also_if_it_is_stopped_or_fails() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let arguments = |run: &'static str, to: &'static str| {
         let mut all = small().to_vec();
         all.extend(["--plugin", "tldr_length_reward.wasm", "--max-completion-length", "8", "--logging-steps", "1"]);
         all.extend(["--output-dir", run, "--report-to", to, "--save-steps", "100000", "--max-steps", "100000"]);
         all
     };
-    let mut child = place.start_heard(&arguments("run", "all"));
+    let mut child = place.start_piped(&arguments("run", "all"));
     while place.steps("run") < 2 {
         assert!(child.try_wait().unwrap().is_none(), "it ended by itself");
         std::thread::sleep(Duration::from_millis(2));
     }
     Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
-    let stopped = Outcome::new(child.wait_with_output().unwrap());
+    let stopped = CommandOutcome::new(child.wait_with_output().unwrap());
     assert_eq!(stopped.code, Some(3), "{}", stopped.stderr);
     assert_eq!(exported(&place, "run"), ["tensorboard", "wandb", "mlruns", "run-trackio.csv", "run-trackio.py"]);
     for name in ["wandb", "mlflow", "trackio"] {
@@ -111,7 +111,7 @@ fn a_run_is_exported_also_if_it_is_stopped_or_fails() {
 
 #[test]
 fn trackers_show_a_run_under_its_name() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let named = ["--report-to", "wandb", "--report-to", "trackio", "--report-to", "mlflow", "--run-name", "lengths, try 3"];
     place.train("run", &[&["--max-steps", "1"], &named[..]].concat()).succeeded();
     let mut files = Vec::new();
@@ -133,7 +133,7 @@ fn trackers_show_a_run_under_its_name() {
 
 #[test]
 fn where_a_run_is_reported_is_none_or_a_list_and_other_trackers_are_named() {
-    let place = Place::new();
+    let place = TestFolder::new();
     place.write("list.yaml", "report_to: [wandb, tensorboard]\n");
     for (run, given, files, said) in [
         ("none", &["--report_to", "none"][..], &[][..], ""),
@@ -150,7 +150,7 @@ fn where_a_run_is_reported_is_none_or_a_list_and_other_trackers_are_named() {
 
 #[test]
 fn nothing_of_a_hostile_folder_leads_outside_of_the_export() {
-    let place = Place::new();
+    let place = TestFolder::new();
     fs::create_dir(place.path("run")).unwrap();
     place.write("run/config.toml", "\"../../escaped\" = 1\n\"a/b\" = \"\\u001b[2J\"\n[\"..\"]\nx = 1\n");
     place.write("run/events.jsonl", "not json\n{\"event\": \"started\", \"time\": \"never\"}\n");
@@ -185,7 +185,7 @@ fn nothing_of_a_hostile_folder_leads_outside_of_the_export() {
 #[test]
 fn an_export_into_a_strangers_run_does_not_follow_its_links() {
     use std::os::unix::fs::symlink;
-    let place = Place::new();
+    let place = TestFolder::new();
     for folder in ["run", "elsewhere", "elsewhere/100000000000000001"] {
         fs::create_dir(place.path(folder)).unwrap();
     }

@@ -1,6 +1,6 @@
 //! The commands of TRL's documentation, with the program's name replaced, on a local model and local data.
 
-use rlhost_tests::{Outcome, Place, tiny};
+use rlhost_tests::{CommandOutcome, TestFolder, tiny};
 use serde_json::{Value, json};
 
 /// Commands as the scripts of TRL 1.16 and its page on the command line have them, with the kind of rows of their datasets.
@@ -62,8 +62,8 @@ const COMMANDS: [(&str, &str, &str); 10] = [
     ),
 ];
 
-fn place() -> Place {
-    let place = Place::new();
+fn place() -> TestFolder {
+    let place = TestFolder::new();
     place.copy(tiny(), "chatty");
     let template =
         "{% for m in messages %}<{{ m.role }}>{{ m.content }}</>{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}";
@@ -87,7 +87,7 @@ fn place() -> Place {
 }
 
 /// Runs a command of TRL's with a local model and dataset in the place of those that it names, for one short step.
-fn run(place: &Place, run: usize, command: &str, rows: &str, arguments: &str) -> Outcome {
+fn run(place: &TestFolder, run: usize, command: &str, rows: &str, arguments: &str) -> CommandOutcome {
     let mut all = vec![command.to_owned()];
     let mut replaced = None;
     for argument in arguments.split_whitespace() {

@@ -1,6 +1,6 @@
 //! `rlhost watch` on a terminal, and where there is none.
 
-use rlhost_tests::{KilledOnDrop, Place, binary, small};
+use rlhost_tests::{KilledOnDrop, TestFolder, binary, small};
 use std::fs;
 use std::io::{Read, Write};
 use std::path::PathBuf;
@@ -26,7 +26,7 @@ fn script(target: usize) -> String {
 }
 
 /// A terminal in which the view of a run is shown, and which says afterwards how the terminal was left.
-struct Watching {
+struct WatchTerminal {
     script: KilledOnDrop,
     drawn: Arc<Mutex<Vec<u8>>>,
     /// Reads what is drawn until the end.
@@ -35,9 +35,9 @@ struct Watching {
     process: PathBuf,
 }
 
-impl Watching {
+impl WatchTerminal {
     /// Starts it; none, with the reason printed, where there is no `script`.
-    fn start(place: &Place, run: &str, kind: &str) -> Option<Self> {
+    fn start(place: &TestFolder, run: &str, kind: &str) -> Option<Self> {
         let process = place.path("process");
         // The number stays the same when the shell becomes the program.
         let own = format!("echo $$ > {}; exec {} watch {run}", process.display(), binary().display());
@@ -146,10 +146,10 @@ fn is_restored(drawn: &str) -> bool {
 
 #[test]
 fn a_run_is_watched_and_the_terminal_is_restored_however_it_ends() {
-    let place = Place::new();
+    let place = TestFolder::new();
     place.train("run", &["--max-steps", "2"]).succeeded();
     for end in ["q", "\u{3}", "TERM"] {
-        let Some(mut watching) = Watching::start(&place, "run", "xterm-256color") else { return };
+        let Some(mut watching) = WatchTerminal::start(&place, "run", "xterm-256color") else { return };
         for word in ["ended: finished", "reward  ", "completions  ", "prompt: ", "plugins  ", "events  "] {
             watching.wait(word);
         }
@@ -167,7 +167,7 @@ fn a_run_is_watched_and_the_terminal_is_restored_however_it_ends() {
 
 #[test]
 fn a_plugin_is_swapped_from_the_terminal_while_the_run_goes_on() {
-    let place = Place::new();
+    let place = TestFolder::new();
     place.write("my_reward.py", script(20));
     fs::create_dir(place.path("next")).unwrap();
     place.write("next/my_reward.py", script(5));
@@ -175,7 +175,7 @@ fn a_plugin_is_swapped_from_the_terminal_while_the_run_goes_on() {
     let run = ["--plugin", "my_reward.py", "--output-dir", "run", "--max-steps", "100000", "--logging-steps", "1"];
     let _run = KilledOnDrop(place.start(&[&small()[..], &run, &size].concat()));
     place.wait("run", PATIENCE, || place.steps("run") > 2);
-    let Some(mut watching) = Watching::start(&place, "run", "xterm-256color") else { return };
+    let Some(mut watching) = WatchTerminal::start(&place, "run", "xterm-256color") else { return };
     watching.wait("running");
     // Which plugin: the first, which is the reward.
     watching.press("s");
@@ -194,7 +194,7 @@ fn a_plugin_is_swapped_from_the_terminal_while_the_run_goes_on() {
 
 #[test]
 fn what_can_not_be_watched_is_refused() {
-    let place = Place::new();
+    let place = TestFolder::new();
     fs::create_dir(place.path("empty")).unwrap();
     place.write("file", "");
     for (run, said) in [("nowhere", "there is no such folder"), ("empty", "is not the folder of a run"), ("file", "is a file")] {
@@ -207,7 +207,7 @@ fn what_can_not_be_watched_is_refused() {
     let said = &outcome.stderr;
     assert!(outcome.code == Some(2) && said.contains("rlhost report") && said.contains("rlhost ui"), "{said}");
     assert_eq!(outcome.stdout, "");
-    let Some(mut watching) = Watching::start(&place, "run", "dumb") else { return };
+    let Some(mut watching) = WatchTerminal::start(&place, "run", "dumb") else { return };
     let drawn = watching.ended(2);
     assert!(drawn.contains("needs a terminal") && !drawn.contains('\u{1b}'), "{drawn:?}");
 }

@@ -4,7 +4,7 @@
 #![cfg(unix)]
 
 use flate2::{Compression, write::GzEncoder};
-use rlhost_tests::{Outcome, Place, binary, tiny};
+use rlhost_tests::{CommandOutcome, TestFolder, binary, tiny};
 use std::fs::File;
 use std::io::Write;
 use std::os::unix::fs::symlink;
@@ -20,20 +20,20 @@ fn gzip(bytes: &[u8]) -> Vec<u8> {
     packed.finish().unwrap()
 }
 
-fn pipe(place: &Place, name: &str) {
+fn pipe(place: &TestFolder, name: &str) {
     assert!(Command::new("mkfifo").arg(place.path(name)).status().unwrap().success());
 }
 
 /// Learns a tokenizer from a dataset, which takes no plugin and no model, in bounded memory.
-fn learn(place: &Place, corpus: &str) -> Outcome {
+fn learn(place: &TestFolder, corpus: &str) -> CommandOutcome {
     let mut command = Command::new("sh");
     command.args(["-c", &format!("ulimit -v {MEMORY}; exec \"$0\" \"$@\"")]).arg(binary());
     command.args(["new-model", "new", "--config", "config.json", "--vocab-size", "300", "--corpus", corpus]);
-    Outcome::new(command.current_dir(place.path(".")).env("NO_COLOR", "1").env_remove("RUST_LOG").output().unwrap())
+    CommandOutcome::new(command.current_dir(place.path(".")).env("NO_COLOR", "1").env_remove("RUST_LOG").output().unwrap())
 }
 
 /// Tables of commas and tabs that are none, lie or are absurd.
-fn write_tables(place: &Place) {
+fn write_tables(place: &TestFolder) {
     place.write("bomb.csv.gz", gzip(format!("text\n{}\n", "a b ".repeat(6 << 20)).as_bytes()));
     // A name of 8 MiB that each of a thousand rows would have a copy of.
     place.write("names.tsv.gz", gzip(format!("text\t{}\n{}", "n".repeat(8 << 20), "a\tb\n".repeat(1000)).as_bytes()));
@@ -49,7 +49,7 @@ fn write_tables(place: &Place) {
 #[test]
 #[expect(clippy::too_many_lines, reason = "a table of cases")]
 fn datasets_that_are_no_data_are_one_line_in_little_memory() {
-    let place = Place::new();
+    let place = TestFolder::new();
     place.write("config.json", std::fs::read(std::path::Path::new(tiny()).join("config.json")).unwrap());
     // 600 MB and more that take no room on the disk.
     for (name, begin, size) in [
@@ -127,7 +127,7 @@ fn datasets_that_are_no_data_are_one_line_in_little_memory() {
 
 #[test]
 fn pipes_and_devices_are_neither_settings_nor_plugins() {
-    let place = Place::new();
+    let place = TestFolder::new();
     pipe(&place, "pipe");
     symlink("nowhere", place.path("link.wasm")).unwrap();
     std::fs::create_dir(place.path("folder.wasm")).unwrap();
@@ -150,7 +150,7 @@ fn pipes_and_devices_are_neither_settings_nor_plugins() {
 
 #[test]
 fn what_is_not_read_and_which_of_two_plugins_is_taken_is_said() {
-    let place = Place::new();
+    let place = TestFolder::new();
     std::fs::create_dir(place.path("shards")).unwrap();
     place.write("shards/train-0.jsonl", "{\"prompt\": \"a\"}\n".repeat(8));
     place.write("shards/more\x1b[2J.xml", "");

@@ -1,6 +1,6 @@
 //! Large datasets: their rows are judged when they are drawn, unless the run must count them.
 
-use rlhost_tests::{Place, seal, tiny};
+use rlhost_tests::{TestFolder, seal, tiny};
 use serde_json::{Value, json};
 use std::fs;
 
@@ -42,16 +42,16 @@ const SFT: &[&str] = &["--algorithm", "sft", "--learn-from", "dataset"];
 const ORDER: &str = "dataset_order";
 
 /// Returns what a checkpoint says of the order of its dataset.
-fn order(place: &Place, checkpoint: &str) -> Value {
+fn order(place: &TestFolder, checkpoint: &str) -> Value {
     let text = fs::read(place.path(&format!("{checkpoint}/trainer/trainer_state.json"))).unwrap();
     serde_json::from_slice::<Value>(&text).unwrap()[ORDER].clone()
 }
 
 #[test]
 fn rows_that_are_judged_when_they_are_drawn_are_those_that_are_judged_at_the_start() {
-    type Case = (&'static str, &'static [&'static str], fn(usize) -> Value, &'static str);
+    type LargeDatasetCase = (&'static str, &'static [&'static str], fn(usize) -> Value, &'static str);
     // Of 1200 rows, 960 can be used: 120 batches, or 240 generations of four prompts; labelled pairs are twice as many.
-    let cases: [Case; 5] = [
+    let cases: [LargeDatasetCase; 5] = [
         ("grpo", GRPO, row, "0.0166"),
         ("sft", SFT, row, "0.0333"),
         ("dpo", &["--algorithm", "dpo"], pair, "0.0333"),
@@ -59,7 +59,7 @@ fn rows_that_are_judged_when_they_are_drawn_are_those_that_are_judged_at_the_sta
         ("reward", &["--algorithm", "reward_model"], pair, "0.0333"),
     ];
     for (name, settings, row, epochs) in cases {
-        let place = Place::new();
+        let place = TestFolder::new();
         place.write("rows.jsonl", lines(1200, row));
         place.run(&four_steps("late", settings, &["--max-steps", "4"])).succeeded();
         place.run(&four_steps("counted", settings, &["--num-train-epochs", epochs])).succeeded();
@@ -85,7 +85,7 @@ fn rows_that_are_judged_when_they_are_drawn_are_those_that_are_judged_at_the_sta
 
 #[test]
 fn a_row_that_is_not_json_is_named_when_it_is_drawn_or_where_rows_are_counted_at_the_start() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let text = lines(1200, |i| if i == 401 { json!("ODD") } else { row(5 * i) });
     place.write("rows.jsonl", text.replace("\"ODD\"", "{\"prompt\": "));
     let in_order = [SFT, &["--shuffle-dataset", "false"]].concat();
@@ -109,7 +109,7 @@ fn a_row_that_is_not_json_is_named_when_it_is_drawn_or_where_rows_are_counted_at
 
 #[test]
 fn a_checkpoint_from_before_rows_were_drawn_from_all_keeps_its_order() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let text = lines(950, row);
     assert!(text.len() < 4 << 20);
     place.write("rows.jsonl", &text);

@@ -1,13 +1,13 @@
 //! Rows that can't be used are left out, counted and named; the others are trained on as if they stood alone.
 
-use rlhost_tests::{Place, tiny};
+use rlhost_tests::{TestFolder, tiny};
 use serde_json::{Value, json};
 
 fn lines(rows: &[Value]) -> String {
     rows.iter().map(|row| format!("{row}\n")).collect()
 }
 
-fn warning(place: &Place, run: &str) -> String {
+fn warning(place: &TestFolder, run: &str) -> String {
     let events = place.events(run, "warning");
     let texts: Vec<&str> = events.iter().filter_map(|e| e["text"].as_str()).filter(|text| text.contains("skipped")).collect();
     assert_eq!(texts.len(), 1, "{events:?}");
@@ -16,7 +16,7 @@ fn warning(place: &Place, run: &str) -> String {
 
 #[test]
 fn fine_tuning_learns_the_end_of_an_empty_answer_and_leaves_odd_rows_out() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let good = [json!({"prompt": "a", "completion": " b"}), json!({"prompt": "c", "completion": ""})];
     let odd = [
         json!({"prompt": 7, "completion": "x"}),
@@ -53,7 +53,7 @@ fn fine_tuning_learns_the_end_of_an_empty_answer_and_leaves_odd_rows_out() {
 
 #[test]
 fn prompts_that_are_too_long_are_left_out_or_cut() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let prompts: Vec<Value> =
         (0..6).map(|i| json!({"prompt": if i == 1 { "x".repeat(400) } else { format!("ab {i}") }})).collect();
     place.write("prompts.jsonl", lines(&prompts));
@@ -77,7 +77,7 @@ fn prompts_that_are_too_long_are_left_out_or_cut() {
     place.run(&["replay", "run", "--plugin", "tldr_length_reward.wasm"]).succeeded();
     place.copy("run", "again");
     place.run(&["resume", "again", "--step", "1"]).succeeded();
-    assert_eq!(place.timeless("run/completions.jsonl"), place.timeless("again/completions.jsonl"));
+    assert_eq!(place.lines_without_times("run/completions.jsonl"), place.lines_without_times("again/completions.jsonl"));
     // Its last tokens may be kept instead.
     train("prompts.jsonl", "cut", &["--max-prompt-length", "3", "--shuffle-dataset", "false"]).succeeded();
     assert!(place.events("cut", "warning").iter().all(|e| !e["text"].as_str().unwrap().contains("skipped")));
@@ -93,7 +93,7 @@ fn prompts_that_are_too_long_are_left_out_or_cut() {
 
 #[test]
 fn odd_pairs_are_left_out_and_equal_answers_are_trained_on() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let same = "the same answer";
     let rows = [
         json!({"prompt": "q", "chosen": " a", "rejected": " b"}),

@@ -1,13 +1,13 @@
 //! Prompts that are built from a dataset's columns, and system messages.
 
-use rlhost_tests::{Outcome, Place, tiny};
+use rlhost_tests::{CommandOutcome, TestFolder, tiny};
 
 const CHAT: &str = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{{ eos_token }}{% endfor %}\
                     {% if add_generation_prompt %}<assistant>{% endif %}";
 
 /// Questions and answers in plain columns, as GSM8K has them, and a chat template.
-fn place() -> Place {
-    let place = Place::new();
+fn place() -> TestFolder {
+    let place = TestFolder::new();
     let row =
         |i: usize| format!("{{\"question\": \"{i} + 1?\", \"answer\": \"#### {}\", \"choices\": [\"a{i}\", \"b\"]}}\n", i + 1);
     place.write("asked.jsonl", (0..6).map(row).collect::<String>());
@@ -15,7 +15,7 @@ fn place() -> Place {
     place
 }
 
-fn grpo(place: &Place, run: &str, more: &[&str]) -> Outcome {
+fn grpo(place: &TestFolder, run: &str, more: &[&str]) -> CommandOutcome {
     let base =
         ["grpo", "--model", tiny(), "--plugin", "tldr_length_reward.wasm", "--dataset", "asked.jsonl", "--output-dir", run];
     let few = ["--max-completion-length", "6", "--num-generations", "2", "--per-device-train-batch-size", "4"];
@@ -23,7 +23,7 @@ fn grpo(place: &Place, run: &str, more: &[&str]) -> Outcome {
     place.run(&[&base[..], &few, &all, more].concat())
 }
 
-fn first_prompt(place: &Place, run: &str, row: u64) -> String {
+fn first_prompt(place: &TestFolder, run: &str, row: u64) -> String {
     let completions = place.lines(&format!("{run}/completions.jsonl"));
     completions.iter().find(|line| line["row"] == row).unwrap()["prompt"].as_str().unwrap().to_owned()
 }

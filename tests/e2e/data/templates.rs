@@ -1,6 +1,6 @@
 //! Chat templates and end tokens of a run's own: what they are told, that checkpoints carry them, and that runs go on with them.
 
-use rlhost_tests::{Place, tiny};
+use rlhost_tests::{TestFolder, tiny};
 use serde_json::{Value, json};
 
 const TEMPLATE: &str = "\
@@ -8,8 +8,8 @@ const TEMPLATE: &str = "\
 {{ strftime_now('%Y') if strftime_now is defined }}{{ mood }}{{ depth }}{% if add_generation_prompt %}<assistant>{% endif %}";
 
 /// Four questions, one with tools and one with variables of its own, and a template in a file.
-fn place() -> Place {
-    let place = Place::new();
+fn place() -> TestFolder {
+    let place = TestFolder::new();
     let asked = |i: usize| json!([{"role": "user", "content": format!("q{i}")}]);
     let rows = [
         json!({"prompt": asked(0)}),
@@ -22,7 +22,7 @@ fn place() -> Place {
     place
 }
 
-fn train(place: &Place, run: &str, more: &[&str]) -> rlhost_tests::Outcome {
+fn train(place: &TestFolder, run: &str, more: &[&str]) -> rlhost_tests::CommandOutcome {
     let base = ["--model", tiny(), "--dataset", "asked.jsonl", "--plugin", "tldr_length_reward.wasm", "--output-dir", run];
     let few = ["--max-completion-length", "6", "--per-device-train-batch-size", "8", "--num-generations", "2"];
     let all = ["--log-completions", "all", "--max-steps", "3", "--save-steps", "1", "--chat-template-path", "own.jinja"];
@@ -146,7 +146,7 @@ fn a_folders_template_brings_its_end_token_and_is_refused_where_the_model_lacks_
 }
 
 /// Copies a model's folder into the place, with other files beside its weights.
-fn copied(place: &Place, name: &str, files: &[(&str, Value)]) {
+fn copied(place: &TestFolder, name: &str, files: &[(&str, Value)]) {
     std::fs::create_dir(place.path(name)).unwrap();
     for entry in std::fs::read_dir(tiny()).unwrap().map(|entry| entry.unwrap()) {
         std::fs::copy(entry.path(), place.path(name).join(entry.file_name())).unwrap();

@@ -1,6 +1,6 @@
 //! Agents: programs that ask the policy over HTTP, whose calls are trained on.
 
-use rlhost_tests::{Place, tiny};
+use rlhost_tests::{TestFolder, tiny};
 use serde_json::{Value, json};
 use std::path::Path;
 use std::process::Command;
@@ -24,8 +24,8 @@ sample = int(os.environ["RLHOST_EPISODE"].rsplit("-", 1)[1])
 "#;
 
 /// A folder with prompts, a chat template, and an agent that begins with [`CHAT`].
-fn place(agent: &str) -> Place {
-    let place = Place::new();
+fn place(agent: &str) -> TestFolder {
+    let place = TestFolder::new();
     let rows = (0..8).map(|i| format!("{}\n", json!({"prompt": format!("Question {i}"), "answer": i})));
     place.write("rows.jsonl", rows.collect::<String>());
     place.write("chat.jinja", TEMPLATE);

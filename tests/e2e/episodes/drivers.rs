@@ -1,7 +1,7 @@
 //! Drivers elsewhere: they take the episodes of a run over HTTP, and play them as its own program would.
 
-use rlhost_tests::served::Answer;
-use rlhost_tests::{Place, tiny};
+use rlhost_tests::server::TestHttpResponse;
+use rlhost_tests::{TestFolder, tiny};
 use serde_json::{Value, json};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -20,8 +20,8 @@ const KEY: &str = "rlhost-drivers-0123456789";
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A folder with prompts, a chat template and the key of drivers.
-fn place() -> Place {
-    let place = Place::new();
+fn place() -> TestFolder {
+    let place = TestFolder::new();
     let rows = (0..8).map(|i| format!("{}\n", json!({"prompt": format!("Question {i}"), "answer": i})));
     place.write("rows.jsonl", rows.collect::<String>());
     place.write("chat.jinja", TEMPLATE);
@@ -35,7 +35,7 @@ fn free_address() -> String {
 }
 
 /// Writes the table of an agent that listens.
-fn listening(place: &Place, address: &str, more: &str) {
+fn listening(place: &TestFolder, address: &str, more: &str) {
     place.write("agent.toml", format!("[[agent]]\nlisten = \"{address}\"\napi_key_file = \"key\"\n{more}"));
 }
 
@@ -50,12 +50,12 @@ fn arguments<'a>(run: &'a str, more: &[&'a str]) -> Vec<&'a str> {
 
 /// A server at this address, and the key of whoever asks.
 #[derive(Clone)]
-struct Client {
+struct DriverClient {
     address: String,
     key: String,
 }
 
-impl Client {
+impl DriverClient {
     fn new(address: &str, key: &str) -> Self {
         Self { address: address.to_owned(), key: key.to_owned() }
     }
@@ -68,7 +68,7 @@ impl Client {
     fn ask_text(&self, path: &str, body: &str) -> Option<(u16, Value)> {
         let (mut stream, mut bytes) = (self.begin(path, body)?, Vec::new());
         let _ = stream.read_to_end(&mut bytes);
-        let answer = (!bytes.is_empty()).then(|| Answer::read(&bytes[..]))?;
+        let answer = (!bytes.is_empty()).then(|| TestHttpResponse::read(&bytes[..]))?;
         Some((answer.status, answer.json()))
     }
 
@@ -85,7 +85,7 @@ impl Client {
     }
 
     /// Returns the session of an episode.
-    fn of(&self, task: &Value) -> Self {
+    fn session(&self, task: &Value) -> Self {
         assert_eq!(task["base_url"], format!("http://{}/v1", self.address));
         Self::new(&self.address, task["api_key"].as_str().unwrap())
     }
@@ -107,7 +107,7 @@ fn user(text: &str) -> Value {
 }
 
 /// Plays the game of the program [`LETTERS`], and ends the session with its reward.
-fn play_letters(session: &Client, task: &Value) -> Option<()> {
+fn play_letters(session: &DriverClient, task: &Value) -> Option<()> {
     let (mut messages, mut letters) = (vec![user(task["row"]["prompt"].as_str()?)], 0);
     for _ in 0..2 {
         let said = session.chat(&messages)?;
@@ -137,13 +137,13 @@ print(json.dumps({"reward": letters, "metrics": {"letters": letters}}))
 "#;
 
 /// Lets drivers play while `run` does its work. They ask again whatever happens to the run.
-fn driven<T>(client: &Client, drivers: usize, run: impl FnOnce() -> T) -> T {
+fn driven<T>(client: &DriverClient, drivers: usize, run: impl FnOnce() -> T) -> T {
     let done = AtomicBool::new(false);
     thread::scope(|scope| {
         for _ in 0..drivers {
             scope.spawn(|| {
                 while !done.load(Ordering::Relaxed) {
-                    let played = client.next().and_then(|task| play_letters(&client.of(&task), &task));
+                    let played = client.next().and_then(|task| play_letters(&client.session(&task), &task));
                     if played.is_none() {
                         thread::sleep(Duration::from_millis(5));
                     }
@@ -157,7 +157,7 @@ fn driven<T>(client: &Client, drivers: usize, run: impl FnOnce() -> T) -> T {
 }
 
 /// Asserts that two runs ended alike, but for what their agents printed.
-fn assert_same(place: &Place, got: &str, want: &str, step: u64) {
+fn assert_same(place: &TestFolder, got: &str, want: &str, step: u64) {
     for run in [got, want] {
         let lines = place.lines(&format!("{run}/completions.jsonl"));
         let without = lines.into_iter().map(|mut line| {
@@ -182,7 +182,7 @@ fn drivers_elsewhere_give_the_run_that_the_same_program_gives_and_it_resumes() {
     #[cfg(unix)]
     assert_eq!(std::os::unix::fs::PermissionsExt::mode(&key_file.metadata().unwrap().permissions()) & 0o777, 0o600);
     let key = std::fs::read_to_string(&key_file).unwrap();
-    let client = Client::new(&address, key.trim());
+    let client = DriverClient::new(&address, key.trim());
     assert!(driven(&client, 3, || child.wait().unwrap().success()));
     let rows = place.lines("elsewhere/metrics.jsonl");
     let of = |name: &str| rows.iter().filter_map(|row| row[name].as_f64()).collect::<Vec<f64>>();
@@ -192,7 +192,7 @@ fn drivers_elsewhere_give_the_run_that_the_same_program_gives_and_it_resumes() {
     // One driver alone, whose key is in a variable. The command need not be given again.
     place.copy_as_after("elsewhere", 2, "half");
     let resume = || place.run_with(&["resume", "half", "--max-steps", "4"], &[("RLHOST_AGENT_KEY", KEY)]);
-    driven(&Client::new(&address, KEY), 1, resume).succeeded();
+    driven(&DriverClient::new(&address, KEY), 1, resume).succeeded();
     place.assert_same_end("half", "elsewhere", 4, "model.safetensors");
 
     if Command::new("python3").arg("--version").output().is_err() {
@@ -209,7 +209,7 @@ fn a_run_that_is_killed_while_drivers_play_ends_as_if_it_had_not_been() {
     let (place, address) = (place(), free_address());
     listening(&place, &address, "");
     let of = |run: &'static str| arguments(run, &["--config", "agent.toml", "--max-steps", "20", "--save-steps", "2"]);
-    driven(&Client::new(&address, KEY), 2, || {
+    driven(&DriverClient::new(&address, KEY), 2, || {
         place.run(&of("whole")).succeeded();
         let mut given = of("killed");
         given.push("--resume-from-checkpoint");
@@ -220,8 +220,8 @@ fn a_run_that_is_killed_while_drivers_play_ends_as_if_it_had_not_been() {
 }
 
 /// Starts a run, and returns it when its drivers could take an episode.
-fn started(place: &Place, client: &Client, arguments: &[&str]) -> Child {
-    let mut child = place.start_heard(arguments);
+fn started(place: &TestFolder, client: &DriverClient, arguments: &[&str]) -> Child {
+    let mut child = place.start_piped(arguments);
     let begun = Instant::now();
     while client.ask("/rl/start_session", &json!({"row": 1000})).is_none_or(|(status, _)| status == 409) {
         assert!(begun.elapsed() < PATIENCE && child.try_wait().unwrap().is_none(), "the run does not listen");
@@ -231,13 +231,13 @@ fn started(place: &Place, client: &Client, arguments: &[&str]) -> Child {
 }
 
 /// Returns the status of an answer, and what is wrong.
-fn status(client: &Client, path: &str, body: &str) -> (u16, String) {
+fn status(client: &DriverClient, path: &str, body: &str) -> (u16, String) {
     let (status, answer) = client.ask_text(path, body).unwrap();
     (status, answer["error"]["message"].as_str().unwrap_or_default().to_owned())
 }
 
 #[track_caller]
-fn assert_refused(client: &Client, path: &str, body: &str, code: u16, part: &str) {
+fn assert_refused(client: &DriverClient, path: &str, body: &str, code: u16, part: &str) {
     let (status, message) = status(client, path, body);
     assert!(status == code && message.contains(part), "{path} {body}: {status} {message}");
 }
@@ -246,7 +246,7 @@ fn assert_refused(client: &Client, path: &str, body: &str, code: u16, part: &str
 fn requests_that_are_none_are_refused_and_hurt_nobody() {
     let (place, address) = (place(), free_address());
     listening(&place, &address, "");
-    let (driver, stranger) = (Client::new(&address, KEY), Client::new(&address, "rlhost-drivers-9876543210"));
+    let (driver, stranger) = (DriverClient::new(&address, KEY), DriverClient::new(&address, "rlhost-drivers-9876543210"));
     let mut child = started(&place, &driver, &arguments("run", &["--config", "agent.toml", "--max-steps", "1"]));
     assert_refused(&stranger, "/rl/next_task", "{}", 401, "wrong");
     assert_refused(&driver, "/v1/chat/completions", r#"{"messages": []}"#, 401, "the run's key");
@@ -263,8 +263,8 @@ fn requests_that_are_none_are_refused_and_hurt_nobody() {
     half.iter_mut().step_by(2).for_each(|stream| stream.write_all(b"POST /rl/next_task HTTP/1.1\r\nContent-Le").unwrap());
     for _ in 0..8 {
         let task = driver.next().unwrap();
-        assert_refused(&driver.of(&task), "/rl/next_task", "{}", 401, "wrong");
-        play_letters(&driver.of(&task), &task).unwrap();
+        assert_refused(&driver.session(&task), "/rl/next_task", "{}", 401, "wrong");
+        play_letters(&driver.session(&task), &task).unwrap();
     }
     assert!(child.wait().unwrap().success());
     assert_eq!(place.figure("run", "episodes/failed"), [0.0]);
@@ -274,10 +274,10 @@ fn requests_that_are_none_are_refused_and_hurt_nobody() {
 fn a_bad_driver_costs_its_rows_and_is_told_why() {
     let (place, address) = (place(), free_address());
     listening(&place, &address, "timeout_s = 4\nmax_concurrent = 7\n");
-    let driver = Client::new(&address, KEY);
+    let driver = DriverClient::new(&address, KEY);
     let child = started(&place, &driver, &arguments("run", &["--config", "agent.toml", "--max-steps", "1", "--max-turns", "3"]));
     let tasks: Vec<Value> = (0..7).map(|_| driver.next().unwrap()).collect();
-    let of = |i: usize| driver.of(&tasks[i]);
+    let of = |i: usize| driver.session(&tasks[i]);
     // The row is that of the dataset, and the seed all samples'.
     let row = tasks[0]["index"].as_u64().unwrap();
     assert_eq!(tasks[0]["row"], json!({"prompt": format!("Question {row}"), "answer": row}));
@@ -306,19 +306,19 @@ fn a_bad_driver_costs_its_rows_and_is_told_why() {
     // The eighth, by its row, and by calls beyond the limit.
     let (code, last) = driver.ask("/rl/start_session", &json!({"row": tasks[4]["index"]})).unwrap();
     assert_eq!(code, 200, "{last}");
-    let last = driver.of(&last);
+    let last = driver.session(&last);
     (0..3).for_each(|_| drop(last.chat(&[user("Who?")]).unwrap()));
     assert_refused(&last, "/v1/chat/completions", r#"{"messages": [{"role": "user", "content": "x"}]}"#, 400, "max_turns");
     assert_refused(&driver, "/rl/start_session", "{}", 409, "needs no episode at the moment");
     assert_eq!(status(&last, "/rl/end_session", r#"{"reward": true}"#).0, 200);
 
-    let outcome = rlhost_tests::Outcome::new(child.wait_with_output().unwrap());
+    let outcome = rlhost_tests::CommandOutcome::new(child.wait_with_output().unwrap());
     assert!(outcome.succeeded().stderr.contains("the container"), "{}", outcome.stderr);
     assert_ended_so(&place);
 }
 
 /// Asserts that the episodes ended as their driver had it.
-fn assert_ended_so(place: &Place) {
+fn assert_ended_so(place: &TestFolder) {
     assert_eq!(place.figure("run", "episodes/failed"), [6.0]);
     let lines = place.lines("run/completions.jsonl");
     let parts = [
@@ -351,7 +351,7 @@ fn a_run_to_which_no_driver_comes_says_what_it_waits_for_and_ends() {
     }
     // A folder from somebody else opens no port.
     let stranger = place.path("stranger").display().to_string();
-    driven(&Client::new(&address, KEY), 2, || {
+    driven(&DriverClient::new(&address, KEY), 2, || {
         place.run(&arguments("run", &["--config", "agent.toml", "--max-steps", "1"])).succeeded();
     });
     let resume = ["resume", "run", "--max-steps", "2"];

@@ -1,7 +1,7 @@
 //! Episodes on a server: `openenv_tool`, against a server that answers as OpenEnv's does.
 
-use rlhost_tests::judged::{BODY, Judge, say};
-use rlhost_tests::{Place, tiny};
+use rlhost_tests::judge::{BODY, JudgeServer, say};
+use rlhost_tests::{TestFolder, tiny};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::net::TcpStream;
@@ -12,8 +12,8 @@ use std::time::Duration;
 const CALL: &str = "<tool_call>{\"name\":\"count\",\"arguments\":{}}</tool_call>";
 
 /// A model that calls the tool, and prompts.
-fn place() -> Place {
-    let place = Place::new();
+fn place() -> TestFolder {
+    let place = TestFolder::new();
     let row = |completion: &str| format!("{}\n", json!({"prompt": "Go.\n", "completion": completion}));
     place.write("calls.jsonl", row(&format!("{CALL}\n{}\n{CALL}\n", json!({"n": 1, "o": false, "w": 1}))).repeat(16));
     place.write("rows.jsonl", "{\"prompt\": \"Go.\\n\"}\n".repeat(8));
@@ -24,14 +24,14 @@ fn place() -> Place {
 
 /// What a server does with a call of a tool: it gets the session's number and how often it was called there, and answers itself or gives
 /// the tool's result.
-type Calls = fn(u64, u64, &mut TcpStream) -> Option<Value>;
+type ToolCallHandler = fn(u64, u64, &mut TcpStream) -> Option<Value>;
 
 /// A server with a tool that counts its calls in a session.
-fn server(calls: Calls) -> Judge {
+fn server(calls: ToolCallHandler) -> JudgeServer {
     let sessions: Mutex<BTreeMap<String, (u64, u64)>> = Mutex::default();
     // No session gets the name of an earlier one: those of failed episodes stay open while others close.
     let begun = AtomicU64::default();
-    Judge::new(move |_, headers, stream| {
+    JudgeServer::new(move |_, headers, stream| {
         let asked: Value = serde_json::from_str(&headers[BODY]).unwrap();
         let session = asked["params"]["session_id"].as_str().unwrap_or_default().to_owned();
         let mut sessions = sessions.lock().unwrap();
@@ -59,16 +59,16 @@ fn server(calls: Calls) -> Judge {
     })
 }
 
-fn told(text: &Value) -> Value {
+fn tool_result(text: &Value) -> Value {
     json!({"content": [{"type": "text", "text": text.to_string()}], "is_error": false})
 }
 
 /// The session's number decides how many calls it takes, and what they are worth.
 fn well(number: u64, called: u64, _: &mut TcpStream) -> Option<Value> {
-    Some(told(&json!({"n": called, "w": number % 4, "o": called > number % 2})))
+    Some(tool_result(&json!({"n": called, "w": number % 4, "o": called > number % 2})))
 }
 
-fn arguments(run: &str, server: &Judge) -> Vec<String> {
+fn arguments(run: &str, server: &JudgeServer) -> Vec<String> {
     let mut all =
         vec!["train", "--model", "caller/checkpoint-60", "--environment", "openenv_tool.wasm", "--dataset", "rows.jsonl"];
     all.extend(["--output-dir", run, "--num-generations", "4", "--per-device-train-batch-size", "4", "--max-turns", "2"]);
@@ -87,7 +87,7 @@ fn arguments(run: &str, server: &Judge) -> Vec<String> {
     all.into_iter().map(str::to_owned).chain(settings).collect()
 }
 
-fn run(place: &Place, arguments: &[String], more: &[&str]) -> rlhost_tests::Outcome {
+fn run(place: &TestFolder, arguments: &[String], more: &[&str]) -> rlhost_tests::CommandOutcome {
     let own: Vec<&str> = arguments.iter().map(String::as_str).collect();
     place.run(&[&own[..], more].concat())
 }
@@ -114,7 +114,7 @@ fn episodes_are_played_on_a_server_and_resume_to_the_bit_without_it() {
     assert!(lines.len() == 16 && longest > 1, "{longest} calls in an episode");
     assert!(place.figure("run", "openenv_tool/calls").iter().all(|calls| *calls > 0.5));
     // What was answered is recorded, so what comes after a checkpoint needs no server.
-    let asked = server.asked();
+    let asked = server.request_count();
     for step in 1..4 {
         let again = format!("from-{step}");
         place.copy("run", &again);
@@ -126,7 +126,7 @@ fn episodes_are_played_on_a_server_and_resume_to_the_bit_without_it() {
     let replayed =
         place.run(&[&["replay", "run", "--environment", "openenv_tool.wasm", "--replay-only", "--set", &url], &set[..]].concat());
     assert!(replayed.succeeded().stdout.contains("0 of 16 episodes get replies that differ"), "{}", replayed.stdout);
-    assert_eq!(server.asked(), asked);
+    assert_eq!(server.request_count(), asked);
 }
 
 #[test]
@@ -139,11 +139,11 @@ fn evaluations_forks_and_changed_runs_have_sessions_of_their_own() {
     let lines = place.lines("run/metrics.jsonl");
     assert_eq!(lines.iter().filter(|line| line["eval_reward"].is_number()).count(), 4, "{lines:?}");
     // What was answered then is answered again.
-    let asked = server.asked();
+    let asked = server.request_count();
     place.copy("run", "again");
     place.run(&["resume", "again", "--step", "2", "--set", "replay_only=true"]).succeeded();
     place.assert_same_end("again", "run", 4, "model.safetensors");
-    assert_eq!(server.asked(), asked);
+    assert_eq!(server.request_count(), asked);
     // With another rate, the episodes go another way.
     place.copy("run", "changed");
     let rate = ["--allow-changed", "--set", "learning_rate=0.02"];
@@ -151,7 +151,7 @@ fn evaluations_forks_and_changed_runs_have_sessions_of_their_own() {
     assert!(place.path("changed/answers/openenv_tool.before.jsonl").is_file());
     let fork = ["train", "--resume-from-checkpoint", "run/checkpoint-2", "--output-dir", "fork", "--max-steps", "3"];
     place.run(&[&fork[..], &["--learning-rate", "0.02"]].concat()).succeeded();
-    assert!(server.asked() > asked);
+    assert!(server.request_count() > asked);
 }
 
 #[test]
@@ -168,11 +168,11 @@ fn an_episode_that_was_given_up_stays_so_when_its_step_is_repeated() {
     run(&place, &arguments("run", &server), &["--set", "environment.openenv_tool.on_error=\"unscorable\""]).succeeded();
     let failed = place.lines("run/completions.jsonl").iter().filter(|line| line["failed"].is_string()).count();
     assert!(failed > 0, "none was given up");
-    let asked = server.asked();
+    let asked = server.request_count();
     place.copy("run", "again");
     place.run(&["resume", "again", "--step", "1"]).succeeded();
     place.assert_same_end("again", "run", 4, "model.safetensors");
-    assert_eq!(server.asked(), asked);
+    assert_eq!(server.request_count(), asked);
 }
 
 #[test]
@@ -186,7 +186,7 @@ fn what_the_model_calls_a_session_is_its_own_mistake() {
     run(&place, &arguments("run", &server), &["--max-steps", "1"]).succeeded();
     assert!(place.figure("run", "openenv_tool/failed_calls")[0] > 0.0);
     // A reward that is no number is not taken for none.
-    let odd = self::server(|_, _, _| Some(told(&json!({"w": "1.0", "o": true}))));
+    let odd = self::server(|_, _, _| Some(tool_result(&json!({"w": "1.0", "o": true}))));
     let refused = run(&place, &arguments("odd", &odd), &["--max-steps", "1"]);
     assert!(refused.code == Some(1) && refused.error().contains("reward is \"1.0\""), "{}", refused.stderr);
 }
@@ -194,11 +194,11 @@ fn what_the_model_calls_a_session_is_its_own_mistake() {
 #[test]
 fn a_server_that_misbehaves_costs_its_episodes() {
     let place = place();
-    let misdeeds: [(&str, Calls, &str); 3] = [
+    let misdeeds: [(&str, ToolCallHandler, &str); 3] = [
         (
             "fails",
             |number, _, stream| {
-                (number % 4 != 3).then(|| told(&json!(1))).or_else(|| {
+                (number % 4 != 3).then(|| tool_result(&json!(1))).or_else(|| {
                     say(stream, "500 Oh No", "", "on fire");
                     None
                 })
@@ -208,7 +208,7 @@ fn a_server_that_misbehaves_costs_its_episodes() {
         (
             "hangs",
             |number, _, _| {
-                (number % 4 != 3).then(|| told(&json!(1))).or_else(|| {
+                (number % 4 != 3).then(|| tool_result(&json!(1))).or_else(|| {
                     std::thread::sleep(Duration::from_secs(5));
                     None
                 })
@@ -218,7 +218,7 @@ fn a_server_that_misbehaves_costs_its_episodes() {
         (
             "babbles",
             |number, _, stream| {
-                (number % 4 != 3).then(|| told(&json!(1))).or_else(|| {
+                (number % 4 != 3).then(|| tool_result(&json!(1))).or_else(|| {
                     say(stream, "200 OK", "", "<html>");
                     None
                 })
@@ -246,7 +246,7 @@ fn a_server_that_was_not_granted_is_not_asked() {
     let refused = |arguments: &[String], words: &[&str]| {
         let outcome = run(&place, arguments, &["--max-steps", "1"]);
         assert!(outcome.code == Some(2) && words.iter().all(|word| outcome.error().contains(word)), "{}", outcome.stderr);
-        assert_eq!(server.asked(), 0);
+        assert_eq!(server.request_count(), 0);
     };
     let all = arguments("none", &server);
     let at = all.iter().position(|argument| argument.contains(".hosts=")).unwrap();

@@ -1,14 +1,14 @@
 //! Runs of episodes with an environment: what is trained on, resuming, environments that misbehave.
 
-use rlhost_tests::{Place, UNRULY, tiny};
+use rlhost_tests::{TestFolder, UNRULY, tiny};
 use serde_json::Value;
 use std::time::Duration;
 
 /// Marks turns as most templates do, and drops reasoning from earlier ones.
 const CHATML: &str = "{% for m in messages %}<{{ m.role }}>{{ m.content.split('</think>')[-1] }}</end>\n{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}";
 
-fn place() -> Place {
-    let place = Place::new();
+fn place() -> TestFolder {
+    let place = TestFolder::new();
     let row = |i: u32| format!("{{\"prompt\": \"Guess number {i}.\", \"secret\": {}, \"bad\": {}}}\n", 1 + 13 * i, i % 4 == 3);
     place.write("rows.jsonl", (0..8).map(row).collect::<String>());
     place.write("chat.jinja", CHATML);
@@ -37,7 +37,7 @@ fn ids(text: &str) -> Vec<u64> {
 }
 
 /// A figure of a run's first step, which has a generation.
-fn first(place: &Place, run: &str, name: &str) -> f64 {
+fn first(place: &TestFolder, run: &str, name: &str) -> f64 {
     let lines = place.lines(&format!("{run}/metrics.jsonl"));
     lines[0][name].as_f64().unwrap_or_else(|| panic!("no {name} in {}", lines[0]))
 }
@@ -47,7 +47,7 @@ fn numbers(list: &Value) -> Vec<u64> {
 }
 
 /// Checks that each completion is its turns, as they were sampled, with what follows each between them.
-fn assert_never_encoded_again(place: &Place, run: &str, following: impl Fn(&str) -> String) {
+fn assert_never_encoded_again(place: &TestFolder, run: &str, following: impl Fn(&str) -> String) {
     let lines = place.lines(&format!("{run}/completions.jsonl"));
     let mut odd = 0;
     for line in &lines {
@@ -261,7 +261,7 @@ fn limits_of_episodes_need_an_environment() {
 }
 
 /// Trains a reward model for a step and returns its folder.
-fn judge(place: &Place, name: &str, more: &[&str]) -> String {
+fn judge(place: &TestFolder, name: &str, more: &[&str]) -> String {
     let pair = |i: usize| format!("{{\"prompt\": \"{i}:\", \"chosen\": \" {}\", \"rejected\": \" b\"}}\n", "a".repeat(1 + i));
     place.write("pairs.jsonl", (0..4).map(pair).collect::<String>());
     let train = ["reward", "--model", tiny(), "--dataset", "pairs.jsonl", "--output-dir", name, "--max-steps", "1"];

@@ -1,11 +1,11 @@
 //! Mixtures of experts in whole runs: their auxiliary loss, adapters and checkpoints.
 
-use rlhost_tests::{Place, tiny};
+use rlhost_tests::{TestFolder, tiny};
 use serde_json::{Value, json};
 
 /// A folder with a small mixture as `mixture` and rows as `rows.jsonl`.
-fn place() -> Place {
-    let place = Place::new();
+fn place() -> TestFolder {
+    let place = TestFolder::new();
     let rows = (0..12).map(|i| json!({"prompt": format!("question {i}"), "completion": format!(" {}", "ab".repeat(i % 5 + 1))}));
     place.write("rows.jsonl", rows.map(|row| format!("{row}\n")).collect::<String>());
     let config = json!({
@@ -19,7 +19,7 @@ fn place() -> Place {
     place
 }
 
-fn figures(place: &Place, run: &str) -> Vec<Value> {
+fn figures(place: &TestFolder, run: &str) -> Vec<Value> {
     place.lines(&format!("{run}/metrics.jsonl"))
 }
 

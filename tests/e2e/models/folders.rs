@@ -1,6 +1,6 @@
 //! Models of strangers: whatever is wrong with a folder is one clear line with exit code 2.
 
-use rlhost_tests::{Outcome, Place, STORIES, binary, tiny};
+use rlhost_tests::{CommandOutcome, STORIES, TestFolder, binary, tiny};
 use serde_json::{Value, json};
 use std::process::Command;
 use std::time::Duration;
@@ -8,17 +8,17 @@ use std::time::Duration;
 const PROMPT: [&str; 6] = ["generate", "--model", "model", "--prompt", "a", "--max-new-tokens"];
 
 /// A folder with a tiny model as `model`.
-fn place() -> Place {
-    let place = Place::new();
+fn place() -> TestFolder {
+    let place = TestFolder::new();
     place.copy(tiny(), "model");
     place
 }
 
-fn generate(place: &Place) -> Outcome {
+fn generate(place: &TestFolder) -> CommandOutcome {
     place.run(&[&PROMPT[..], &["3"]].concat())
 }
 
-fn refused(outcome: &Outcome, what: &str, expected: &[&str]) {
+fn refused(outcome: &CommandOutcome, what: &str, expected: &[&str]) {
     assert_eq!(outcome.code, Some(2), "{what}: {}", outcome.stderr);
     let error = outcome.error();
     for part in expected {
@@ -177,7 +177,7 @@ fn layers_that_an_adapter_names_must_be_the_models() {
 
 #[test]
 fn the_families_are_listed_as_the_program_knows_them() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let listed = place.run(&["models"]).succeeded().stdout.clone();
     for family in ["gemma3_text", "gpt_neox", "llama", "phi3", "starcoder2"] {
         assert!(listed.lines().any(|line| line.starts_with(&format!("{family} "))), "{family}: {listed}");
@@ -351,14 +351,14 @@ fn tokenizers_and_templates_that_panic_hang_or_grow_are_refused() {
 #[cfg(target_os = "linux")]
 #[test]
 fn little_address_space_is_enough_or_one_line() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let generate = |kibibytes: u64| {
         let script = format!("ulimit -v {kibibytes} && exec \"$0\" generate --model \"$1\" --prompt abc --max-new-tokens 4");
         let mut command = Command::new("sh");
         command.args(["-c", &script]).arg(binary()).arg(tiny()).current_dir(place.path("")).env("NO_COLOR", "1");
-        Outcome::new(command.output().unwrap())
+        CommandOutcome::new(command.output().unwrap())
     };
-    let outcomes: Vec<(u64, Outcome)> =
+    let outcomes: Vec<(u64, CommandOutcome)> =
         (100..1500).step_by(100).map(|mebibytes| (mebibytes, generate(mebibytes << 10))).collect();
     // It takes some itself, and a library that is refused memory may end the process.
     let least = outcomes.iter().position(|(_, outcome)| outcome.code == Some(0)).expect("that is enough");
@@ -375,7 +375,7 @@ fn little_address_space_is_enough_or_one_line() {
 #[cfg(unix)]
 #[test]
 fn a_signal_leaves_no_half_of_a_new_model() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let config = json!({
         "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 1024, "intermediate_size": 4096,
         "num_hidden_layers": 6, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 256, "vocab_size": 257,
@@ -385,7 +385,7 @@ fn a_signal_leaves_no_half_of_a_new_model() {
     place.write("config.json", config.to_string());
     place.write("corpus.jsonl", "{\"text\": \"nothing\"}");
     let from = ["new-model", "models/large", "--config", "config.json", "--corpus", "corpus.jsonl", "--vocab-size", "257"];
-    let child = place.start_heard(&from);
+    let child = place.start_piped(&from);
     let begun = std::time::Instant::now();
     while !place.path("models").exists() || place.entries_of("models").is_empty() {
         assert!(begun.elapsed() < Duration::from_secs(60));
@@ -393,7 +393,7 @@ fn a_signal_leaves_no_half_of_a_new_model() {
     }
     assert!(!place.path("models/large").exists(), "it has its name once it is complete");
     Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
-    let outcome = Outcome::new(child.wait_with_output().unwrap());
+    let outcome = CommandOutcome::new(child.wait_with_output().unwrap());
     assert_eq!(outcome.code, Some(130), "{}", outcome.stderr);
     assert_eq!(outcome.error(), "error: stopped; nothing was written to models/large");
     assert!(place.entries_of("models").is_empty(), "{:?}", place.entries_of("models"));

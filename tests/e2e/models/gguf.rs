@@ -1,6 +1,6 @@
 //! Models as GGUF files, read back by a reader of the test's own.
 
-use rlhost_tests::{Place, tiny};
+use rlhost_tests::{TestFolder, tiny};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,19 +11,19 @@ const FIXTURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/models");
 /// What a file has: metadata as JSON, and tensors with their sizes (the innermost first), type and bytes.
 struct Gguf {
     keys: BTreeMap<String, Value>,
-    tensors: BTreeMap<String, Tensor>,
+    tensors: BTreeMap<String, TestGgufTensor>,
 }
 
-struct Tensor {
+struct TestGgufTensor {
     sizes: Vec<usize>,
     kind: u64,
     bytes: Vec<u8>,
 }
 
 /// Reads little-endian values one after the other.
-struct Reader<'a>(&'a [u8], usize);
+struct LittleEndianReader<'a>(&'a [u8], usize);
 
-impl Reader<'_> {
+impl LittleEndianReader<'_> {
     fn take(&mut self, count: usize) -> Vec<u8> {
         self.1 += count;
         self.0[self.1 - count..self.1].to_vec()
@@ -57,7 +57,7 @@ impl Reader<'_> {
 impl Gguf {
     fn read(path: &Path) -> Self {
         let bytes = fs::read(path).unwrap();
-        let mut reader = Reader(&bytes, 0);
+        let mut reader = LittleEndianReader(&bytes, 0);
         assert_eq!((reader.take(4), reader.number(4)), (b"GGUF".to_vec(), 3));
         let (tensors, keys) = (reader.number(8), reader.number(8));
         let keys = (0..keys).map(|_| {
@@ -84,7 +84,7 @@ impl Gguf {
             };
             assert_eq!(start + offset, end, "{name} begins where the one before it ends");
             end = (start + offset + length).next_multiple_of(32);
-            (name, Tensor { sizes, kind, bytes: bytes[start + offset..][..length].to_vec() })
+            (name, TestGgufTensor { sizes, kind, bytes: bytes[start + offset..][..length].to_vec() })
         };
         let tensors = infos.into_iter().map(tensor).collect();
         assert_eq!(end, bytes.len(), "nothing follows the last tensor");
@@ -110,7 +110,7 @@ fn half(bits: u16) -> f64 {
 }
 
 /// A tokenizer of 96 tokens, one for each printable byte and one that ends a text.
-fn small_tokenizer(place: &Place, folder: &str) {
+fn small_tokenizer(place: &TestFolder, folder: &str) {
     let mut vocabulary: BTreeMap<String, u32> = (0..94u32).map(|i| (char::from(b'!' + i as u8).to_string(), i)).collect();
     vocabulary.insert("\u{120}".into(), 94);
     let tokenizer = json!({
@@ -125,7 +125,7 @@ fn small_tokenizer(place: &Place, folder: &str) {
 }
 
 /// A fixture with a tokenizer and a configuration that differs in some keys.
-fn fixture(place: &Place, name: &str, change: &[(&str, Value)]) {
+fn fixture(place: &TestFolder, name: &str, change: &[(&str, Value)]) {
     fs::create_dir(place.path(name)).unwrap();
     let from = Path::new(FIXTURES).join(name);
     fs::copy(from.join("model.safetensors"), place.path(name).join("model.safetensors")).unwrap();
@@ -137,7 +137,7 @@ fn fixture(place: &Place, name: &str, change: &[(&str, Value)]) {
     small_tokenizer(place, name);
 }
 
-fn exported(place: &Place, from: &str, dtype: &str) -> Gguf {
+fn exported(place: &TestFolder, from: &str, dtype: &str) -> Gguf {
     let to = format!("{}-{dtype}.gguf", Path::new(from).file_name().unwrap().display());
     place.run(&["export", from, &to, "--format", "gguf", "--dtype", dtype]).succeeded();
     Gguf::read(&place.path(&to))
@@ -155,7 +155,7 @@ fn neighbours(rows: &[f32], heads: usize, width: usize) -> Vec<f32> {
 
 #[test]
 fn a_file_has_the_models_weights_sizes_tokenizer_and_template() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let from = place.path("model");
     fs::create_dir(&from).unwrap();
     for entry in fs::read_dir(tiny()).unwrap().map(|entry| entry.unwrap().path()) {
@@ -218,7 +218,7 @@ fn a_file_has_the_models_weights_sizes_tokenizer_and_template() {
 
 #[test]
 fn matrices_have_the_precision_that_was_asked_for_and_vectors_have_all_digits() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let whole = exported(&place, tiny(), "f32");
     for (dtype, kind, number) in [("f16", 1, 1), ("bf16", 30, 32), ("q8_0", 8, 7)] {
         let file = exported(&place, tiny(), dtype);
@@ -266,7 +266,7 @@ fn matrices_have_the_precision_that_was_asked_for_and_vectors_have_all_digits() 
 
 #[test]
 fn an_adapter_is_merged_into_its_base() {
-    let place = Place::with_answers();
+    let place = TestFolder::with_answers();
     let run = ["sft", "--model", tiny(), "--dataset", "answers.jsonl", "--output-dir", "run", "--max-steps", "2"];
     let more = ["--lora-r", "4", "--learning-rate", "0.01", "--save-steps", "2"];
     place.run(&[&run[..], &more].concat()).succeeded();
@@ -282,7 +282,7 @@ fn an_adapter_is_merged_into_its_base() {
 
 /// A fixture's file, and its weights as its own files have them.
 fn of_fixture(name: &str, change: &[(&str, Value)]) -> (Gguf, BTreeMap<String, Vec<f32>>) {
-    let place = Place::new();
+    let place = TestFolder::new();
     fixture(&place, name, change);
     let stored = place.tensors(&format!("{name}/model.safetensors"));
     (exported(&place, name, "f32"), stored.into_iter().map(|(name, bytes)| (name, floats(&bytes))).collect())
@@ -345,7 +345,7 @@ fn experts_are_stacked_with_gates_apart_from_the_rest() {
 
 #[test]
 fn norms_of_gemma_are_counted_from_zero_in_a_file() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let config = json!({
         "model_type": "gemma3_text", "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3, "num_attention_heads": 2,
         "num_key_value_heads": 1, "head_dim": 16, "query_pre_attn_scalar": 16, "sliding_window": 5, "sliding_window_pattern": 2,
@@ -366,7 +366,7 @@ fn norms_of_gemma_are_counted_from_zero_in_a_file() {
 
 #[test]
 fn what_llama_cpp_does_not_compute_is_refused_by_name_and_leaves_no_file() {
-    let place = Place::new();
+    let place = TestFolder::new();
     for (name, change, says) in [
         ("ministral", vec![], "ministral"),
         ("olmo3", vec![], "olmo3"),

@@ -1,6 +1,6 @@
 //! Low-rank adapters through the binary: what checkpoints hold, resuming, generation, merging.
 
-use rlhost_tests::{Place, tiny};
+use rlhost_tests::{TestFolder, tiny};
 use serde_json::Value;
 use std::fs;
 
@@ -19,18 +19,18 @@ fn arguments(run: &str) -> Vec<&str> {
     all
 }
 
-fn place() -> Place {
-    let place = Place::with_answers();
+fn place() -> TestFolder {
+    let place = TestFolder::with_answers();
     place.write("prompts.jsonl", (0..6).map(|i| format!("{{\"prompt\": \"prompt {i}\"}}\n")).collect::<String>());
     place
 }
 
-fn assert_same(place: &Place, got: &str, want: &str) {
+fn assert_same(place: &TestFolder, got: &str, want: &str) {
     place.assert_same_end(got, want, STEPS, "adapter_model.safetensors");
 }
 
 /// Names of the tensors in a file.
-fn tensors(place: &Place, file: &str) -> Vec<String> {
+fn tensors(place: &TestFolder, file: &str) -> Vec<String> {
     place.tensors(file).into_keys().collect()
 }
 
@@ -260,7 +260,7 @@ fn settings_that_no_adapter_can_have_are_refused_by_name() {
 
 #[test]
 fn an_adapter_whose_product_is_not_finite_is_not_merged() {
-    let place = Place::new();
+    let place = TestFolder::new();
     place.write("rows.jsonl", "{\"text\": \"some text\"}\n".repeat(8));
     let run = ["sft", "--model", tiny(), "--dataset", "rows.jsonl", "--lora-r", "2", "--max-steps", "1", "--output-dir", "run"];
     place.run(&run).succeeded();

@@ -1,12 +1,12 @@
 //! Process reward models: a value at each token that ends a step, as a reward and as a column that plugins see.
 
-use rlhost_tests::judged::{BIAS, step_judge};
-use rlhost_tests::{Place, STORIES, tiny};
+use rlhost_tests::judge::{BIAS, step_judge};
+use rlhost_tests::{STORIES, TestFolder, tiny};
 use serde_json::{Value, json};
 use std::fs;
 
 /// What the process reward model must say of a completion: the reward model's values of the text up to the end of each step.
-fn steps_of(place: &Place, prompt: &str, completion: &str, separator: &str) -> Vec<f64> {
+fn steps_of(place: &TestFolder, prompt: &str, completion: &str, separator: &str) -> Vec<f64> {
     let mut text = prompt.to_owned();
     let texts: Vec<String> = completion
         .split(separator)

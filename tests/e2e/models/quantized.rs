@@ -1,6 +1,6 @@
 //! Weights in fewer bits through the binary: what a run trains, records and resumes does not depend on how its base is held.
 
-use rlhost_tests::{Place, tiny};
+use rlhost_tests::{TestFolder, tiny};
 use std::fs;
 
 /// SFT of an adapter; nothing is generated, so that every bit follows from passes.
@@ -21,8 +21,8 @@ fn grpo<'a>(model: &'a str, run: &'a str) -> Vec<&'a str> {
 }
 
 /// A place with a model in bf16.
-fn place() -> Place {
-    let place = Place::with_answers();
+fn place() -> TestFolder {
+    let place = TestFolder::with_answers();
     place.write("prompts.jsonl", (0..6).map(|i| format!("{{\"prompt\": \"prompt {i}\"}}\n")).collect::<String>());
     place.run(&["export", tiny(), "half", "--dtype", "bf16"]).succeeded();
     place

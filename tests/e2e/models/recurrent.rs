@@ -1,6 +1,6 @@
 //! Models whose layers carry a state: whole runs, adapters, episodes, resuming and several ranks.
 
-use rlhost_tests::{Place, ranked};
+use rlhost_tests::{TestFolder, mpi};
 use serde_json::{Value, json};
 
 /// Families with recurrent layers, of which the second of three attends, and how many of their tensors belong to a recurrence.
@@ -17,8 +17,8 @@ fn families() -> [(Value, usize); 2] {
 }
 
 /// A folder with a small model of a family as `model`, and rows as `rows.jsonl`.
-fn place(family: &Value) -> Place {
-    let place = Place::new();
+fn place(family: &Value) -> TestFolder {
+    let place = TestFolder::new();
     let rows = (0..12).map(|i| json!({"prompt": format!("question {i}"), "completion": format!(" {}", "ab".repeat(i % 5 + 1))}));
     place.write("rows.jsonl", rows.map(|row| format!("{row}\n")).collect::<String>());
     let mut config = json!({
@@ -34,7 +34,7 @@ fn place(family: &Value) -> Place {
 }
 
 /// A run with a reward that prefers many different letters, four completions for each prompt.
-fn grpo(place: &Place, run: &str, more: &[&str]) {
+fn grpo(place: &TestFolder, run: &str, more: &[&str]) {
     let base = ["--plugin", "letters.py", "--dataset", "rows.jsonl", "--model", "model", "--output-dir", run];
     let sizes = ["--per-device-train-batch-size", "8", "--num-generations", "4", "--max-completion-length", "12"];
     let steps = ["--max-steps", "3", "--save-steps", "1", "--logging-steps", "1", "--learning-rate", "0.01"];
@@ -98,7 +98,7 @@ fn later_turns_continue_the_state_of_earlier_ones() {
 
 #[test]
 fn two_ranks_train_it_as_one_does() {
-    if !ranked::possible() {
+    if !mpi::possible() {
         return;
     }
     for (family, _) in families() {

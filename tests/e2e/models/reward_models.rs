@@ -1,11 +1,11 @@
 //! Reward models: training them, what their folders hold, and what they say of texts.
 
-use rlhost_tests::{Outcome, Place, STORIES, assert_near, tiny};
+use rlhost_tests::{CommandOutcome, STORIES, TestFolder, assert_near, tiny};
 use serde_json::{Value, json};
 use std::fs;
 
 /// Pairs whose chosen answer has more of a letter, with a margin each.
-fn pairs(place: &Place) {
+fn pairs(place: &TestFolder) {
     let row = |i: usize| {
         let (more, less) = ("z".repeat(1 + i % 5), "ab".repeat(1 + i % 4));
         json!({"prompt": format!("post {i}:"), "chosen": format!(" {more}{less}"), "rejected": format!(" {less}"), "margin": i % 3})
@@ -13,8 +13,8 @@ fn pairs(place: &Place) {
     place.write("pairs.jsonl", (0..24).map(|i| format!("{}\n", row(i))).collect::<String>());
 }
 
-fn place() -> Place {
-    let place = Place::new();
+fn place() -> TestFolder {
+    let place = TestFolder::new();
     pairs(&place);
     place
 }
@@ -32,12 +32,12 @@ const COMMON: [&str; 10] = [
     "4",
 ];
 
-fn train(place: &Place, run: &str, more: &[&str]) -> Outcome {
+fn train(place: &TestFolder, run: &str, more: &[&str]) -> CommandOutcome {
     place.run(&[&["reward", "--model", tiny(), "--output-dir", run], &COMMON[..], more].concat())
 }
 
 /// Each row's scores of the pairs.
-fn scores(place: &Place, model: &str) -> Vec<(f64, f64)> {
+fn scores(place: &TestFolder, model: &str) -> Vec<(f64, f64)> {
     let lines = place.score(model, "pairs.jsonl");
     lines.iter().map(|line| (line["chosen"].as_f64().unwrap(), line["rejected"].as_f64().unwrap())).collect()
 }
@@ -250,7 +250,7 @@ fn what_does_not_fit_is_refused_by_name() {
 }
 
 /// Trains a reward model for some steps and returns its folder.
-fn judge(place: &Place) -> String {
+fn judge(place: &TestFolder) -> String {
     train(place, "judge", &["--max-steps", "12", "--learning-rate", "0.01"]).succeeded();
     place.path("judge/checkpoint-12").display().to_string()
 }
@@ -465,7 +465,7 @@ fn what_can_not_be_asked_is_refused_by_name_and_changed_files_are_noticed() {
 
 #[test]
 fn pairs_without_a_common_beginning_are_read_as_whole_texts_and_plain_prompts_beside_conversations_as_theirs() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let text = |i: usize, more: &str| format!("{}{more}", ["one ", "two ", "six "][i % 3]);
     let rows = (0..6).map(|i| json!({"chosen": text(i, "zz"), "rejected": text(i + 1, "ab")}));
     place.write("pairs.jsonl", rows.map(|row| format!("{row}\n")).collect::<String>());

@@ -1,10 +1,10 @@
 //! `rlhost plugin check`: what it lets pass, and what it finds.
 
-use rlhost_tests::{HOSTILE, Outcome, Place, REMEMBERING, UNRULY, tiny};
+use rlhost_tests::{CommandOutcome, HOSTILE, REMEMBERING, TestFolder, UNRULY, tiny};
 use std::process::Command;
 
-fn check(plugin: &str, more: &[&str]) -> Outcome {
-    Place::new().run(&[&["plugin", "check", plugin], more].concat())
+fn check(plugin: &str, more: &[&str]) -> CommandOutcome {
+    TestFolder::new().run(&[&["plugin", "check", plugin], more].concat())
 }
 
 #[test]
@@ -56,7 +56,7 @@ fn environments_play_random_episodes_and_one_that_mixes_them_fails() {
         let outcome = check(environment, &[]);
         assert!(outcome.succeeded().stdout.contains("each episode goes the same alone"), "{}", outcome.stdout);
     }
-    let place = Place::new();
+    let place = TestFolder::new();
     place.write("rows.jsonl", "{\"prompt\": \"a\", \"bad\": true}\n");
     let outcome = place.run(&["plugin", "check", UNRULY, "--dataset", "rows.jsonl", "--set", "misdeed=\"gossip\""]);
     assert_eq!(outcome.code, Some(1), "{}", outcome.stdout);
@@ -78,7 +78,7 @@ fn algorithms_are_checked_with_the_turns_that_they_ask_for() {
 
 #[test]
 fn a_new_environment_is_a_script_or_a_component() {
-    let place = Place::new();
+    let place = TestFolder::new();
     place.run(&["plugin", "new", "my-game", "--environment"]).succeeded();
     assert!(std::fs::read_to_string(place.path("my-game/Cargo.toml")).unwrap().contains("name = \"my-game\""));
     assert!(std::fs::read_to_string(place.path("my-game/src/lib.rs")).unwrap().contains("environment_plugin!"));
@@ -94,7 +94,7 @@ fn a_new_environment_is_a_script_or_a_component() {
 
 #[test]
 fn a_new_agent_passes_its_test_and_trains() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let refused = place.run(&["plugin", "new", "other", "--agent", "--lang", "rust"]);
     assert!(refused.error().contains("the languages of agents are python"), "{}", refused.error());
     place.run(&["plugin", "new", "my-agent", "--agent", "--lang", "py"]).succeeded();
@@ -136,7 +136,7 @@ fn what_is_missing_is_named_with_its_flag_and_settings_are_listed_with_their_val
     assert!(server.stdout.contains("--host HOST:PORT") && !server.stdout.contains("--dataset"), "{}", server.stdout);
     let setting = check("keyword_reward.wasm", &[]);
     assert!(setting.error().contains("--set KEY=VALUE") && setting.error().contains("plugin inspect"), "{}", setting.stderr);
-    let listed = Place::new().run(&["plugin", "inspect", "dpo.wasm"]).succeeded().stdout.clone();
+    let listed = TestFolder::new().run(&["plugin", "inspect", "dpo.wasm"]).succeeded().stdout.clone();
     let line = listed.lines().find(|line| line.contains("loss_type =")).unwrap();
     assert!(line.contains("sigmoid, hinge, ipo") && line.contains("[default: sigmoid]"), "{line}");
 }

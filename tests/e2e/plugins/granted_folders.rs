@@ -1,11 +1,11 @@
 //! Folders that the user lets a plugin read: what it sees, that nothing else is in reach, and that a resumed run has the same.
 
-use rlhost_tests::{Outcome, Place, small, version};
+use rlhost_tests::{CommandOutcome, TestFolder, small, version};
 use std::fs;
 
 /// A plugin that scores the lines of a folder, and a folder of five lines in files at two levels.
-fn place() -> Place {
-    let place = Place::new();
+fn place() -> TestFolder {
+    let place = TestFolder::new();
     place.write("versioned.wasm", version(1));
     fs::create_dir_all(place.path("lists/inner/empty")).unwrap();
     place.write("lists/words.txt", "one\ntwo\nthree\n");
@@ -16,11 +16,11 @@ fn place() -> Place {
 
 const CACHE: &str = "own-cache";
 
-fn run(place: &Place, arguments: &[&str], cache: &str) -> Outcome {
+fn run(place: &TestFolder, arguments: &[&str], cache: &str) -> CommandOutcome {
     place.run_with(arguments, &[("RLHOST_STATE_DIR", &place.path(cache).display().to_string())])
 }
 
-fn train(place: &Place, output: &str, more: &[&str]) -> Outcome {
+fn train(place: &TestFolder, output: &str, more: &[&str]) -> CommandOutcome {
     let plugin = ["--plugin", "versioned.wasm", "--set", "plugin.versioned.config.folder=/words", "--output-dir", output];
     let steps = ["--max-steps", "3", "--save-steps", "1", "--logging-steps", "1"];
     run(place, &[&small()[..], &plugin, &steps, more].concat(), CACHE)

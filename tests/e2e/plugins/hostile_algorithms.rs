@@ -1,17 +1,17 @@
 //! Misdeeds of algorithms and of environments, in the places that `hostile_runs.rs` has for those of rewards: the start of a run, a step,
 //! an evaluation, and a swap into a run under way.
 
-use rlhost_tests::watched::{Running, assert_ended, assert_finite, assert_ordinary, watched};
-use rlhost_tests::{CONTRARY, CONTRARY_PAIRS, Outcome, Place, STORIES, UNRULY, contrary, small, tiny};
+use rlhost_tests::monitor::{MonitoredRun, assert_ended, assert_finite, assert_ordinary, run_monitored};
+use rlhost_tests::{CONTRARY, CONTRARY_PAIRS, CommandOutcome, STORIES, TestFolder, UNRULY, contrary, small, tiny};
 use std::fs;
 
 /// What is said of a call that takes too long.
 const TOO_LONG: &str = "longer than its limit of 0.5 s";
 
 /// What the algorithm calls so, in which of its functions, and a part of what is said of it.
-type Misdeeds = &'static [(&'static str, &'static str, &'static str)];
+type MisdeedCases = &'static [(&'static str, &'static str, &'static str)];
 
-const OF_POLICY: Misdeeds = &[
+const OF_POLICY: MisdeedCases = &[
     ("endless_estimate", "estimate", TOO_LONG),
     ("trap_in_estimate", "estimate", "no estimate of mine"),
     ("no_advantages", "estimate", "returned no column \"advantage\""),
@@ -30,7 +30,7 @@ const OF_POLICY: Misdeeds = &[
     ("huge_figure", "loss", "value 1.7e308 and weight 1.0"),
 ];
 
-const OF_PAIRS: Misdeeds = &[
+const OF_PAIRS: MisdeedCases = &[
     ("endless_choice", "choose", TOO_LONG),
     ("trap_in_choice", "choose", "no choice of mine"),
     ("twice", "choose", "twice"),
@@ -46,7 +46,8 @@ const OF_PAIRS: Misdeeds = &[
 ];
 
 /// Both algorithms: name, file, misdeeds.
-const ALGORITHMS: [(&str, &str, Misdeeds); 2] = [("contrary", CONTRARY, OF_POLICY), ("contrary_pairs", CONTRARY_PAIRS, OF_PAIRS)];
+const ALGORITHMS: [(&str, &str, MisdeedCases); 2] =
+    [("contrary", CONTRARY, OF_POLICY), ("contrary_pairs", CONTRARY_PAIRS, OF_PAIRS)];
 
 /// Arguments of a run with an algorithm.
 fn with(algorithm: &str) -> Vec<String> {
@@ -56,8 +57,8 @@ fn with(algorithm: &str) -> Vec<String> {
 }
 
 /// Runs three steps with a misdeed from a step on.
-fn three_steps(file: &str, misdeed: &str, from: u64, more: &[&str]) -> (Place, Outcome) {
-    let place = Place::new();
+fn three_steps(file: &str, misdeed: &str, from: u64, more: &[&str]) -> (TestFolder, CommandOutcome) {
+    let place = TestFolder::new();
     let prompts = fs::read_to_string(STORIES).unwrap();
     place.write("prompts.jsonl", prompts.lines().take(8).map(|line| format!("{line}\n")).collect::<String>());
     let mut arguments = with(file);
@@ -66,7 +67,7 @@ fn three_steps(file: &str, misdeed: &str, from: u64, more: &[&str]) -> (Place, O
         arguments.extend(["--set".to_owned(), format!("loss.{setting}")]);
     }
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).chain(more.iter().copied()).collect();
-    let outcome = watched(&place, &arguments).outcome;
+    let outcome = run_monitored(&place, &arguments).outcome;
     (place, outcome)
 }
 
@@ -127,12 +128,12 @@ fn in_an_evaluation_each_costs_nothing_of_what_was_learned() {
 }
 
 /// A run under way with an algorithm that does nothing wrong.
-fn running(name: &'static str, file: &str) -> Running {
-    let place = Place::new();
+fn running(name: &'static str, file: &str) -> MonitoredRun {
+    let place = TestFolder::new();
     let own = format!("{name}.wasm");
     place.write(&own, fs::read(file).unwrap());
     let arguments = with(&own);
-    Running::start(place, name, &arguments.iter().map(String::as_str).collect::<Vec<_>>())
+    MonitoredRun::start(place, name, &arguments.iter().map(String::as_str).collect::<Vec<_>>())
 }
 
 #[test]
@@ -140,7 +141,7 @@ fn as_a_swap_each_is_refused_in_its_trial() {
     for (name, file, misdeeds) in ALGORITHMS {
         let mut running = running(name, file);
         for (misdeed, _, says) in misdeeds {
-            running.refused(misdeed, &contrary(file, misdeed), says);
+            running.assert_refused(misdeed, &contrary(file, misdeed), says);
         }
         running.end(name);
     }
@@ -151,7 +152,7 @@ fn as_a_swap_each_that_passed_its_trial_gives_its_place_back() {
     for (name, file, misdeeds) in ALGORITHMS {
         let mut running = running(name, file);
         for (misdeed, _, says) in misdeeds {
-            running.taken_back(misdeed, &contrary(file, &format!("{misdeed}+")), says);
+            running.assert_rolled_back(misdeed, &contrary(file, &format!("{misdeed}+")), says);
         }
         running.end(name);
     }
@@ -159,16 +160,16 @@ fn as_a_swap_each_that_passed_its_trial_gives_its_place_back() {
 
 #[test]
 fn completions_that_wait_get_the_columns_of_an_algorithm_that_is_swapped_in() {
-    let place = Place::new();
+    let place = TestFolder::new();
     place.write("contrary.wasm", fs::read(CONTRARY).unwrap());
     let arguments = with("contrary.wasm");
     // A generation serves four steps, so that there are completions without the column at most steps.
     let arguments = arguments.iter().map(String::as_str).chain(["--steps-per-generation", "4"]);
-    let mut running = Running::start(place, "contrary", &arguments.collect::<Vec<_>>());
+    let mut running = MonitoredRun::start(place, "contrary", &arguments.collect::<Vec<_>>());
     for _ in 0..3 {
-        running.taken_in("own_column", &contrary(CONTRARY, "own_column"));
-        running.taken_in("own_sequences", &contrary(CONTRARY, "own_sequences"));
-        running.taken_in("none", &contrary(CONTRARY, "none"));
+        running.assert_swapped("own_column", &contrary(CONTRARY, "own_column"));
+        running.assert_swapped("own_sequences", &contrary(CONTRARY, "own_sequences"));
+        running.assert_swapped("none", &contrary(CONTRARY, "none"));
     }
     assert_eq!(running.events("plugin_rolled_back"), Vec::<serde_json::Value>::new());
     running.end("contrary");
@@ -176,7 +177,7 @@ fn completions_that_wait_get_the_columns_of_an_algorithm_that_is_swapped_in() {
 
 #[test]
 fn completions_that_wait_in_a_checkpoint_get_the_columns_of_the_algorithm_that_continues() {
-    let place = Place::new();
+    let place = TestFolder::new();
     place.write("contrary.wasm", fs::read(CONTRARY).unwrap());
     let arguments = with("contrary.wasm");
     let of_run: Vec<&str> = arguments.iter().map(String::as_str).chain(["--steps-per-generation", "4"]).collect();
@@ -203,8 +204,8 @@ const OF_ENVIRONMENT: [(&str, &str); 9] = [
 ];
 
 /// A place with a dataset for the environment, of which no row or every row is bad.
-fn game(bad: bool) -> Place {
-    let place = Place::new();
+fn game(bad: bool) -> TestFolder {
+    let place = TestFolder::new();
     let row = |i: u32| format!("{{\"prompt\": \"Play {i}.\", \"bad\": {bad}}}\n");
     place.write("rows.jsonl", (0..8).map(row).collect::<String>());
     place.write("evaluated.jsonl", (0..8).map(|i| row(i).replace("false", "true")).collect::<String>());
@@ -227,7 +228,7 @@ fn an_environment_in_an_evaluation_costs_nothing_of_what_was_learned() {
         let set = format!("environment.unruly.config.misdeed={misdeed:?}");
         let run = ["--max-steps", "2", "--logging-steps", "1", "--output-dir", "run", "--set", &set];
         let evaluated = ["--eval-dataset", "evaluated.jsonl", "--eval-steps", "2"];
-        let outcome = watched(&place, &[&played()[..], &run, &evaluated].concat()).outcome;
+        let outcome = run_monitored(&place, &[&played()[..], &run, &evaluated].concat()).outcome;
         assert_ended(misdeed, says, &place, &outcome);
         assert!(outcome.error().contains("plugin unruly"), "{misdeed}: {}", outcome.error());
         assert_eq!((place.checkpoints("run"), place.figure("run", "loss").len()), (vec![2], 2), "{misdeed}");
@@ -239,12 +240,12 @@ fn an_environment_in_an_evaluation_costs_nothing_of_what_was_learned() {
 #[test]
 fn an_environment_as_a_swap_is_refused_or_gives_its_place_back() {
     let place = game(false);
-    let mut running = Running::start(place, "unruly", &played());
+    let mut running = MonitoredRun::start(place, "unruly", &played());
     for (misdeed, says) in OF_ENVIRONMENT {
-        running.refused(misdeed, &rlhost_tests::unruly(misdeed), says);
+        running.assert_refused(misdeed, &rlhost_tests::unruly(misdeed), says);
     }
     for (misdeed, says) in OF_ENVIRONMENT {
-        running.taken_back(misdeed, &rlhost_tests::unruly(&format!("{misdeed}+")), says);
+        running.assert_rolled_back(misdeed, &rlhost_tests::unruly(&format!("{misdeed}+")), says);
     }
     running.end("unruly");
 }

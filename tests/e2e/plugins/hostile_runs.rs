@@ -5,12 +5,12 @@
 #![allow(clippy::print_stdout)]
 
 use rlhost_tests::crafted::{NO_SCORES, bomb, core_reward, core_reward_with, deep, long, multiplied};
-use rlhost_tests::watched::{MEMORY, Running, Watched, assert_ended, assert_finite, assert_ordinary, watched};
-use rlhost_tests::{HOSTILE, Outcome, Place, STORIES, hostile, small};
+use rlhost_tests::monitor::{MEMORY, MeasuredOutcome, MonitoredRun, assert_ended, assert_finite, assert_ordinary, run_monitored};
+use rlhost_tests::{CommandOutcome, HOSTILE, STORIES, TestFolder, hostile, small};
 use std::fs;
 
 /// What a plugin does.
-enum Misdeed {
+enum PluginMisdeed {
     /// A misdeed of the hostile plugin, by its name, when it scores.
     Scoring(&'static str),
     /// A misdeed of the hostile plugin, by its name, when it is asked for its state.
@@ -29,13 +29,13 @@ enum Misdeed {
     Flooding(&'static str),
 }
 
-use Misdeed::{File, Flooding, Harmless, Loading, Observing, Restoring, Scoring, State};
+use PluginMisdeed::{File, Flooding, Harmless, Loading, Observing, Restoring, Scoring, State};
 
 /// What is said of a call that takes too long.
 const TOO_LONG: &str = "longer than its limit of 0.5 s";
 
 /// Name, misdeed, and a part of what is said of it.
-const MISDEEDS: &[(&str, Misdeed, &str)] = &[
+const MISDEEDS: &[(&str, PluginMisdeed, &str)] = &[
     // Time.
     ("computing for ever", Scoring("endless_loop"), TOO_LONG),
     ("asking the host for ever", Scoring("clock_loop"), TOO_LONG),
@@ -185,7 +185,7 @@ fn three_steps(more: &[&str]) -> Vec<String> {
 }
 
 /// The plugin's file for a misdeed, and the settings that make it misbehave from a step on.
-fn file_and_settings(misdeed: &Misdeed, from: u64) -> (Vec<u8>, Vec<String>) {
+fn file_and_settings(misdeed: &PluginMisdeed, from: u64) -> (Vec<u8>, Vec<String>) {
     let plain = || fs::read(HOSTILE).unwrap();
     match misdeed {
         Scoring(name) | State(name) => {
@@ -202,18 +202,18 @@ fn file_and_settings(misdeed: &Misdeed, from: u64) -> (Vec<u8>, Vec<String>) {
 fn each(
     place_name: &str,
     from: u64,
-    arguments: impl Fn(&Misdeed) -> Option<Vec<String>>,
-    check: impl Fn(&str, &Misdeed, &str, &Place, &Outcome),
+    arguments: impl Fn(&PluginMisdeed) -> Option<Vec<String>>,
+    check: impl Fn(&str, &PluginMisdeed, &str, &TestFolder, &CommandOutcome),
 ) {
-    let run = |misdeed: &Misdeed, arguments: Vec<String>| {
-        let place = Place::new();
+    let run = |misdeed: &PluginMisdeed, arguments: Vec<String>| {
+        let place = TestFolder::new();
         let (file, settings) = file_and_settings(misdeed, from);
         place.write("hostile.wasm", file);
         let prompts = fs::read_to_string(STORIES).unwrap();
         place.write("prompts.jsonl", prompts.lines().take(8).map(|line| format!("{line}\n")).collect::<String>());
         let arguments = [arguments, settings].concat();
-        let watched = watched(&place, &arguments.iter().map(String::as_str).collect::<Vec<_>>());
-        (place, watched)
+        let monitored = run_monitored(&place, &arguments.iter().map(String::as_str).collect::<Vec<_>>());
+        (place, monitored)
     };
     let none = Scoring("none");
     let (place, calm) = run(&none, arguments(&none).unwrap());
@@ -223,7 +223,7 @@ fn each(
     let mut tried = 0;
     for (what, misdeed, says) in MISDEEDS {
         let Some(arguments) = arguments(misdeed) else { continue };
-        let (place, Watched { outcome, peak }) = run(misdeed, arguments);
+        let (place, MeasuredOutcome { outcome, peak }) = run(misdeed, arguments);
         tried += 1;
         let beyond = peak.0.saturating_sub(calm.peak.0);
         assert!(beyond < MEMORY, "{what}: {} MiB beyond {} MiB", beyond >> 20, calm.peak.0 >> 20);
@@ -240,7 +240,7 @@ fn each(
     );
 }
 
-fn assert_harmless(what: &str, place: &Place, outcome: &Outcome) {
+fn assert_harmless(what: &str, place: &TestFolder, outcome: &CommandOutcome) {
     outcome.succeeded();
     assert_finite(place, what);
     let lines = place.lines("run/metrics.jsonl");
@@ -250,8 +250,8 @@ fn assert_harmless(what: &str, place: &Place, outcome: &Outcome) {
 #[test]
 fn at_the_start_each_is_refused_before_the_run_has_a_folder() {
     // Nobody asks for a state, hands one over, or tells of figures, before there are some.
-    let comes = |misdeed: &Misdeed| !matches!(misdeed, State(_) | Restoring(_) | Observing(_));
-    let arguments = |misdeed: &Misdeed| comes(misdeed).then(|| three_steps(&[]));
+    let comes = |misdeed: &PluginMisdeed| !matches!(misdeed, State(_) | Restoring(_) | Observing(_));
+    let arguments = |misdeed: &PluginMisdeed| comes(misdeed).then(|| three_steps(&[]));
     each("start", 0, arguments, |what, misdeed, says, place, outcome| match misdeed {
         Harmless(_) | Flooding(_) => assert_harmless(what, place, outcome),
         _ => {
@@ -266,8 +266,8 @@ fn at_the_start_each_is_refused_before_the_run_has_a_folder() {
 #[test]
 fn in_a_step_each_ends_the_run_after_a_checkpoint() {
     // What can't be loaded does not come to a step.
-    let comes = |misdeed: &Misdeed| !matches!(misdeed, Loading(_) | Restoring(_) | File(_) | Harmless(_) | Flooding(_));
-    let arguments = |misdeed: &Misdeed| comes(misdeed).then(|| three_steps(&[]));
+    let comes = |misdeed: &PluginMisdeed| !matches!(misdeed, Loading(_) | Restoring(_) | File(_) | Harmless(_) | Flooding(_));
+    let arguments = |misdeed: &PluginMisdeed| comes(misdeed).then(|| three_steps(&[]));
     each("step", 1, arguments, |what, misdeed, says, place, outcome| {
         assert_ended(what, says, place, outcome);
         let score = outcome.error().contains("plugin hostile, score in step 2");
@@ -277,7 +277,7 @@ fn in_a_step_each_ends_the_run_after_a_checkpoint() {
 
 #[test]
 fn in_an_evaluation_each_costs_nothing_of_what_was_learned() {
-    let arguments = |misdeed: &Misdeed| match misdeed {
+    let arguments = |misdeed: &PluginMisdeed| match misdeed {
         Observing(_) | Restoring(_) => None,
         Loading(_) | File(_) => {
             let plugin = ["eval", "--plugin", "hostile.wasm", "--max-completion-length", "8"];
@@ -302,12 +302,12 @@ fn in_an_evaluation_each_costs_nothing_of_what_was_learned() {
 }
 
 /// A run under way with a plugin that does nothing wrong.
-fn running() -> Running {
-    let place = Place::new();
+fn running() -> MonitoredRun {
+    let place = TestFolder::new();
     place.write("hostile.wasm", fs::read(HOSTILE).unwrap());
     let plugins = ["--plugin", "tldr_length_reward.wasm", "--plugin", "hostile.wasm"];
     let size = ["--max-completion-length", "96", "--per-device-train-batch-size", "16"];
-    Running::start(place, "hostile", &[&small()[..], &plugins, &size, &LIMITS].concat())
+    MonitoredRun::start(place, "hostile", &[&small()[..], &plugins, &size, &LIMITS].concat())
 }
 
 #[test]
@@ -315,8 +315,8 @@ fn as_a_swap_each_is_refused_in_its_trial() {
     let mut running = running();
     for (what, misdeed, says) in MISDEEDS {
         match misdeed {
-            Scoring(name) | State(name) | Restoring(name) | Loading(name) => running.refused(what, &hostile(name), says),
-            File(make) => running.refused(what, &make(), says),
+            Scoring(name) | State(name) | Restoring(name) | Loading(name) => running.assert_refused(what, &hostile(name), says),
+            File(make) => running.assert_refused(what, &make(), says),
             Harmless(_) | Flooding(_) | Observing(_) => {}
         }
     }
@@ -328,11 +328,11 @@ fn as_a_swap_each_that_passed_its_trial_gives_its_place_back() {
     let mut running = running();
     for (what, misdeed, says) in MISDEEDS {
         match misdeed {
-            Scoring(name) | State(name) => running.taken_back(what, &hostile(&format!("{name}+")), says),
-            Observing(make) => running.taken_back(what, &make(), says),
+            Scoring(name) | State(name) => running.assert_rolled_back(what, &hostile(&format!("{name}+")), says),
+            Observing(make) => running.assert_rolled_back(what, &make(), says),
             Harmless(name) | Flooding(name) => {
-                running.taken_in(what, &hostile(name));
-                running.taken_in(what, &fs::read(HOSTILE).unwrap());
+                running.assert_swapped(what, &hostile(name));
+                running.assert_swapped(what, &fs::read(HOSTILE).unwrap());
             }
             Loading(_) | File(_) | Restoring(_) => {}
         }
@@ -344,7 +344,7 @@ fn as_a_swap_each_that_passed_its_trial_gives_its_place_back() {
 fn a_plugin_that_takes_all_memory_on_many_threads_takes_less_than_a_gigabyte() {
     // By its limits of memory as they are if nobody sets them, and rows enough for eight instances side by side.
     let run = |misdeed: &str| {
-        let place = Place::new();
+        let place = TestFolder::new();
         let plugins = ["--plugin", "tldr_length_reward.wasm", "--plugin", HOSTILE, "--num-threads", "8"];
         let size =
             ["--per-device-train-batch-size", "128", "--max-completion-length", "4", "--max-steps", "2", "--output-dir", "run"];
@@ -352,8 +352,8 @@ fn a_plugin_that_takes_all_memory_on_many_threads_takes_less_than_a_gigabyte() {
         // The rows are tried one by one too, and all together have the time of one call.
         let time = "plugin.hostile.limits.call_timeout_s=8";
         let settings = ["--set", &settings[0], "--set", &settings[1], "--set", time];
-        let watched = watched(&place, &[&small()[..], &plugins, &size, &settings].concat());
-        (place, watched)
+        let monitored = run_monitored(&place, &[&small()[..], &plugins, &size, &settings].concat());
+        (place, monitored)
     };
     let (_, calm) = run("none");
     calm.outcome.succeeded();

@@ -1,7 +1,7 @@
 //! Runs whose reward asks a server: what it is granted, what it is answered, and that the run is the same when it is resumed.
 
-use rlhost_tests::judged::{BODY, Judge, KEY, STEPS, prompts, say, verdict};
-use rlhost_tests::{KilledOnDrop, Outcome, Place, tiny};
+use rlhost_tests::judge::{BODY, JudgeServer, KEY, STEPS, prompts, say, verdict};
+use rlhost_tests::{CommandOutcome, KilledOnDrop, TestFolder, tiny};
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-fn run(place: &Place, arguments: &[String], more: &[&str]) -> Outcome {
+fn run(place: &TestFolder, arguments: &[String], more: &[&str]) -> CommandOutcome {
     let mut all: Vec<&str> = arguments.iter().map(String::as_str).collect();
     all.extend(more);
     let cache = place.path("cache").display().to_string();
@@ -31,10 +31,10 @@ fn files(folder: &Path, all: &mut Vec<(String, Vec<u8>)>) {
 
 #[test]
 fn a_run_with_a_judge_is_the_same_when_it_is_resumed_and_its_key_is_in_no_file() {
-    let (place, judge) = (prompts(), Judge::moody());
+    let (place, judge) = (prompts(), JudgeServer::moody());
     let outcome = run(&place, &judge.arguments("whole"), &[]);
     outcome.succeeded();
-    let asked = judge.asked();
+    let asked = judge.request_count();
     assert!(asked > 10, "{asked}");
     assert!(outcome.stderr.contains("is granted requests to 127.0.0.1:"), "{}", outcome.stderr);
     let loaded = place.events("whole", "plugin_loaded");
@@ -52,7 +52,7 @@ fn a_run_with_a_judge_is_the_same_when_it_is_resumed_and_its_key_is_in_no_file()
     let mut fork = judge.arguments("fork");
     fork.extend(words(&["--resume-from-checkpoint", "whole/checkpoint-3"]));
     run(&place, &fork, &[]).succeeded();
-    assert_eq!(judge.asked(), asked, "nothing is asked again");
+    assert_eq!(judge.request_count(), asked, "nothing is asked again");
     run(&place, &words(&["report", "whole"]), &[]).succeeded();
     let mut all = Vec::new();
     files(&place.path(""), &mut all);
@@ -67,7 +67,7 @@ fn a_run_with_a_judge_is_the_same_when_it_is_resumed_and_its_key_is_in_no_file()
 }
 
 /// Waits until a run has logged a number of steps, and kills it.
-fn kill_after(place: &Place, name: &str, lines: usize, child: &mut Child) {
+fn kill_after(place: &TestFolder, name: &str, lines: usize, child: &mut Child) {
     loop {
         if place.steps(name) >= lines || child.try_wait().unwrap().is_some() {
             let _ = child.kill();
@@ -81,7 +81,7 @@ fn kill_after(place: &Place, name: &str, lines: usize, child: &mut Child) {
 #[test]
 fn a_killed_run_goes_on_and_is_replayed_without_the_judge() {
     let place = prompts();
-    let judge = Judge::new(|before, _, stream| match before % 7 {
+    let judge = JudgeServer::new(|before, _, stream| match before % 7 {
         // Lost for its step, and lost again when the step is replayed.
         3 if before > 8 => say(stream, "500 Internal Server Error", "", "oh"),
         _ => verdict(stream, &format!("[[{}]]", 1 + before * 7 % 10)),
@@ -100,7 +100,7 @@ fn a_killed_run_goes_on_and_is_replayed_without_the_judge() {
     place
         .run(&["resume", "run", "--set", &format!("plugin.judge_reward.hosts=127.0.0.1:{}", judge.port), "--set", secret])
         .succeeded();
-    let asked = judge.asked();
+    let asked = judge.request_count();
     assert!(place.figure("run", "judge_reward/unanswered").iter().sum::<f64>() > 0.0);
     drop(judge);
     for step in [1, 2, 4] {
@@ -138,7 +138,7 @@ fn a_killed_run_goes_on_and_is_replayed_without_the_judge() {
 }
 
 /// Arguments of a run that a reward model and a judge score, with a critic that starts from the reward model.
-fn scored_by_both(place: &Place, judge: &Judge, run: &str) -> Vec<String> {
+fn scored_by_both(place: &TestFolder, judge: &JudgeServer, run: &str) -> Vec<String> {
     if !place.path("rm").exists() {
         let row =
             |i: usize| format!("{{\"prompt\": \"p{i}\", \"chosen\": \"{}\", \"rejected\": \"ab\"}}\n", "z".repeat(1 + i % 5));
@@ -153,30 +153,30 @@ fn scored_by_both(place: &Place, judge: &Judge, run: &str) -> Vec<String> {
     all
 }
 
-fn same_with_critic(place: &Place, got: &str) {
+fn same_with_critic(place: &TestFolder, got: &str) {
     place.assert_same_end(got, "whole", STEPS, "model.safetensors");
     place.assert_same_end(got, "whole", STEPS, "trainer/value_model/model.safetensors");
 }
 
 #[test]
 fn a_run_with_a_reward_model_a_critic_and_a_judge_resumes_to_the_bit_from_every_step() {
-    let (place, judge) = (prompts(), Judge::moody());
+    let (place, judge) = (prompts(), JudgeServer::moody());
     run(&place, &scored_by_both(&place, &judge, "whole"), &[]).succeeded();
     let config = fs::read_to_string(place.path("whole/config.toml")).unwrap();
     assert!(config.contains("rm/checkpoint-4\"\nmodel = true") && config.contains("value_model = "), "{config}");
-    let asked = judge.asked();
+    let asked = judge.request_count();
     for step in 1..STEPS {
         let name = format!("from-{step}");
         place.copy_as_after("whole", step, &name);
         run(&place, &words(&["resume", &name]), &[]).succeeded();
         same_with_critic(&place, &name);
     }
-    assert_eq!(judge.asked(), asked, "nothing is asked again");
+    assert_eq!(judge.request_count(), asked, "nothing is asked again");
 }
 
 #[test]
 fn a_run_with_all_three_that_is_killed_at_any_moment_ends_the_same() {
-    let (place, judge) = (prompts(), Judge::steady());
+    let (place, judge) = (prompts(), JudgeServer::steady());
     run(&place, &scored_by_both(&place, &judge, "whole"), &[]).succeeded();
     let mut arguments = scored_by_both(&place, &judge, "killed");
     arguments.push("--resume-from-checkpoint".into());
@@ -195,7 +195,7 @@ fn between<'a>(text: &'a str, from: &str, to: &str) -> &'a str {
 fn a_pair_judge_compares_the_completions_of_a_prompt_and_a_reference_in_an_evaluation() {
     let place = prompts();
     // The longer answer is the better one.
-    let judge = Judge::new(|_, headers, stream| {
+    let judge = JudgeServer::new(|_, headers, stream| {
         let body: serde_json::Value = serde_json::from_str(&headers[BODY]).unwrap();
         let question = body["messages"][0]["content"].as_str().unwrap();
         let answer = |name: &str| between(question, &format!("[Answer {name}]\n"), &format!("\n[End of answer {name}]")).len();
@@ -236,7 +236,7 @@ fn a_pair_judge_compares_the_completions_of_a_prompt_and_a_reference_in_an_evalu
 }
 
 /// The judge's address in a run's configuration, as a setting.
-fn url_of(place: &Place) -> String {
+fn url_of(place: &TestFolder) -> String {
     let config = fs::read_to_string(place.path("run/config.toml")).unwrap();
     let line = config.lines().find(|line| line.starts_with("url = ")).unwrap();
     format!("url={}", line.trim_start_matches("url = ").trim_matches('"'))
@@ -245,9 +245,9 @@ fn url_of(place: &Place) -> String {
 #[test]
 fn a_judge_that_misbehaves_costs_rows_and_no_run() {
     let place = prompts();
-    let elsewhere = Judge::moody();
+    let elsewhere = JudgeServer::moody();
     let away = format!("Location: http://127.0.0.1:{}/\r\n", elsewhere.port);
-    let judge = Judge::new(move |before, _, stream| match before % 10 {
+    let judge = JudgeServer::new(move |before, _, stream| match before % 10 {
         _ if before < 8 => verdict(stream, "[[5]]"),
         0 => std::thread::sleep(Duration::from_secs(3600)),
         1 => say(stream, "200 OK", "", "garbage"),
@@ -267,26 +267,26 @@ fn a_judge_that_misbehaves_costs_rows_and_no_run() {
     assert!(lost > 0.0 && odd > 0.0, "{lost} {odd}");
     let unscored = place.lines("run/completions.jsonl").iter().filter(|line| line["rewards"]["judge_reward"].is_null()).count();
     assert_eq!(unscored as f64, lost + odd, "each is a row without a score");
-    assert_eq!(elsewhere.asked(), 0);
+    assert_eq!(elsewhere.request_count(), 0);
 }
 
 #[test]
 fn a_judge_that_is_not_there_ends_the_run_with_a_line() {
     let place = prompts();
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let gone = Judge::at(port);
+    let gone = JudgeServer::at(port);
     let outcome = run(&place, &gone.arguments("run"), &[]);
     let error = outcome.error();
     assert!(error.contains("judge_reward") && error.contains("requests was answered; the first: http://127.0.0.1:"), "{error}");
     assert!(!place.path("run").exists(), "found out before the run begins");
-    let refused = Judge::new(|_, _, stream| say(stream, "401 Unauthorized", "", "no such key"));
+    let refused = JudgeServer::new(|_, _, stream| say(stream, "401 Unauthorized", "", "no such key"));
     let outcome = run(&place, &refused.arguments("run"), &[]);
     assert!(outcome.error().contains("status 401: no such key"), "{}", outcome.stderr);
 }
 
 #[test]
 fn nothing_is_granted_that_the_user_did_not_name() {
-    let (place, judge) = (prompts(), Judge::moody());
+    let (place, judge) = (prompts(), JudgeServer::moody());
     let whole = judge.arguments("run");
     let without = |key: &str| -> Vec<String> {
         let begins = format!("plugin.judge_reward.{key}");
@@ -313,15 +313,15 @@ fn nothing_is_granted_that_the_user_did_not_name() {
     assert!(outcome.error().contains("env:VARIABLE"), "{}", outcome.stderr);
     let other = ["--plugin", "tldr_length_reward.wasm", "--set", "plugin.tldr_length_reward.hosts=a"];
     refused(&whole, &other, &["plugin.tldr_length_reward.hosts", "sends no requests"]);
-    assert_eq!(judge.asked(), 0);
+    assert_eq!(judge.request_count(), 0);
 }
 
 #[test]
 fn a_strangers_run_folder_grants_nothing() {
-    let (place, judge) = (prompts(), Judge::moody());
+    let (place, judge) = (prompts(), JudgeServer::moody());
     run(&place, &judge.arguments("run"), &[]).succeeded();
     place.copy_as_after("run", 3, "theirs");
-    let asked = judge.asked();
+    let asked = judge.request_count();
     let resume = |more: &[&str]| {
         let cache = place.path("another-cache").display().to_string();
         place.run_with(&[&["resume", "theirs"], more].concat(), &[("JUDGE_KEY", KEY), ("RLHOST_STATE_DIR", &cache)])
@@ -334,7 +334,7 @@ fn a_strangers_run_folder_grants_nothing() {
     assert!(resume(&["--set", &hosts]).error().contains("--set"), "the secrets have to be given too");
     resume(&["--set", &hosts, "--set", secrets]).succeeded();
     place.assert_same_end("theirs", "run", STEPS, "model.safetensors");
-    assert_eq!(judge.asked(), asked);
+    assert_eq!(judge.request_count(), asked);
     // Replaying asks nobody by itself.
     let replay = ["replay", "run", "--plugin", "judge_reward.wasm"];
     let cache = place.path("third-cache").display().to_string();
@@ -384,7 +384,7 @@ fn a_judge_is_asked_over_tls_if_its_certificate_is_vouched_for() {
     let mut server = KilledOnDrop(python.arg("judge.py").current_dir(place.path("")).stdout(Stdio::piped()).spawn().unwrap());
     let mut line = String::new();
     BufReader::new(server.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
-    let judge = Judge::at(line.trim().parse().unwrap());
+    let judge = JudgeServer::at(line.trim().parse().unwrap());
     let url = format!("plugin.judge_reward.config.url=https://127.0.0.1:{}/v1", judge.port);
     let more = ["--max-steps", "1", "--set", &url];
     let stranger = run(&place, &judge.arguments("stranger"), &more);

@@ -3,7 +3,7 @@
 
 #![allow(clippy::print_stdout)]
 
-use rlhost_tests::{Place, tiny};
+use rlhost_tests::{TestFolder, tiny};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
@@ -36,7 +36,7 @@ fn a_reward_scores_the_same_in_every_language() {
     if plugins.len() < 2 {
         return;
     }
-    let place = Place::new();
+    let place = TestFolder::new();
     // Targets of the rows' own, of the configuration, and what is no target.
     let rows: String = (0..16)
         .map(|i| {
@@ -78,7 +78,7 @@ fn an_algorithm_trains_the_same_in_every_language() {
     if plugins.len() < 2 {
         return;
     }
-    let place = Place::new();
+    let place = TestFolder::new();
     for (name, path) in &plugins {
         place.train(name, &["--algorithm", path.to_str().unwrap(), "--max-steps", "5"]).succeeded();
     }

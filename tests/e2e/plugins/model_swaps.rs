@@ -1,6 +1,6 @@
 //! Reward models that change while the run goes on.
 
-use rlhost_tests::{KilledOnDrop, Outcome, Place, STORIES, tiny};
+use rlhost_tests::{CommandOutcome, KilledOnDrop, STORIES, TestFolder, tiny};
 use serde_json::{Value, json};
 use std::fs;
 use std::time::Duration;
@@ -9,8 +9,8 @@ use std::time::Duration;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A folder with two reward models, `one` and `two`, that score texts differently.
-fn place() -> Place {
-    let place = Place::new();
+fn place() -> TestFolder {
+    let place = TestFolder::new();
     for (name, seed) in [("one", "1"), ("two", "2")] {
         place.train_reward_model(name, &["--seed", seed]);
     }
@@ -26,13 +26,13 @@ fn arguments<'a>(run: &'a str, steps: &'a str) -> Vec<&'a str> {
 }
 
 /// A run whose process is ended with it.
-struct Running<'a> {
+struct ModelSwapRun<'a> {
     child: KilledOnDrop,
-    place: &'a Place,
+    place: &'a TestFolder,
 }
 
-impl<'a> Running<'a> {
-    fn start(place: &'a Place, more: &[&str]) -> Self {
+impl<'a> ModelSwapRun<'a> {
+    fn start(place: &'a TestFolder, more: &[&str]) -> Self {
         let child = KilledOnDrop(place.start(&[&arguments("run", "100000")[..], more].concat()));
         let this = Self { child, place };
         this.wait(|| this.steps() > 1);
@@ -48,12 +48,12 @@ impl<'a> Running<'a> {
         self.place.steps("run")
     }
 
-    fn on(&self, steps: usize) {
+    fn wait_for_steps(&self, steps: usize) {
         let now = self.steps();
         self.wait(|| self.steps() >= now + steps);
     }
 
-    fn swap(&self, what: &str) -> Outcome {
+    fn swap(&self, what: &str) -> CommandOutcome {
         self.place.run(&["swap", "run", what])
     }
 
@@ -63,13 +63,13 @@ impl<'a> Running<'a> {
     }
 }
 
-fn hash_in(place: &Place, checkpoint: u64) -> String {
+fn hash_in(place: &TestFolder, checkpoint: u64) -> String {
     let config = fs::read_to_string(place.path(&format!("run/checkpoint-{checkpoint}/trainer/config.toml"))).unwrap();
     config.lines().find_map(|line| line.strip_prefix("hash = ")).unwrap().trim_matches('"').to_owned()
 }
 
 /// What the run's reward said of its completions in a step, and what a model says of them.
-fn scores(place: &Place, model: &str, step: u64) -> Vec<(f64, f64)> {
+fn scores(place: &TestFolder, model: &str, step: u64) -> Vec<(f64, f64)> {
     let rows = place.lines("run/completions.jsonl").into_iter();
     let rows: Vec<Value> =
         rows.filter(|row| row["step"] == step && !row["completion"].as_str().unwrap().contains('\u{fffd}')).collect();
@@ -83,11 +83,11 @@ fn scores(place: &Place, model: &str, step: u64) -> Vec<(f64, f64)> {
 #[test]
 fn a_reward_model_is_swapped_between_two_steps_and_resumes_find_the_one_of_their_step() {
     let place = place();
-    let running = Running::start(&place, &["--max-completion-length", "1"]);
+    let running = ModelSwapRun::start(&place, &["--max-completion-length", "1"]);
     let outcome = running.swap("one=two");
     assert!(outcome.succeeded().stdout.contains("one was swapped at step"), "{}", outcome.stdout);
     assert!(outcome.stdout.contains("on the last 8 completions: mean"), "{}", outcome.stdout);
-    running.on(3);
+    running.wait_for_steps(3);
     running.stop();
     let [swap] = &place.events("run", "plugin_swapped")[..] else { panic!("one swap") };
     let step = swap["step"].as_u64().unwrap();
@@ -120,7 +120,7 @@ fn text(value: &Value) -> String {
 #[test]
 fn what_does_not_fit_is_refused_and_the_old_one_stays() {
     let place = place();
-    let running = Running::start(&place, &[]);
+    let running = ModelSwapRun::start(&place, &[]);
     place.write("file", "no model");
     place.copy("two/checkpoint-2", "damaged");
     place.write("damaged/model.safetensors", "no tensors");
@@ -140,7 +140,7 @@ fn what_does_not_fit_is_refused_and_the_old_one_stays() {
         let outcome = running.swap(given);
         assert!(outcome.code != Some(0) && outcome.error().contains(words), "{given}: {}", outcome.stderr);
     }
-    running.on(2);
+    running.wait_for_steps(2);
     running.stop();
     assert!(place.events("run", "plugin_swapped").is_empty() && place.events("run", "plugin_rolled_back").is_empty());
     assert!(place.events("run", "plugin_refused").len() >= 4);
@@ -162,10 +162,10 @@ fn a_model_that_fails_after_its_swap_is_rolled_back() {
     for _ in 0..20 {
         drop(running.take());
         let _ = fs::remove_dir_all(place.path("run"));
-        let now = Running::start(&place, &size);
+        let now = ModelSwapRun::start(&place, &size);
         now.wait(|| now.steps() >= 53 || now.steps() % 64 >= 53);
         now.swap("one=short");
-        now.on(12);
+        now.wait_for_steps(12);
         if !place.events("run", "plugin_rolled_back").is_empty() {
             running = Some(now);
             break;

@@ -1,16 +1,16 @@
 //! `rlhost replay` scores recorded completions as the run did.
 
-use rlhost_tests::judged::step_judge;
-use rlhost_tests::{Place, tiny, version};
+use rlhost_tests::judge::step_judge;
+use rlhost_tests::{TestFolder, tiny, version};
 use serde_json::json;
 
 /// Prompts that are longer than the runs here keep of them.
-fn prompts(place: &Place) {
+fn prompts(place: &TestFolder) {
     let row = |i: usize| format!("{}\n", json!({"prompt": format!("a prompt of many letters, number {i}:")}));
     place.write("prompts.jsonl", (0..16).map(row).collect::<String>());
 }
 
-fn run(place: &Place, name: &str, more: &[&str]) {
+fn run(place: &TestFolder, name: &str, more: &[&str]) {
     let run = ["grpo", "--model", tiny(), "--dataset", "prompts.jsonl", "--output-dir", name, "--max-steps", "2"];
     let size = ["--max-completion-length", "12", "--max-prompt-length", "9", "--log-completions", "all"];
     let batch = ["--per-device-train-batch-size", "8", "--num-generations", "4"];
@@ -18,7 +18,7 @@ fn run(place: &Place, name: &str, more: &[&str]) {
 }
 
 /// The greatest difference from the run's own scores of this name.
-fn difference(place: &Place, run: &str, with: &str, more: &[&str]) -> f64 {
+fn difference(place: &TestFolder, run: &str, with: &str, more: &[&str]) -> f64 {
     let outcome = place.run(&[&["replay", run, "--with", with], more].concat());
     let table = outcome.succeeded().stdout.lines().find(|line| line.starts_with(with)).unwrap();
     assert!(!outcome.stdout.contains("scored by only one"), "{}", outcome.stdout);
@@ -113,7 +113,7 @@ fn a_model_of_steps_scores_by_its_steps_and_plugins_see_them() {
 
 #[test]
 fn a_reward_that_was_swapped_is_compared_version_by_version() {
-    let place = Place::new();
+    let place = TestFolder::new();
     prompts(&place);
     place.write("versioned.wasm", version(1));
     run(&place, "swapped", &["--plugin", "versioned.wasm"]);

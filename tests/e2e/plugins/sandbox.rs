@@ -1,11 +1,11 @@
 //! Plugins that misbehave: contained, named, and what was learned is kept. `hostile_runs.rs` has the whole list of misdeeds.
 
 use rlhost_tests::crafted::{NO_SCORES, core_reward, core_reward_with, deep, long, multiplied};
-use rlhost_tests::{HOSTILE, Outcome, Place, STORIES, small, tiny};
+use rlhost_tests::{CommandOutcome, HOSTILE, STORIES, TestFolder, small, tiny};
 use std::fs;
 use std::time::{Duration, Instant};
 
-fn hostile(place: &Place, misdeed: &str, more: &[&str]) -> Outcome {
+fn hostile(place: &TestFolder, misdeed: &str, more: &[&str]) -> CommandOutcome {
     let misdeed = format!("plugin.hostile.config.misdeed={misdeed:?}");
     let limits = ["--set", "plugin.hostile.limits.memory_mb=32", "--set", "plugin.hostile.limits.call_timeout_s=0.3"];
     let plugins = ["--plugin", "tldr_length_reward.wasm", "--plugin", HOSTILE];
@@ -21,7 +21,7 @@ const UNSCORABLE: [&str; 2] = ["--set", "plugin.hostile.on_error=unscorable"];
 #[test]
 fn each_misdeed_leaves_the_other_reward_and_the_run_unharmed_where_errors_cost_rows_alone() {
     for misdeed in ["endless_loop", "memory_bomb", "recursion", "wrong_length", "huge_return", "trap", "exit", "connect"] {
-        let place = Place::new();
+        let place = TestFolder::new();
         let outcome = hostile(&place, misdeed, &[&LATER[..], &UNSCORABLE].concat());
         outcome.succeeded();
         assert_eq!(place.figure("run", "plugins/hostile/errors"), [0.0, 8.0, 8.0], "{misdeed}");
@@ -36,21 +36,21 @@ fn each_misdeed_leaves_the_other_reward_and_the_run_unharmed_where_errors_cost_r
 fn what_fails_in_an_evaluation_alone_costs_nothing_that_was_learned() {
     // After the last of three steps: training has no more to score.
     let evaluated = ["--eval-dataset", STORIES, "--eval-steps", "3", "--set", "plugin.hostile.config.from_step=3"];
-    let place = Place::new();
+    let place = TestFolder::new();
     hostile(&place, "trap", &[&evaluated[..], &UNSCORABLE].concat()).succeeded();
     assert_eq!(place.lines("run/metrics.jsonl").iter().filter(|line| line.get("loss").is_some()).count(), 3);
 }
 
 #[test]
 fn a_plugin_that_sleeps_wakes_at_once() {
-    let place = Place::new();
+    let place = TestFolder::new();
     hostile(&place, "sleep", &[&LATER[..], &UNSCORABLE].concat()).succeeded();
     assert_eq!(place.figure("run", "plugins/hostile/errors"), [0.0, 0.0, 0.0]);
 }
 
 #[test]
 fn a_row_that_fails_costs_one_row() {
-    let place = Place::new();
+    let place = TestFolder::new();
     hostile(&place, "trap_on_rows", &[&LATER[..], &UNSCORABLE, &["--log-completions", "all"]].concat()).succeeded();
     let mut unscored = 0;
     for line in place.lines("run/completions.jsonl") {
@@ -63,7 +63,7 @@ fn a_row_that_fails_costs_one_row() {
     let events = place.events("run", "plugin_error");
     assert!(events[0]["row_reasons"][0].as_str().unwrap().contains("can't bear"), "{events:?}");
 
-    let strict = Place::new();
+    let strict = TestFolder::new();
     let ended = hostile(&strict, "trap_on_rows", &LATER);
     assert_eq!(ended.code, Some(1));
     assert!(ended.error().contains("is the first that fails on its own"), "{}", ended.error());
@@ -71,7 +71,7 @@ fn a_row_that_fails_costs_one_row() {
 
 #[test]
 fn a_failure_that_does_not_come_again_costs_nothing() {
-    let (place, calm) = (Place::new(), Place::new());
+    let (place, calm) = (TestFolder::new(), TestFolder::new());
     let outcome = hostile(&place, "trap_on_call", &[]);
     outcome.succeeded();
     assert!(outcome.stderr.contains("succeeded when retried"), "{}", outcome.stderr);
@@ -81,7 +81,7 @@ fn a_failure_that_does_not_come_again_costs_nothing() {
 
 #[test]
 fn a_run_that_nothing_can_score_ends_after_a_checkpoint() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let alone = ["--plugin", HOSTILE, "--max-completion-length", "8", "--max-steps", "3", "--output-dir", "run"];
     let misdeed = ["--set", "plugin.hostile.config.misdeed=\"trap\""];
     let outcome = place.run(&[&small()[..], &alone, &misdeed, &LATER, &UNSCORABLE].concat());
@@ -93,7 +93,7 @@ fn a_run_that_nothing_can_score_ends_after_a_checkpoint() {
 #[test]
 fn floods_of_output_and_of_log_lines_are_bounded_and_harmless() {
     for misdeed in ["flood", "flood_log"] {
-        let place = Place::new();
+        let place = TestFolder::new();
         let outcome = hostile(&place, misdeed, &["--set", "plugin.hostile.limits.call_timeout_s=20"]);
         outcome.succeeded();
         assert!(outcome.stderr.len() < 100_000, "{misdeed}: {} bytes", outcome.stderr.len());
@@ -103,7 +103,7 @@ fn floods_of_output_and_of_log_lines_are_bounded_and_harmless() {
 #[test]
 fn clock_and_random_numbers_follow_from_the_seed() {
     let rewards = |seed: &str| {
-        let place = Place::new();
+        let place = TestFolder::new();
         // Dice depend on how often they were thrown before.
         hostile(&place, "dice", &["--seed", seed, "--set", "plugin.hostile.config.stateful=true"]).succeeded();
         place.figure("run", "rewards/hostile/mean")
@@ -116,7 +116,7 @@ fn clock_and_random_numbers_follow_from_the_seed() {
 
 #[test]
 fn the_least_positive_number_is_a_reward() {
-    let place = Place::new();
+    let place = TestFolder::new();
     hostile(&place, "denormal", &["--log-completions", "all"]).succeeded();
     let rewards: Vec<f64> =
         place.lines("run/completions.jsonl").iter().map(|l| l["rewards"]["hostile"].as_f64().unwrap()).collect();
@@ -125,7 +125,7 @@ fn the_least_positive_number_is_a_reward() {
 
 #[test]
 fn tables_are_bounded_and_nothing_is_imported_that_is_not_offered() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let run = |bytes: Vec<u8>| {
         place.write("made.wasm", bytes);
         place.run(&[
@@ -164,7 +164,7 @@ fn tables_are_bounded_and_nothing_is_imported_that_is_not_offered() {
 
 #[test]
 fn schemas_that_end_nowhere_are_refused_at_the_start() {
-    let place = Place::new();
+    let place = TestFolder::new();
     for (schema, expected) in [
         (r##"{"$ref": "#"}"##.to_owned(), "refers to itself"),
         (
@@ -193,7 +193,7 @@ fn a_plugin_that_does_not_give_its_state_costs_none_of_what_was_learned() {
             (global.set $asked (i32.const 1))
             (i32.const 512))
         (func (export "rlhost:plugin/state@0.1.0#restore") (param i32 i32 i32 i32) (result i32) (i32.const 128))"#;
-    let place = Place::new();
+    let place = TestFolder::new();
     place.write("secretive.wasm", core_reward(state, NO_SCORES));
     let run = ["--max-steps", "6", "--max-completion-length", "8", "--output-dir", "run"];
     let outcome =
@@ -209,7 +209,7 @@ const CRAFTED: [&str; 8] = ["--plugin", "made.wasm", "--max-steps", "2", "--max-
 
 #[test]
 fn what_can_t_be_compiled_in_time_and_memory_is_one_line() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let short = ["--set", "plugin.made.limits.compile_timeout_s=1"];
     let small_memory = ["--set", "plugin.made.limits.compile_memory_mb=64"];
     // Not even enough to read it.
@@ -233,7 +233,7 @@ fn what_can_t_be_compiled_in_time_and_memory_is_one_line() {
 
 #[test]
 fn without_a_cache_plugins_are_compiled_all_the_same() {
-    let place = Place::new();
+    let place = TestFolder::new();
     place.write("file", "in the way");
     place.write("made.wasm", core_reward("", NO_SCORES));
     let nowhere = [("RLHOST_CACHE_DIR", "file/below"), ("TMPDIR", "missing")];
@@ -243,7 +243,7 @@ fn without_a_cache_plugins_are_compiled_all_the_same() {
 
 #[test]
 fn plugins_are_compiled_where_there_are_many_threads() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let run = [&small()[..], &["--plugin", "tldr_length_reward.wasm", "--num-threads", "128"], &CRAFTED].concat();
     place.write("made.wasm", core_reward("", NO_SCORES));
     // As many arenas as glibc has on so many processors, each of which reserves address space.
@@ -253,7 +253,7 @@ fn plugins_are_compiled_where_there_are_many_threads() {
 #[test]
 fn making_and_configuring_an_instance_count_towards_the_time_of_a_call() {
     // Whoever computes for ever in its start function is ended like one that does in a call.
-    let place = Place::new();
+    let place = TestFolder::new();
     let endless = "(func $endless (loop $again (br $again))) (start $endless)";
     place.write("made.wasm", core_reward(endless, NO_SCORES));
     let limit = ["--set", "plugin.made.limits.call_timeout_s=0.3"];
@@ -264,7 +264,7 @@ fn making_and_configuring_an_instance_count_towards_the_time_of_a_call() {
 
 #[test]
 fn all_instances_of_a_plugin_have_a_limit_together() {
-    let place = Place::new();
+    let place = TestFolder::new();
     // Its 16 pages are as much as all may have; memory for a second page is asked for in a call.
     let more = "(if (i32.eq (memory.grow (i32.const 1)) (i32.const -1)) (then (unreachable)))";
     place.write("made.wasm", core_reward("", &format!("{more} {NO_SCORES}")));
@@ -289,7 +289,7 @@ fn a_state_is_bounded() {
             (i32.store (i32.const 520) (i32.const 68157440))
             (i32.const 512))
         (func (export "rlhost:plugin/state@0.1.0#restore") (param i32 i32 i32 i32) (result i32) (i32.const 128))"#;
-    let place = Place::new();
+    let place = TestFolder::new();
     place.write("made.wasm", core_reward(state, NO_SCORES));
     let outcome = place.run(&[&small()[..], &["--plugin", "tldr_length_reward.wasm"], &CRAFTED].concat());
     assert_ne!(outcome.code, Some(0), "{}", outcome.stderr);
@@ -298,7 +298,7 @@ fn a_state_is_bounded() {
 
 #[test]
 fn names_in_a_module_can_t_draw_on_the_terminal() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let strange = r#"(func (export "rlhost:plugin/reward@9.0.0#\1b[2J\u{202e}\0a INFO forged"))"#;
     place.write("made.wasm", core_reward(strange, "(unreachable)"));
     let outcome = place.run(&[&small()[..], &CRAFTED].concat());

@@ -4,8 +4,8 @@
 #![allow(clippy::print_stdout)]
 
 use rlhost_tests::crafted::{bomb, core_reward, instantiated, references, score_of};
-use rlhost_tests::watched::{MEMORY, watched};
-use rlhost_tests::{Outcome, Place, binary, small};
+use rlhost_tests::monitor::{MEMORY, run_monitored};
+use rlhost_tests::{CommandOutcome, TestFolder, binary, small};
 use std::fs;
 use std::io::Write;
 use std::process::{Command, Stdio};
@@ -13,24 +13,24 @@ use std::process::{Command, Stdio};
 /// Arguments of a short run with a crafted reward in `made.wasm`.
 const CRAFTED: [&str; 6] = ["--plugin", "made.wasm", "--max-completion-length", "8", "--output-dir", "run"];
 
-fn run(place: &Place, bytes: Vec<u8>, more: &[&str]) -> Outcome {
+fn run(place: &TestFolder, bytes: Vec<u8>, more: &[&str]) -> CommandOutcome {
     place.write("made.wasm", bytes);
     place.run(&[&small()[..], &CRAFTED, more].concat())
 }
 
 #[test]
 fn instances_that_multiply_what_they_refer_to_are_refused_in_one_line() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let bytes = bomb();
     assert!(bytes.len() < 400_000);
     place.write("made.wasm", bytes);
-    let watched = watched(&place, &[&small()[..], &CRAFTED, &["--max-steps", "1"]].concat());
-    let outcome = watched.outcome;
+    let monitored = run_monitored(&place, &[&small()[..], &CRAFTED, &["--max-steps", "1"]].concat());
+    let outcome = monitored.outcome;
     assert_eq!(outcome.code, Some(2), "{}", outcome.stderr);
     let said = "MiB of memory besides its memories and tables; at most 512 MiB are allowed (limits.memory_mb";
     assert!(outcome.error().contains("plugin made") && outcome.error().contains(said), "{}", outcome.error());
     assert!(outcome.complaints().len() < 4, "{}", outcome.stderr);
-    assert!(watched.peak.0 < MEMORY && watched.peak.1 < MEMORY, "{:?}", watched.peak);
+    assert!(monitored.peak.0 < MEMORY && monitored.peak.1 < MEMORY, "{:?}", monitored.peak);
     assert!(!place.path("run").exists());
 }
 
@@ -143,13 +143,13 @@ fn tables_that_start_functions_grow_and_doubled_instances_are_bounded() {
         ),
         ("memories", instantiated("(memory 0)", 101, 1), "101 memories"),
     ] {
-        let place = Place::new();
+        let place = TestFolder::new();
         place.write("made.wasm", bytes);
-        let watched = watched(&place, &[&small()[..], &CRAFTED, &["--max-steps", "1"]].concat());
-        let error = watched.outcome.error().to_owned();
-        assert_eq!(watched.outcome.code, Some(2), "{what}: {error}");
+        let monitored = run_monitored(&place, &[&small()[..], &CRAFTED, &["--max-steps", "1"]].concat());
+        let error = monitored.outcome.error().to_owned();
+        assert_eq!(monitored.outcome.code, Some(2), "{what}: {error}");
         assert!(error.contains(expected), "{what}: {error}");
-        assert!(watched.peak.0 < MEMORY && watched.peak.1 < MEMORY, "{what}: {:?}", watched.peak);
+        assert!(monitored.peak.0 < MEMORY && monitored.peak.1 < MEMORY, "{what}: {:?}", monitored.peak);
     }
 }
 
@@ -175,7 +175,7 @@ fn takes_memory() -> Vec<u8> {
 fn memory_is_granted_whatever_other_instances_do() {
     let rows = ["--per-device-train-batch-size", "64", "--num-generations", "8", "--max-steps", "3", "--logging-steps", "1"];
     for threads in ["1", "2", "4"] {
-        let place = Place::new();
+        let place = TestFolder::new();
         let threads = ["--num-threads", threads, "--log-completions", "all"];
         let plugins = ["--plugin", "tldr_length_reward.wasm"];
         run(&place, takes_memory(), &[&rows[..], &threads, &plugins].concat()).succeeded();
@@ -189,14 +189,14 @@ fn a_reward_that_recurses_ends_in_one_line_however_small_the_stack_is() {
     let recurse = "(func $r (param i64 i64 i64 i64) (result i64)
         (i64.add (call $r (local.get 1) (local.get 2) (local.get 3) (local.get 0)) (local.get 0)))";
     let score = "(drop (call $r (i64.const 1) (i64.const 2) (i64.const 3) (i64.const 4))) (unreachable)";
-    let place = Place::new();
+    let place = TestFolder::new();
     place.write("made.wasm", core_reward(recurse, score));
     let arguments = [&small()[..], &CRAFTED, &["--max-steps", "1", "--num-threads", "2"]].concat();
     for (stack, variable) in [("8192", "2097152"), ("700", "2097152"), ("300", "65536")] {
         let script = format!("ulimit -s {stack} && exec \"$0\" \"$@\"");
         let mut command = Command::new("sh");
         command.args(["-c", &script]).arg(binary()).args(&arguments).env("RUST_MIN_STACK", variable).env("NO_COLOR", "1");
-        let outcome = Outcome::new(command.current_dir(place.path("")).output().unwrap());
+        let outcome = CommandOutcome::new(command.current_dir(place.path("")).output().unwrap());
         assert_eq!(outcome.code, Some(2), "{stack}: {}", outcome.stderr);
         assert!(outcome.error().contains("its stack overflowed"), "{stack}: {}", outcome.error());
     }
@@ -218,7 +218,7 @@ fn reports(name: &str) -> Vec<u8> {
 
 #[test]
 fn no_reward_reports_an_algorithm_s_metric_or_one_that_looks_like_it() {
-    let place = Place::new();
+    let place = TestFolder::new();
     for name in ["kl", "objective/kl", "rewards/accuracies", "objective/scores", "policy/clipfrac_avg", "logps/chosen", "kl/mean"]
     {
         let outcome = run(&place, reports(name), &["--max-steps", "1"]);
@@ -250,7 +250,7 @@ fn a_reward_that_is_not_stateless_as_it_says_is_found_out() {
     let said = "made, score in step";
     let why = "it declares stateless: true, but answers the same call differently after other calls: row 0 scores";
     // At once, and when its scores have been the same for some steps.
-    let place = Place::new();
+    let place = TestFolder::new();
     let outcome = run(&place, counts(0), &["--max-steps", "8"]);
     assert_eq!(outcome.code, Some(2), "{}", outcome.stderr);
     assert!(outcome.error().contains(said) && outcome.error().contains(why), "{}", outcome.error());

@@ -1,6 +1,6 @@
 //! Scripts as plugins: Python, JavaScript and TypeScript files, without anything installed.
 
-use rlhost_tests::{Place, small, tiny};
+use rlhost_tests::{TestFolder, small, tiny};
 use serde_json::{Value, json};
 use std::fs;
 use std::time::Duration;
@@ -13,7 +13,7 @@ const WORDS: &str =
     "def words(completions, target: int = 20, **columns):\n    return [-abs(c.count(' ') - target) for c in completions]\n";
 
 /// The rewards of a run's completions, by their names, with the completion.
-fn scored(place: &Place, run: &str) -> Vec<(String, Value)> {
+fn scored(place: &TestFolder, run: &str) -> Vec<(String, Value)> {
     let lines = place.lines(&format!("{run}/completions.jsonl"));
     lines.into_iter().map(|line| (line["completion"].as_str().unwrap_or_default().to_owned(), line["rewards"].clone())).collect()
 }
@@ -25,7 +25,7 @@ fn words(text: &str) -> f64 {
 
 #[test]
 fn functions_written_for_trl_score_conversations_and_columns_in_three_languages() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let row = |i: usize| {
         let messages = json!([{"role": "system", "content": "Be brief."}, {"role": "user", "content": format!("say {i} words")}]);
         format!("{}\n", json!({"prompt": messages, "answer": i % 3}))
@@ -87,7 +87,7 @@ fn functions_written_for_trl_score_conversations_and_columns_in_three_languages(
 
 #[test]
 fn saving_a_script_swaps_it_and_one_with_an_error_is_refused_with_its_line() {
-    let place = Place::new();
+    let place = TestFolder::new();
     place.write("words.py", WORDS);
     let size = ["--max-completion-length", "96", "--per-device-train-batch-size", "16", "--learning-rate", "0"];
     let run = ["--plugin", "words.py", "--output-dir", "run", "--max-steps", "100000", "--logging-steps", "1"];
@@ -124,7 +124,7 @@ fn saving_a_script_swaps_it_and_one_with_an_error_is_refused_with_its_line() {
 
 #[test]
 fn a_script_that_keeps_state_resumes_with_the_same_bits_without_its_file() {
-    let place = Place::new();
+    let place = TestFolder::new();
     place.write(
         "curriculum.py",
         "seen = 0\nSTATE = 'seen'\n\ndef curriculum(completions, **columns):\n    global seen\n    seen += len(completions)\n    \
@@ -146,7 +146,7 @@ fn a_script_that_keeps_state_resumes_with_the_same_bits_without_its_file() {
 
 #[test]
 fn all_functions_of_a_file_are_rewards_and_mistakes_are_named() {
-    let place = Place::new();
+    let place = TestFolder::new();
     place.write(
         "rewards.py",
         "from typing import Literal\n\ndef short(completion, most: int = 5):\n    return -max(0, len(completion) - most)\n\n\
@@ -195,7 +195,7 @@ fn all_functions_of_a_file_are_rewards_and_mistakes_are_named() {
 
 #[test]
 fn imports_within_a_function_work_as_those_at_the_top() {
-    let place = Place::new();
+    let place = TestFolder::new();
     place.write("beside.py", "SCORE = 3.0\n");
     fs::create_dir_all(place.path("lib/pack")).unwrap();
     place.write("lib/pack/__init__.py", "SCORE = 4.0\n");
@@ -218,7 +218,7 @@ fn imports_within_a_function_work_as_those_at_the_top() {
 
 #[test]
 fn large_packages_are_compiled_once_and_a_damaged_cache_is_compiled_again() {
-    let place = Place::new();
+    let place = TestFolder::new();
     fs::create_dir_all(place.path("lib")).unwrap();
     // As large as packages are for which bytecode is kept; the text of a line is in its traceback however it was imported.
     let table: String = (0..20_000).map(|i| format!("value_{i} = {i}\n")).collect();
@@ -255,7 +255,7 @@ fn large_packages_are_compiled_once_and_a_damaged_cache_is_compiled_again() {
 
 #[test]
 fn what_is_logged_beside_completions_is_with_each_of_them() {
-    let place = Place::new();
+    let place = TestFolder::new();
     // Divided over instances, each logs those of its own rows.
     place.write(
         "beside.py",
@@ -289,7 +289,7 @@ fn what_is_logged_beside_completions_is_with_each_of_them() {
 
 #[test]
 fn a_run_that_goes_on_elsewhere_or_with_more_functions_keeps_its_script() {
-    let place = Place::new();
+    let place = TestFolder::new();
     place.write("words.py", WORDS);
     let sizes = ["--max-steps", "2", "--max-completion-length", "12", "--logging-steps", "1", "--output-dir", "run"];
     place.run(&[&small()[..], &["--plugin", "words.py", "--save-steps", "2"], &sizes].concat()).succeeded();
@@ -327,7 +327,7 @@ fn a_run_that_goes_on_elsewhere_or_with_more_functions_keeps_its_script() {
 
 #[test]
 fn a_hostile_script_costs_rows_and_not_the_run() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let misdeeds = [
         ("loop", "while True: pass", "call_timeout_s"),
         ("memory", "x = [0]\n    while True: x = x + x", "memory"),
@@ -380,7 +380,7 @@ fn a_hostile_script_costs_rows_and_not_the_run() {
 
 #[test]
 fn a_script_becomes_a_component_that_scores_the_same() {
-    let place = Place::new();
+    let place = TestFolder::new();
     place.write("words.py", WORDS);
     place.run(&["plugin", "build", "words.py", "--output", "built.wasm"]).succeeded();
     let settings = ["--set", "plugin.words.config.target=3", "--set", "plugin.built.config.target=3"];
@@ -407,7 +407,7 @@ fn fixture(name: &str) -> String {
 
 #[test]
 fn a_script_estimates_advantages_over_the_loss_of_a_built_in_algorithm() {
-    let place = Place::new();
+    let place = TestFolder::new();
     // RLOO's advantages, which leave its loss as it is.
     place.write(
         "mine.py",
@@ -456,7 +456,7 @@ fn a_script_estimates_advantages_over_the_loss_of_a_built_in_algorithm() {
 
 #[test]
 fn a_script_has_the_loss_and_trains_as_the_built_in_one() {
-    let place = Place::with_answers();
+    let place = TestFolder::with_answers();
     let figures = |run: &str, names: &[&str]| -> Vec<Vec<f64>> { names.iter().map(|name| place.figure(run, name)).collect() };
     let near = |mine: Vec<Vec<f64>>, theirs: Vec<Vec<f64>>, what: &str| {
         for (mine, theirs) in mine.iter().flatten().zip(theirs.iter().flatten()) {
@@ -488,7 +488,7 @@ fn a_script_has_the_loss_and_trains_as_the_built_in_one() {
 
 #[test]
 fn a_class_is_an_environment_and_functions_are_tools() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let row = |i: usize| format!("{}\n", json!({"prompt": format!("buy {i}"), "wanted": ["apple", "bread"]}));
     place.write("rows.jsonl", (0..8).map(row).collect::<String>());
     let template = "{% if tools %}{% for t in tools %}{{ t.function.name }} {% endfor %}{% endif %}{% for m in messages %}{{ m.role }}: \

@@ -1,7 +1,7 @@
 //! Plugins that change while the run goes on.
 
 use rlhost_tests::crafted::{NO_SCORES, core_reward, deep, long, multiplied};
-use rlhost_tests::{HOSTILE, KilledOnDrop, Place, REMEMBERING, VERSIONED, small, version};
+use rlhost_tests::{HOSTILE, KilledOnDrop, REMEMBERING, TestFolder, VERSIONED, small, version};
 use serde_json::Value;
 use std::fs;
 use std::io::Write;
@@ -12,20 +12,20 @@ use std::time::Duration;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A run in `run` with steps of a tenth of a second, or what it is, and a good plugin in a file.
-struct Running {
+struct PluginSwapRun {
     // Ended before its folder goes.
     child: KilledOnDrop,
-    place: Place,
+    place: TestFolder,
 }
 
-impl Running {
+impl PluginSwapRun {
     fn start(more: &[&str]) -> Self {
-        let place = Place::new();
+        let place = TestFolder::new();
         place.write("versioned.wasm", version(1));
         Self::start_in(place, more)
     }
 
-    fn start_in(place: Place, more: &[&str]) -> Self {
+    fn start_in(place: TestFolder, more: &[&str]) -> Self {
         let plugin = ["--plugin", "versioned.wasm", "--output-dir", "run", "--max-steps", "100000", "--logging-steps", "1"];
         let size = ["--max-completion-length", "96", "--per-device-train-batch-size", "16", "--learning-rate", "0"];
         let child = KilledOnDrop(place.start(&[&small()[..], &plugin, &size, more].concat()));
@@ -44,7 +44,7 @@ impl Running {
     }
 
     /// Waits for some further steps.
-    fn on(&self, steps: usize) {
+    fn wait_for_steps(&self, steps: usize) {
         let now = self.steps();
         self.wait(|| self.steps() >= now + steps);
     }
@@ -71,7 +71,7 @@ impl Running {
     }
 
     /// Ends the run as a user would, and asserts that it was well until then.
-    fn stop(mut self) -> Place {
+    fn stop(mut self) -> TestFolder {
         self.child.signal("TERM");
         assert_eq!(self.child.wait().unwrap().code(), Some(3));
         self.place
@@ -80,7 +80,7 @@ impl Running {
 
 #[test]
 fn a_hundred_swaps_from_outside_each_land_within_two_steps() {
-    let running = Running::start(&["--per-device-train-batch-size", "64"]);
+    let running = PluginSwapRun::start(&["--per-device-train-batch-size", "64"]);
     let swap = |file: &str| running.place.run(&["swap", "run", &format!("versioned={file}")]);
     let mut last_good = 1;
     for number in 2..=101u32 {
@@ -89,7 +89,7 @@ fn a_hundred_swaps_from_outside_each_land_within_two_steps() {
             let refused = swap("bad.wasm");
             assert_eq!(refused.code, Some(1));
             assert!(refused.error().contains("versioned was not swapped"), "{}", refused.error());
-            running.on(2);
+            running.wait_for_steps(2);
             assert_eq!(running.reward(), f64::from(last_good));
         }
         running.place.write("next.wasm", version(number));
@@ -100,7 +100,7 @@ fn a_hundred_swaps_from_outside_each_land_within_two_steps() {
         assert!(outcome.stdout.contains("was swapped at step"), "{}", outcome.stdout);
         last_good = number;
     }
-    running.on(1);
+    running.wait_for_steps(1);
     let swaps = running.events("plugin_swapped");
     assert_eq!((swaps.len(), running.count("plugin_refused"), running.count("plugin_rolled_back")), (100, 1, 0));
     for swap in &swaps {
@@ -119,11 +119,11 @@ fn a_hundred_swaps_from_outside_each_land_within_two_steps() {
 
 #[test]
 fn a_file_may_be_replaced_in_any_way_and_never_runs_half_loaded() {
-    let running = Running::start(&[]);
+    let running = PluginSwapRun::start(&[]);
     let file = running.place.path("versioned.wasm");
     let swapped_to = |number: u32, before: usize| {
         running.next("plugin_swapped", before);
-        running.on(1);
+        running.wait_for_steps(1);
         running.wait(|| running.reward() == f64::from(number));
     };
     // Renamed over.
@@ -141,7 +141,7 @@ fn a_file_may_be_replaced_in_any_way_and_never_runs_half_loaded() {
     swapped_to(3, 1);
     // Deleted, which changes nothing, and put back as something else.
     fs::remove_file(&file).unwrap();
-    running.on(3);
+    running.wait_for_steps(3);
     assert_eq!(running.reward(), 3.0);
     running.place.write("versioned.wasm", version(4));
     swapped_to(4, 2);
@@ -158,7 +158,7 @@ fn a_file_may_be_replaced_in_any_way_and_never_runs_half_loaded() {
 
 #[test]
 fn what_does_not_fit_is_refused_by_name_and_the_old_one_stays() {
-    let running = Running::start(&["--set", "plugin.versioned.config.plus=0.5"]);
+    let running = PluginSwapRun::start(&["--set", "plugin.versioned.config.plus=0.5"]);
     let grpo = {
         running.place.train("other", &["--max-steps", "1"]).succeeded();
         let kept = running.place.entries_of("other/plugins").into_iter().find(|n| n.starts_with("grpo-")).unwrap();
@@ -176,7 +176,7 @@ fn what_does_not_fit_is_refused_by_name_and_the_old_one_stays() {
         fs::rename(running.place.path("next.wasm"), running.place.path("versioned.wasm")).unwrap();
         let refused = running.next("plugin_refused", i);
         assert!(refused["reason"].as_str().unwrap().contains(expected), "{what}: {refused}");
-        running.on(1);
+        running.wait_for_steps(1);
         assert_eq!(running.reward(), 1.5, "{what}");
     }
     running.place.write("versioned.wasm", version(2));
@@ -190,7 +190,7 @@ fn one_that_fails_on_real_data_gives_its_place_back() {
     // taken back. Steps are long, so that the trial, on a busy machine too, has a batch of an earlier one.
     let long = "plugin.versioned.config.additions=10000000";
     let saved = ["--save-steps", "1", "--save-total-limit", "1000"];
-    let running = Running::start(&[&["--set", "plugin.versioned.config.trap_at=40", "--set", long], &saved[..]].concat());
+    let running = PluginSwapRun::start(&[&["--set", "plugin.versioned.config.trap_at=40", "--set", long], &saved[..]].concat());
     running.place.write("versioned.wasm", version(2));
     running.next("plugin_swapped", 0);
     running.wait(|| running.steps() >= 33);
@@ -200,7 +200,7 @@ fn one_that_fails_on_real_data_gives_its_place_back() {
     let back = running.next("plugin_rolled_back", 0);
     assert!(back["reason"].as_str().unwrap().contains("version 3 on real data"), "{back}");
     assert_eq!((&back["step"], &back["to"]), (&Value::from(first_trap), &swapped["from"]));
-    running.on(2);
+    running.wait_for_steps(2);
     assert_eq!(running.reward(), 2.0);
     let place = running.stop();
     let steps = place.figure("run", "step");
@@ -220,12 +220,12 @@ fn one_that_fails_on_real_data_gives_its_place_back() {
     place.run(&["resume", "again", "--step", &(swapped + 1).to_string(), "--set", &on]).succeeded();
     let again = place.lines("again/events.jsonl").into_iter().filter(|event| event["event"] == "plugin_rolled_back");
     assert_eq!(again.map(|event| event["step"].clone()).collect::<Vec<_>>(), vec![back["step"].clone(); 2]);
-    assert_eq!(place.timeless("again/metrics.jsonl"), place.timeless("run/metrics.jsonl"));
+    assert_eq!(place.lines_without_times("again/metrics.jsonl"), place.lines_without_times("run/metrics.jsonl"));
 }
 
 #[test]
 fn a_version_that_fails_at_any_later_step_gives_way_to_the_one_before_if_its_on_error_says_so() {
-    let place = Place::new();
+    let place = TestFolder::new();
     place.write("versioned.wasm", version(2));
     let own =
         ["--plugin", "versioned.wasm", "--output-dir", "run", "--max-steps", "2", "--logging-steps", "7", "--save-steps", "5"];
@@ -246,7 +246,7 @@ fn a_version_that_fails_at_any_later_step_gives_way_to_the_one_before_if_its_on_
     // The checkpoint of step 15, eight steps and more after the swap, has the version before.
     place.copy_as_after("run", 15, "again");
     place.run(&["resume", "again"]).succeeded();
-    assert_eq!(place.timeless("again/metrics.jsonl"), place.timeless("run/metrics.jsonl"));
+    assert_eq!(place.lines_without_times("again/metrics.jsonl"), place.lines_without_times("run/metrics.jsonl"));
     // Without the setting, the run ends there.
     let fails = ["--set", "plugin.versioned.on_error=fail"];
     let ended = place.run(&[&["resume", "ends"], &on[..], &fails].concat());
@@ -258,7 +258,7 @@ fn a_version_that_fails_at_any_later_step_gives_way_to_the_one_before_if_its_on_
 
 #[test]
 fn weights_and_settings_in_the_runs_configuration_change_it_too() {
-    let running = Running::start(&[]);
+    let running = PluginSwapRun::start(&[]);
     let file = running.place.path("run/config.toml");
     let edit = |from: &str, to: &str| {
         let text = fs::read_to_string(&file).unwrap();
@@ -268,11 +268,11 @@ fn weights_and_settings_in_the_runs_configuration_change_it_too() {
     edit("weight = 1.0", "weight = 3.0");
     let changed = running.next("settings_changed", 0);
     assert_eq!((&changed["from"]["weight"], &changed["to"]["weight"]), (&Value::from(1.0), &Value::from(3.0)));
-    running.on(2);
+    running.wait_for_steps(2);
     assert_eq!(*running.place.figure("run", "reward").last().unwrap(), 3.0);
     edit("plus = 0.0", "plus = 0.25");
     running.next("plugin_swapped", 0);
-    running.on(2);
+    running.wait_for_steps(2);
     assert_eq!(running.reward(), 1.25);
     edit("beta = 0.0", "beta = 0.0\nepsilon_high = 0.4");
     assert_eq!(running.next("plugin_swapped", 1)["plugin"], "grpo");
@@ -289,16 +289,16 @@ fn weights_and_settings_in_the_runs_configuration_change_it_too() {
 
 #[test]
 fn a_state_goes_over_to_the_next_version() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let bytes = fs::read(REMEMBERING).unwrap();
     place.write("remembering.wasm", &bytes);
     place.write("versioned.wasm", version(1));
-    let running = Running::start_in(place, &["--plugin", "remembering.wasm"]);
+    let running = PluginSwapRun::start_in(place, &["--plugin", "remembering.wasm"]);
     // The same program under another hash: an empty custom section more.
     running.place.write("remembering.wasm", [&bytes[..], b"\0\x02\x01x"].concat());
     let swapped = running.next("plugin_swapped", 0);
     assert_eq!(swapped["state_handed_over"], true, "{swapped}");
-    running.on(2);
+    running.wait_for_steps(2);
     let place = running.stop();
     let last = *place.checkpoints("run").last().unwrap();
     let state: Value = serde_json::from_slice(
@@ -310,12 +310,12 @@ fn a_state_goes_over_to_the_next_version() {
 
 #[test]
 fn a_resumed_run_has_the_plugin_it_had_and_sees_what_changed_meanwhile() {
-    let running = Running::start(&[]);
+    let running = PluginSwapRun::start(&[]);
     running.place.write("sent.wasm", version(7));
     running.place.run(&["swap", "run", "versioned=sent.wasm"]).succeeded();
-    running.on(1);
+    running.wait_for_steps(1);
     let place = running.stop();
-    let more = |place: &Place| {
+    let more = |place: &TestFolder| {
         let last = *place.checkpoints("run").last().unwrap();
         place.run(&["resume", "run", "--max-steps", &format!("{}", last + 12)])
     };
@@ -332,7 +332,7 @@ fn a_resumed_run_has_the_plugin_it_had_and_sees_what_changed_meanwhile() {
 
 #[test]
 fn the_folder_of_new_versions_may_have_been_removed_and_the_same_version_may_come_again() {
-    let running = Running::start(&[]);
+    let running = PluginSwapRun::start(&[]);
     fs::remove_dir_all(running.place.path("run/swap")).unwrap();
     running.place.write("sent.wasm", version(7));
     running.place.run(&["swap", "run", "versioned=sent.wasm"]).succeeded();
@@ -345,7 +345,7 @@ fn the_folder_of_new_versions_may_have_been_removed_and_the_same_version_may_com
 
 #[test]
 fn mistakes_in_a_swap_are_named() {
-    let running = Running::start(&[]);
+    let running = PluginSwapRun::start(&[]);
     let say = |arguments: &[&str]| {
         let outcome = running.place.run(&[&["swap"], arguments].concat());
         assert_eq!(outcome.code, Some(2), "{}", outcome.stderr);
@@ -367,9 +367,9 @@ fn mistakes_in_a_swap_are_named() {
 #[test]
 fn a_version_with_other_settings_has_its_own_defaults_beside_what_the_user_chose() {
     let begin = |more: &[&str]| {
-        let place = Place::new();
+        let place = TestFolder::new();
         fs::copy(HOSTILE, place.path("versioned.wasm")).unwrap();
-        Running::start_in(place, more)
+        PluginSwapRun::start_in(place, more)
     };
     // It knows none of the settings that the one before has by default.
     let run = begin(&[]);
@@ -392,7 +392,7 @@ fn a_version_with_other_settings_has_its_own_defaults_beside_what_the_user_chose
 #[cfg(unix)]
 #[test]
 fn what_is_no_file_in_a_plugins_place_is_said_once_and_holds_nothing_up() {
-    let run = Running::start(&[]);
+    let run = PluginSwapRun::start(&[]);
     let (pipe, file) = (run.place.path("pipe"), run.place.path("versioned.wasm"));
     assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
     fs::rename(&pipe, &file).unwrap();
@@ -406,7 +406,7 @@ fn what_is_no_file_in_a_plugins_place_is_said_once_and_holds_nothing_up() {
     assert!(said.iter().all(|reason| reason.contains("can't be read")) && said[0] != said[1], "{said:?}");
     // What was there before is no news when it comes back.
     run.place.write("versioned.wasm", version(1));
-    run.on(5);
+    run.wait_for_steps(5);
     assert_eq!((run.count("plugin_refused"), run.count("plugin_swapped")), (2, 0));
     run.place.write("versioned.wasm", version(2));
     run.wait(|| run.count("plugin_swapped") == 1);
@@ -414,7 +414,7 @@ fn what_is_no_file_in_a_plugins_place_is_said_once_and_holds_nothing_up() {
 
 #[test]
 fn what_can_t_be_compiled_ends_no_run() {
-    let running = Running::start(&["--set", "plugin.versioned.limits.compile_timeout_s=3"]);
+    let running = PluginSwapRun::start(&["--set", "plugin.versioned.limits.compile_timeout_s=3"]);
     for (i, (bytes, expected)) in
         [(multiplied(), "including nested ones"), (deep(), "nested too deeply"), (long(), "limits.compile_timeout_s")]
             .into_iter()
@@ -424,7 +424,7 @@ fn what_can_t_be_compiled_ends_no_run() {
         fs::rename(running.place.path("next.wasm"), running.place.path("versioned.wasm")).unwrap();
         let refused = running.next("plugin_refused", i);
         assert!(refused["reason"].as_str().unwrap().contains(expected), "{expected}: {refused}");
-        running.on(1);
+        running.wait_for_steps(1);
     }
     running.place.write("versioned.wasm", version(2));
     running.next("plugin_swapped", 0);
@@ -434,12 +434,12 @@ fn what_can_t_be_compiled_ends_no_run() {
 #[test]
 fn a_version_that_tries_out_badly_neither_ends_the_run_nor_takes_its_threads() {
     // It computes for ever in its trial, up to a limit of many steps.
-    let place = Place::new();
+    let place = TestFolder::new();
     place.write("versioned.wasm", core_reward("", NO_SCORES));
-    let running = Running::start_in(place, &["--plugin", "tldr_length_reward.wasm"]);
+    let running = PluginSwapRun::start_in(place, &["--plugin", "tldr_length_reward.wasm"]);
     running.place.write("next.wasm", core_reward("", "(loop $again (br $again)) (unreachable)"));
     fs::rename(running.place.path("next.wasm"), running.place.path("versioned.wasm")).unwrap();
-    running.on(30);
+    running.wait_for_steps(30);
     assert_eq!((running.count("plugin_refused"), running.count("plugin_swapped")), (0, 0));
     running.stop();
 }
@@ -455,14 +455,14 @@ fn a_version_that_fails_beside_its_score_gives_its_place_back() {
     let observer = r#"
         (func (export "rlhost:plugin/observer@0.1.0#observe") (param i64 i32 i32) (call $count))"#;
     for (more, function) in [(state, "snapshot"), (observer, "observe")] {
-        let place = Place::new();
+        let place = TestFolder::new();
         place.write("versioned.wasm", core_reward("", NO_SCORES));
-        let running = Running::start_in(place, &["--plugin", "tldr_length_reward.wasm"]);
+        let running = PluginSwapRun::start_in(place, &["--plugin", "tldr_length_reward.wasm"]);
         running.place.write("next.wasm", core_reward(&format!("{counted}{more}"), NO_SCORES));
         fs::rename(running.place.path("next.wasm"), running.place.path("versioned.wasm")).unwrap();
         let back = running.next("plugin_rolled_back", 0);
         assert!(back["reason"].as_str().unwrap().contains(&format!("versioned, {function}")), "{back}");
-        running.on(2);
+        running.wait_for_steps(2);
         let place = running.stop();
         let steps = place.figure("run", "step");
         assert!(steps.windows(2).all(|w| w[1] == w[0] + 1.0), "{function}: a step was left out: {steps:?}");
@@ -471,7 +471,7 @@ fn a_version_that_fails_beside_its_score_gives_its_place_back() {
 
 #[test]
 fn of_thousands_of_requests_the_newest_is_taken_and_the_rest_named_once() {
-    let running = Running::start(&[]);
+    let running = PluginSwapRun::start(&[]);
     let refused = running.count("plugin_refused");
     let inbox = running.place.path("run/swap");
     for i in 1..3000 {
@@ -481,7 +481,7 @@ fn of_thousands_of_requests_the_newest_is_taken_and_the_rest_named_once() {
     fs::rename(inbox.join("versioned@3000.part"), inbox.join("versioned@3000.wasm")).unwrap();
     running.wait(|| running.count("plugin_swapped") > 0);
     assert_eq!(running.events("plugin_swapped")[0]["request"], "versioned@3000");
-    running.on(2);
+    running.wait_for_steps(2);
     let named = running.events("plugin_refused").split_off(refused);
     // It may have looked a few times while they came.
     assert!(

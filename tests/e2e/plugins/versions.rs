@@ -1,7 +1,7 @@
 //! Components that were built for versions 0.1 and 0.2 of the contract train as those of 1.0 do, to the bit. The files are those of
 //! `tests/fixtures/contract/`, compiled when these versions were the newest.
 
-use rlhost_tests::{Place, STORIES, tiny};
+use rlhost_tests::{STORIES, TestFolder, tiny};
 use std::path::Path;
 
 /// Path of a component of an old version.
@@ -12,7 +12,7 @@ fn old(name: &str) -> String {
 const ONLINE: [&str; 6] = ["--plugin", "tldr_length_reward.wasm", "--max-completion-length", "12", "--num-generations", "2"];
 
 /// Trains two steps with an algorithm and returns what they come to: metrics, and the weights at the end.
-fn trained(place: &Place, name: &str, algorithm: &str, more: &[&str]) -> (Vec<Vec<(String, f64)>>, Vec<u8>) {
+fn trained(place: &TestFolder, name: &str, algorithm: &str, more: &[&str]) -> (Vec<Vec<(String, f64)>>, Vec<u8>) {
     let run = ["--model", tiny(), "--algorithm", algorithm, "--output-dir", name, "--logging-steps", "1", "--max-steps", "2"];
     let size = ["--per-device-train-batch-size", "4", "--learning-rate", "0.002", "--seed", "5"];
     place.run(&[&run[..], &size, more].concat()).succeeded();
@@ -25,7 +25,7 @@ fn trained(place: &Place, name: &str, algorithm: &str, more: &[&str]) -> (Vec<Ve
 
 #[test]
 fn algorithms_of_older_versions_train_as_those_of_today() {
-    let place = Place::with_answers();
+    let place = TestFolder::with_answers();
     let stories = [&ONLINE[..], &["--dataset", STORIES]].concat();
     let answers = ["--learn-from", "dataset", "--dataset", "answers.jsonl"];
     let pairs = ["--dataset", "pairs.jsonl"];
@@ -52,7 +52,7 @@ fn algorithms_of_older_versions_train_as_those_of_today() {
 
 #[test]
 fn rewards_and_environments_of_older_versions_score_as_those_of_today() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let grpo = |name: &str, more: &[&str]| {
         let size = ["--max-completion-length", "12", "--num-generations", "2", "--dataset", STORIES];
         trained(&place, name, "grpo", &[&size[..], more].concat())
@@ -66,7 +66,7 @@ fn rewards_and_environments_of_older_versions_score_as_those_of_today() {
 
 #[test]
 fn a_run_that_began_with_an_older_version_goes_on_with_it() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let run = [&ONLINE[..], &["--dataset", STORIES, "--steps-per-generation", "2"]].concat();
     let whole = trained(&place, "whole", &old("grpo"), &run);
     let first = [&run[..], &["--save-steps", "1"]].concat();

@@ -1,6 +1,6 @@
 //! Which version of a plugin made which number: logging windows end where a plugin or its weight changes, and rows name versions.
 
-use rlhost_tests::{KilledOnDrop, Place, small, version};
+use rlhost_tests::{KilledOnDrop, TestFolder, small, version};
 use serde_json::{Value, json};
 use std::fs;
 use std::time::Duration;
@@ -14,21 +14,21 @@ fn arguments(steps: &str, every: &str) -> Vec<String> {
     [&small()[..], &own, &size].concat().into_iter().map(str::to_owned).collect()
 }
 
-fn place() -> Place {
-    let place = Place::new();
+fn place() -> TestFolder {
+    let place = TestFolder::new();
     place.write("versioned.wasm", version(1));
     place
 }
 
 /// The rows of a run's training: step, mean of the reward with its weight, and version.
-fn rows(place: &Place, run: &str) -> Vec<(u64, f64, String)> {
+fn rows(place: &TestFolder, run: &str) -> Vec<(u64, f64, String)> {
     let rows = place.lines(&format!("{run}/metrics.jsonl")).into_iter().filter(|row| row.get("eval_runtime").is_none());
     let text = |row: &Value| row["versions"]["versioned"].as_str().expect("a row names versions").to_owned();
     rows.map(|row| (row["step"].as_u64().unwrap(), row["reward"].as_f64().unwrap(), text(&row))).collect()
 }
 
 /// The versions of `versioned`: the beginnings of their hashes, with the digests of their settings.
-fn versions(place: &Place, run: &str) -> Vec<String> {
+fn versions(place: &TestFolder, run: &str) -> Vec<String> {
     let of = |kind: &str, hash: &str, settings: &str| {
         let events = place.events(run, kind).into_iter().filter(|event| event["plugin"] == "versioned");
         let text = |value: &Value| value.as_str().unwrap().to_owned();
@@ -38,10 +38,10 @@ fn versions(place: &Place, run: &str) -> Vec<String> {
     loaded.chain(of("plugin_swapped", "to", "to_settings")).collect()
 }
 
-struct Live(KilledOnDrop);
+struct WindowRun(KilledOnDrop);
 
-impl Live {
-    fn start(place: &Place, arguments: &[String]) -> Self {
+impl WindowRun {
+    fn start(place: &TestFolder, arguments: &[String]) -> Self {
         let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
         Self(KilledOnDrop(place.start(&arguments)))
     }
@@ -55,7 +55,7 @@ impl Live {
 #[test]
 fn windows_end_at_a_swap_and_at_a_changed_weight() {
     let place = place();
-    let live = Live::start(&place, &[arguments("1000000", "7"), vec!["--eval-strategy".into(), "no".into()]].concat());
+    let live = WindowRun::start(&place, &[arguments("1000000", "7"), vec!["--eval-strategy".into(), "no".into()]].concat());
     let wait = |done: &dyn Fn() -> bool| place.wait("run", PATIENCE, done);
     wait(&|| place.steps("run") > 1);
     place.write("new.wasm", version(2));
@@ -88,7 +88,7 @@ fn windows_end_at_a_swap_and_at_a_changed_weight() {
 #[test]
 fn settings_make_another_version() {
     let place = place();
-    let live = Live::start(&place, &[arguments("1000000", "7"), vec!["--eval-strategy".into(), "no".into()]].concat());
+    let live = WindowRun::start(&place, &[arguments("1000000", "7"), vec!["--eval-strategy".into(), "no".into()]].concat());
     let wait = |done: &dyn Fn() -> bool| place.wait("run", PATIENCE, done);
     wait(&|| place.steps("run") > 1);
     let file = place.path("run/config.toml");
@@ -138,7 +138,7 @@ fn a_window_whose_run_was_stopped_ends_where_the_run_resumes_with_another_weight
     // In the middle of a window, with nothing changed: as if it had not been stopped.
     place.copy_as_after("run", 6, "same");
     place.run(&["resume", "same"]).succeeded();
-    assert_eq!(place.timeless("same/metrics.jsonl"), place.timeless("run/metrics.jsonl"));
+    assert_eq!(place.lines_without_times("same/metrics.jsonl"), place.lines_without_times("run/metrics.jsonl"));
 
     let heavier = ["--set", "plugin.versioned.weight=3", "--allow-changed"];
     let expected = [row(4, 1.0), row(6, 1.0), row(8, 3.0), row(12, 3.0)];
@@ -148,7 +148,7 @@ fn a_window_whose_run_was_stopped_ends_where_the_run_resumes_with_another_weight
     // That run died before its next checkpoint, and resumes once more.
     place.copy_as_after("heavier", 6, "again");
     place.run(&[&["resume", "again"][..], &heavier].concat()).succeeded();
-    assert_eq!(place.timeless("again/metrics.jsonl"), place.timeless("heavier/metrics.jsonl"));
+    assert_eq!(place.lines_without_times("again/metrics.jsonl"), place.lines_without_times("heavier/metrics.jsonl"));
 
     // A fork begins with its parent's open window, which is the parent's version's.
     fs::create_dir(place.path("other")).unwrap();

@@ -3,14 +3,14 @@
 
 #![allow(clippy::print_stdout)]
 
-use rlhost_tests::{Place, tiny};
+use rlhost_tests::{TestFolder, tiny};
 use std::sync::OnceLock;
 
 /// Whether runs can be on a device; otherwise says why not.
 fn there_is_a_device() -> bool {
     static MISSING: OnceLock<Option<String>> = OnceLock::new();
     let missing = MISSING.get_or_init(|| {
-        let outcome = run(&Place::with_answers(), "sft", "try", "cuda", &["--max-steps", "1"]);
+        let outcome = run(&TestFolder::with_answers(), "sft", "try", "cuda", &["--max-steps", "1"]);
         (outcome.code != Some(0)).then(|| outcome.error().to_owned())
     });
     if let Some(reason) = missing {
@@ -21,7 +21,7 @@ fn there_is_a_device() -> bool {
 }
 
 /// A short run of an algorithm that learns from given answers, on a device.
-fn run(place: &Place, algorithm: &str, run: &str, device: &str, more: &[&str]) -> rlhost_tests::Outcome {
+fn run(place: &TestFolder, algorithm: &str, run: &str, device: &str, more: &[&str]) -> rlhost_tests::CommandOutcome {
     let mut arguments = match algorithm {
         "sft" => vec!["sft", "--dataset", "answers.jsonl"],
         other => vec!["--algorithm", other, "--dataset", "pairs.jsonl"],
@@ -33,7 +33,7 @@ fn run(place: &Place, algorithm: &str, run: &str, device: &str, more: &[&str]) -
 }
 
 /// The greatest difference between two runs' figures of these names, relative to the greatest figure of each.
-fn apart(place: &Place, a: &str, b: &str, names: &[&str]) -> f64 {
+fn apart(place: &TestFolder, a: &str, b: &str, names: &[&str]) -> f64 {
     let of = |name: &&str| {
         let (a, b) = (place.figure(a, name), place.figure(b, name));
         assert!(a.len() == b.len() && !a.is_empty());
@@ -45,7 +45,7 @@ fn apart(place: &Place, a: &str, b: &str, names: &[&str]) -> f64 {
 
 #[test]
 fn a_device_that_is_not_there_is_missed_in_one_line() {
-    let place = Place::with_answers();
+    let place = TestFolder::with_answers();
     for device in ["cuda:99", "gpu"] {
         let outcome = run(&place, "sft", "run", device, &[]);
         let said = outcome.error();
@@ -60,7 +60,7 @@ fn a_device_that_is_not_there_is_missed_in_one_line() {
 }
 
 /// A place with a driver, which is the device in software, and nothing of a toolkit; or none, with the reason on the terminal.
-fn only_a_driver() -> Option<(Place, std::path::PathBuf)> {
+fn only_a_driver() -> Option<(TestFolder, std::path::PathBuf)> {
     let path = std::env::var("LD_LIBRARY_PATH").unwrap_or_default();
     let software = std::env::split_paths(&path).find(|folder| folder.join("libkernels.so").exists());
     let known =
@@ -70,7 +70,7 @@ fn only_a_driver() -> Option<(Place, std::path::PathBuf)> {
         Some(_) if std::path::Path::new("/usr/local/cuda/lib64").exists() => "there is a toolkit, where libraries are looked for",
         Some(_) if known.is_ok_and(|known| known.contains("libcublas.so")) => "the loader knows a libcublas",
         Some(software) => {
-            let place = Place::with_answers();
+            let place = TestFolder::with_answers();
             for library in ["libcuda.so.1", "libkernels.so"] {
                 std::os::unix::fs::symlink(software.join(library), place.path(library)).unwrap();
             }
@@ -111,7 +111,7 @@ fn a_run_gives_the_figures_that_it_gives_on_the_cpu() {
     if !there_is_a_device() {
         return;
     }
-    let place = Place::with_answers();
+    let place = TestFolder::with_answers();
     for algorithm in ["sft", "dpo"] {
         let steps = ["--max-steps", "4"];
         let names = |way: &str| format!("{algorithm}-{way}");
@@ -133,7 +133,7 @@ fn a_run_goes_on_to_the_bit_and_in_another_place() {
     if !there_is_a_device() {
         return;
     }
-    let place = Place::with_answers();
+    let place = TestFolder::with_answers();
     let adapter = ["--lora-r", "4"];
     for (name, more) in [("whole", &[][..]), ("adapter", &adapter[..])] {
         let often = ["--max-steps", "4", "--save-steps", "1"];
@@ -148,7 +148,10 @@ fn a_run_goes_on_to_the_bit_and_in_another_place() {
             let of = |run: &str| place.tensors(&format!("{run}/checkpoint-4/{file}"));
             assert!(of(name) == of(&again), "{name}: {file}");
         }
-        assert_eq!(place.timeless(&format!("{name}/metrics.jsonl")), place.timeless(&format!("{again}/metrics.jsonl")));
+        assert_eq!(
+            place.lines_without_times(&format!("{name}/metrics.jsonl")),
+            place.lines_without_times(&format!("{again}/metrics.jsonl"))
+        );
         place.run(&["resume", &elsewhere, "--step", "2", "--set", "device=cpu"]).succeeded();
         let apart = apart(&place, name, &elsewhere, &["loss"]);
         assert!(apart < 0.05, "{name}: {apart}");
@@ -160,7 +163,7 @@ fn memory_that_does_not_suffice_is_one_line_after_a_checkpoint() {
     if !there_is_a_device() {
         return;
     }
-    let place = Place::with_answers();
+    let place = TestFolder::with_answers();
     // The third step's texts are as long as the model's context.
     let text = |i: usize| format!("{{\"text\": \"{}\"}}\n", if i < 8 { "short".to_owned() } else { "long ".repeat(36) });
     place.write("answers.jsonl", (0..16).map(text).collect::<String>());
@@ -187,7 +190,7 @@ fn memory_that_does_not_suffice_is_one_line_after_a_checkpoint() {
 }
 
 /// A few steps of GRPO with a reference model, two updates a generation.
-fn grpo(place: &Place, run: &str, device: &str, more: &[&str]) {
+fn grpo(place: &TestFolder, run: &str, device: &str, more: &[&str]) {
     let steps =
         ["--max-steps", "4", "--steps-per-generation", "2", "--beta", "0.1", "--learning-rate", "0.002", "--save-steps", "2"];
     // A gradient that is next to nothing moves its weight by a step of rounding's choice otherwise.
@@ -201,7 +204,7 @@ fn a_run_that_generates_has_the_texts_and_figures_of_the_cpu() {
     if !there_is_a_device() {
         return;
     }
-    let place = Place::new();
+    let place = TestFolder::new();
     grpo(&place, "cpu", "cpu", &[]);
     grpo(&place, "cuda", "cuda", &["--bf16", "false"]);
     let texts = |run: &str| -> Vec<_> {
@@ -222,7 +225,7 @@ fn a_run_that_generates_repeats_and_resumes_to_the_bit() {
     if !there_is_a_device() {
         return;
     }
-    let place = Place::new();
+    let place = TestFolder::new();
     for precision in ["true", "false"] {
         let run = |name: &str| format!("{name}-{precision}");
         for name in ["one", "other"] {
@@ -236,7 +239,7 @@ fn a_run_that_generates_repeats_and_resumes_to_the_bit() {
 }
 
 /// Whether several processes can have a device each, or one of software each; otherwise says why not.
-fn ranks_meet(place: &Place) -> bool {
+fn ranks_meet(place: &TestFolder) -> bool {
     if std::process::Command::new("mpirun").arg("--version").stdout(std::process::Stdio::null()).status().is_err() {
         println!("skipped: there is no mpirun");
         return false;
@@ -253,7 +256,7 @@ fn ranks_meet(place: &Place) -> bool {
 }
 
 /// DPO in f32 on the devices of so many processes, 4 pairs in all.
-fn on_ranks(place: &Place, run: &str, ranks: usize, more: &[&str]) -> rlhost_tests::Outcome {
+fn on_ranks(place: &TestFolder, run: &str, ranks: usize, more: &[&str]) -> rlhost_tests::CommandOutcome {
     let size = (4 / ranks).to_string();
     let common = ["--algorithm", "dpo", "--dataset", "pairs.jsonl", "--model", tiny(), "--output-dir", run, "--device", "cuda"];
     let settings = ["--bf16", "false", "--logging-steps", "1", "--learning-rate", "3e-4", "--per-device-train-batch-size", &size];
@@ -263,7 +266,7 @@ fn on_ranks(place: &Place, run: &str, ranks: usize, more: &[&str]) -> rlhost_tes
 
 #[test]
 fn ranks_with_a_device_each_train_as_one_process() {
-    let place = Place::with_answers();
+    let place = TestFolder::with_answers();
     if !there_is_a_device() || !ranks_meet(&place) {
         return;
     }
@@ -283,7 +286,7 @@ fn a_measurement_is_of_the_device_in_its_precision() {
     if !there_is_a_device() {
         return;
     }
-    let place = Place::new();
+    let place = TestFolder::new();
     let measured = |more: &[&str]| -> serde_json::Value {
         let sizes = ["--per-device-train-batch-size", "2", "--num-generations", "2", "--max-completion-length", "4"];
         let few = ["bench", "--json", "-q", "--model", tiny(), "--prompt-length", "20", "--steps", "1", "--device", "cuda"];

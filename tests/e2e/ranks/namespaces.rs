@@ -1,7 +1,7 @@
 //! Ranks that share no network but one: two network namespaces of this machine, with a cable between them.
 
-use rlhost_tests::ranked::{arguments, possible, same_figures, same_weights};
-use rlhost_tests::{Outcome, Place, tiny};
+use rlhost_tests::mpi::{arguments, possible, same_figures, same_weights};
+use rlhost_tests::{CommandOutcome, TestFolder, tiny};
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -51,7 +51,7 @@ impl Namespaces {
     }
 
     /// Runs the binary as two ranks, one in each namespace, that have nothing in common but the cable.
-    fn run(&self, place: &Place, arguments: &[&str]) -> Outcome {
+    fn run(&self, place: &TestFolder, arguments: &[&str]) -> CommandOutcome {
         let [a, b] = &self.0;
         // mpirun asks this to run a command on a host, as it would ssh.
         let [here, there] = ADDRESSES;
@@ -71,7 +71,7 @@ impl Namespaces {
                 None => command.env_remove(name),
             };
         }
-        Outcome::new(command.output().unwrap())
+        CommandOutcome::new(command.output().unwrap())
     }
 }
 
@@ -95,7 +95,7 @@ fn namespaces() -> Option<Namespaces> {
 #[test]
 fn ranks_in_two_network_namespaces_train_as_one_process() {
     let Some(namespaces) = namespaces() else { return };
-    let place = Place::with_answers();
+    let place = TestFolder::with_answers();
     let steps = ["--max-steps", "3", "--num-generations", "2", "--beta", "0.1"];
     for (algorithm, online, more) in [("grpo", true, &steps[..]), ("dpo", false, &steps[..2])] {
         let common = ["--model", tiny(), "--logging-steps", "1"];
@@ -114,7 +114,7 @@ fn ranks_in_two_network_namespaces_train_as_one_process() {
 #[test]
 fn gradients_in_bf16_take_half_the_bytes_and_are_near() {
     let Some(namespaces) = namespaces() else { return };
-    let place = Place::with_answers();
+    let place = TestFolder::with_answers();
     let run = |dtype: &str| {
         let more = ["--model", tiny(), "--logging-steps", "1", "--max-steps", "8", "--per-device-train-batch-size", "4"];
         let before = namespaces.sent();

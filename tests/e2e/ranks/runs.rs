@@ -1,8 +1,8 @@
 //! Several processes that train as one: the same run however many there are, and an end, with words,
 //! where one of them fails, dies or hangs.
 
-use rlhost_tests::ranked::{arguments, compare, possible, process, run, same_figures, same_weights, send};
-use rlhost_tests::{HOSTILE, Outcome, Place, REMEMBERING, STORIES, tiny, version};
+use rlhost_tests::mpi::{arguments, compare, possible, process, run, same_figures, same_weights, send};
+use rlhost_tests::{CommandOutcome, HOSTILE, REMEMBERING, STORIES, TestFolder, tiny, version};
 use std::fs;
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
@@ -48,7 +48,7 @@ fn a_reward_model_and_a_pair_judge_score_the_same_on_however_many_ranks() {
     if !possible() {
         return;
     }
-    let place = Place::with_answers();
+    let place = TestFolder::with_answers();
     let train = ["reward", "--model", tiny(), "--dataset", "pairs.jsonl", "--output-dir", "rm", "--max-steps", "4"];
     place.run(&[&train[..], &["--learning-rate", "0.01"]].concat()).succeeded();
     let (grpo, ppo, dpo) = (["--beta", "0.1"], ["--critic-learning-rate", "0.0003"], ["--set", "plugin.rm.compare=others"]);
@@ -109,7 +109,7 @@ fn accuracies_are_of_all_ranks_and_not_of_the_first() {
     if !possible() {
         return;
     }
-    let place = Place::with_answers();
+    let place = TestFolder::with_answers();
     // In every third pair the other answer is the better one, so that not all can be right.
     let turned = place.lines("pairs.jsonl").into_iter().enumerate().map(|(i, mut pair)| {
         if i % 3 == 0 {
@@ -147,7 +147,7 @@ fn a_reward_that_remembers_sees_the_calls_of_one_process() {
     if !possible() {
         return;
     }
-    let place = Place::new();
+    let place = TestFolder::new();
     let plugin = ["--plugin", REMEMBERING, "--dataset", STORIES];
     let more = [&plugin[..], &["--max-completion-length", "12", "--num-generations", "2", "--max-steps", "4"]].concat();
     run(&place, "one", 1, &[&more[..], &["--per-device-train-batch-size", "8"]].concat()).succeeded();
@@ -160,7 +160,7 @@ fn a_checkpoint_goes_on_at_another_number_of_ranks_if_the_batch_stays() {
     if !possible() {
         return;
     }
-    let place = Place::new();
+    let place = TestFolder::new();
     // A generation serves two steps, twice, so that completions wait in the checkpoint.
     let rounds = ["--steps-per-generation", "2", "--num-iterations", "2", "--save-steps", "3", "--max-steps", "6"];
     let size = ["--per-device-train-batch-size", "4", "--num-generations", "2"];
@@ -187,7 +187,7 @@ fn a_mistake_is_said_once_and_by_the_rank_that_made_it() {
     if !possible() {
         return;
     }
-    let place = Place::with_answers();
+    let place = TestFolder::with_answers();
     let wrong = place.run_ranks(3, &["--algorithm", "dpo", "--dataset", "pairs.jsonl", "--model", tiny(), "--lerning-rate", "1"]);
     assert_eq!(wrong.code, Some(2), "{wrong:?}");
     assert!(wrong.error().contains("lerning-rate"), "{}", wrong.error());
@@ -201,7 +201,7 @@ fn a_mistake_is_said_once_and_by_the_rank_that_made_it() {
         place.write("few.jsonl", fs::read_to_string(place.path("pairs.jsonl")).unwrap().lines().next().unwrap());
         let mut command = place.ranks(1, &[&common[..], &["pairs.jsonl"]].concat());
         command.args([":", "-n", "1"]).arg(rlhost_tests::binary()).args(common).args(own);
-        let outcome = Outcome::new(command.output().unwrap());
+        let outcome = CommandOutcome::new(command.output().unwrap());
         assert_eq!(outcome.code, Some(2), "{outcome:?}");
         assert!(outcome.error().contains(words), "{words}: {}", outcome.error());
         let _ = fs::remove_dir_all(place.path("run"));
@@ -213,7 +213,7 @@ fn a_plugin_that_fails_on_one_rank_ends_the_run_after_a_checkpoint() {
     if !possible() {
         return;
     }
-    let place = Place::new();
+    let place = TestFolder::new();
     let misdeed = ["--set", "plugin.hostile.config.misdeed=trap_on_rows", "--set", "plugin.hostile.config.from_step=2"];
     let more = ["--plugin", HOSTILE, "--max-completion-length", "8", "--per-device-train-batch-size", "8", "--max-steps", "9"];
     let outcome = run(&place, "run", 3, &[&more[..], &misdeed, &["--dataset", STORIES]].concat());
@@ -224,14 +224,14 @@ fn a_plugin_that_fails_on_one_rank_ends_the_run_after_a_checkpoint() {
 }
 
 /// A run under `mpirun`, of steps that take a moment.
-struct Running {
-    place: Place,
+struct MpiRun {
+    place: TestFolder,
     child: Child,
 }
 
-impl Running {
+impl MpiRun {
     fn start(ranks: usize, more: &[&str]) -> Self {
-        let place = Place::new();
+        let place = TestFolder::new();
         place.write("versioned.wasm", version(1));
         let plugin = ["--plugin", "versioned.wasm", "--output-dir", "run", "--max-steps", "100000", "--logging-steps", "1"];
         let size = ["--max-completion-length", "32", "--per-device-train-batch-size", "8", "--learning-rate", "0"];
@@ -264,7 +264,7 @@ impl Running {
     }
 
     /// Waits for the end, no longer than `limit`.
-    fn end(mut self, limit: Duration) -> (Place, Outcome) {
+    fn end(mut self, limit: Duration) -> (TestFolder, CommandOutcome) {
         let begun = Instant::now();
         while self.child.try_wait().unwrap().is_none() {
             if begun.elapsed() >= limit {
@@ -273,7 +273,7 @@ impl Running {
             }
             std::thread::sleep(Duration::from_millis(20));
         }
-        (self.place, Outcome::new(self.child.wait_with_output().unwrap()))
+        (self.place, CommandOutcome::new(self.child.wait_with_output().unwrap()))
     }
 }
 
@@ -282,7 +282,7 @@ fn mpirun_told_to_stop_leaves_a_checkpoint_of_the_last_step() {
     if !possible() {
         return;
     }
-    let run = Running::start(3, &[]);
+    let run = MpiRun::start(3, &[]);
     send(&run.child.id().to_string(), "-USR1");
     let (place, outcome) = run.end(PATIENCE);
     assert_eq!(place.events("run", "stopped").len(), 1, "{}", outcome.stderr);
@@ -297,7 +297,7 @@ fn sums_beside_the_backward_pass_are_the_same_to_the_bit() {
     if !possible() {
         return;
     }
-    let place = Place::with_answers();
+    let place = TestFolder::with_answers();
     // Two pairs for three ranks: one has no backward pass. A critic has groups of its own, an adapter makes small ones.
     let lora = ["--lora-r", "4"];
     for (algorithm, online, size, own, file) in [
@@ -320,8 +320,8 @@ fn a_swap_happens_at_one_step_on_all_ranks() {
     if !possible() {
         return;
     }
-    let run = Running::start(3, &[]);
-    let swaps = |run: &Running| fs::read_to_string(run.place.path("run/events.jsonl")).unwrap().matches("plugin_swapped").count();
+    let run = MpiRun::start(3, &[]);
+    let swaps = |run: &MpiRun| fs::read_to_string(run.place.path("run/events.jsonl")).unwrap().matches("plugin_swapped").count();
     run.place.write("new.wasm", version(2));
     fs::rename(run.place.path("new.wasm"), run.place.path("versioned.wasm")).unwrap();
     run.wait(|| swaps(&run) == 1);
@@ -330,7 +330,7 @@ fn a_swap_happens_at_one_step_on_all_ranks() {
     // One that can't be used changes nothing.
     run.place.write("bad.wasm", b"\0asm\x0d\0\x01\0 and no more");
     fs::rename(run.place.path("bad.wasm"), run.place.path("versioned.wasm")).unwrap();
-    let refused = |run: &Running| fs::read_to_string(run.place.path("run/events.jsonl")).unwrap().contains("plugin_refused");
+    let refused = |run: &MpiRun| fs::read_to_string(run.place.path("run/events.jsonl")).unwrap().contains("plugin_refused");
     run.wait(|| refused(&run));
     // Any rank may be told to stop.
     run.signal(2, "-TERM");
@@ -352,7 +352,7 @@ fn a_rank_that_dies_takes_the_others_along() {
     if !possible() {
         return;
     }
-    let run = Running::start(3, &[]);
+    let run = MpiRun::start(3, &[]);
     run.signal(1, "-KILL");
     let (place, outcome) = run.end(LAUNCHERS);
     assert!(outcome.code.is_none_or(|code| code != 0), "{outcome:?}");
@@ -366,7 +366,7 @@ fn a_rank_that_hangs_ends_the_run_after_the_stated_time() {
     if !possible() {
         return;
     }
-    let run = Running::start(3, &["--dist-timeout-s", "4"]);
+    let run = MpiRun::start(3, &["--dist-timeout-s", "4"]);
     run.signal(2, "-STOP");
     let (_, outcome) = run.end(Duration::from_secs(4) + LAUNCHERS);
     assert_eq!(outcome.code, Some(1), "{outcome:?}");

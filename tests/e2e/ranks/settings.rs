@@ -1,8 +1,8 @@
 //! Several processes with what people set: each setting's run is the one of one process.
 
-use rlhost_tests::judged::{Judge, KEY, prompts, step_judge};
-use rlhost_tests::ranked::{compare, compare_in, possible, process, same_figures, same_weights, send};
-use rlhost_tests::{Outcome, Place, binary, small, tiny, version};
+use rlhost_tests::judge::{JudgeServer, KEY, prompts, step_judge};
+use rlhost_tests::mpi::{compare, compare_in, possible, process, same_figures, same_weights, send};
+use rlhost_tests::{CommandOutcome, TestFolder, binary, small, tiny, version};
 use serde_json::json;
 use std::fs;
 use std::process::Stdio;
@@ -17,14 +17,14 @@ const TWO: [(usize, &str); 2] = [(1, "8"), (2, "4")];
 const THREE: [(usize, &str); 2] = [(1, "6"), (3, "2")];
 
 /// Asserts that a figure that not every step has came to more than nothing in a run.
-fn happened(place: &Place, run: &str, figure: &str) {
+fn happened(place: &TestFolder, run: &str, figure: &str) {
     let lines = place.lines(&format!("{run}/metrics.jsonl"));
     assert!(lines.iter().any(|line| line[figure].as_f64() > Some(0.0)), "{run}: no {figure}");
 }
 
 /// A folder with 28 labelled rows of unequal lengths, two thirds of them desirable, and ten others.
-fn labelled() -> Place {
-    let place = Place::new();
+fn labelled() -> TestFolder {
+    let place = TestFolder::new();
     let row = |i: usize| json!({"prompt": format!("row {i} "), "completion": "ab ".repeat(1 + i % 7), "label": i % 3 != 1});
     let lines = |rows: std::ops::Range<usize>| rows.map(|i| format!("{}\n", row(i))).collect::<String>();
     place.write("rows.jsonl", lines(0..28));
@@ -56,8 +56,8 @@ fn the_baseline_of_labelled_completions_is_that_of_one_process() {
 
 /// A folder with a file of JSON lines that is large enough for ranks to share: 41,000 texts of unequal length, the `odd` row among them,
 /// and another for evaluations.
-fn many(odd: (usize, &str)) -> Place {
-    let place = Place::new();
+fn many(odd: (usize, &str)) -> TestFolder {
+    let place = TestFolder::new();
     let row = |i: usize| format!("{{\"text\": \"{i} {}\", \"source\": {i}}}\n", "some words ".repeat(20 + i % 37));
     let rows: String = (0..41_000).map(|i| if i == odd.0 { format!("{}\n", odd.1) } else { row(i) }).collect();
     assert!(rows.len() > 17 << 20, "{}", rows.len());
@@ -136,8 +136,8 @@ fn a_row_that_one_rank_refuses_ends_all_of_them() {
 }
 
 /// Ten prompts, of whose completions some have one of these letters, and many have none.
-fn scarce() -> (Place, Vec<&'static str>) {
-    let place = Place::new();
+fn scarce() -> (TestFolder, Vec<&'static str>) {
+    let place = TestFolder::new();
     let line = |i: usize| format!("{{\"prompt\": \"prompt {i} {}\"}}\n", "ab".repeat(i));
     place.write("prompts.jsonl", (0..10).map(line).collect::<String>());
     place.write("held_out.jsonl", (20..25).map(line).collect::<String>());
@@ -220,7 +220,7 @@ fn pairs_are_weighted_and_compared_with_another_reference_as_by_one_process() {
     if !possible() {
         return;
     }
-    let place = Place::with_answers();
+    let place = TestFolder::with_answers();
     let learn = ["sft", "--model", tiny(), "--dataset", "answers.jsonl", "--output-dir", "other", "--max-steps", "2"];
     place.run(&[&learn[..], &["--learning-rate", "0.001"]].concat()).succeeded();
     let weighted = ["--use-weighting", "--ref-model", "other/checkpoint-2"];
@@ -263,7 +263,7 @@ fn every_optimizer_makes_the_updates_of_one_process() {
     if !possible() {
         return;
     }
-    let place = Place::with_answers();
+    let place = TestFolder::with_answers();
     for optim in ["sgd", "rmsprop", "adafactor", "muon", "lion_32bit", "adamw_8bit"] {
         let name = format!("{optim}:dpo");
         compare_in(&place, &[(&name, &["--optim", optim])], false, &TWO, &["--max-steps", "3"]);
@@ -308,12 +308,12 @@ fn ranks_that_are_killed_go_on_to_the_bit_on_as_many_and_to_rounding_on_one() {
 }
 
 /// Runs a judged run as two processes, of which the first alone has the judge's key.
-fn with_one_key(place: &Place, arguments: &[String]) -> Outcome {
+fn with_one_key(place: &TestFolder, arguments: &[String]) -> CommandOutcome {
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let mut command = place.ranks(1, &arguments);
     command.env("JUDGE_KEY", KEY).env("RLHOST_STATE_DIR", place.path("cache"));
     command.args([":", "-n", "1", "env", "-u", "JUDGE_KEY"]).arg(binary()).args(arguments);
-    Outcome::new(command.output().unwrap())
+    CommandOutcome::new(command.output().unwrap())
 }
 
 #[test]
@@ -321,12 +321,12 @@ fn a_judge_is_asked_by_the_first_of_several_processes_and_scores_as_for_one() {
     if !possible() {
         return;
     }
-    let (place, judge) = (prompts(), Judge::steady());
+    let (place, judge) = (prompts(), JudgeServer::steady());
     let pairwise = ["compare=others", "config.scoring=pairwise", "config.reference=reference"];
     let pairwise = pairwise.map(|set| ["--set".to_owned(), format!("plugin.judge_reward.{set}")]).concat();
     let paired = [vec!["--algorithm".to_owned(), "online_dpo".to_owned()], pairwise].concat();
     for (name, size, more) in [("grpo", ["8", "4"], Vec::new()), ("online_dpo", ["4", "2"], paired)] {
-        let asked = judge.asked();
+        let asked = judge.request_count();
         let arguments = |run: &str, size: &str| {
             let own = ["--per-device-train-batch-size", size, "--max-steps", "3", "--learning-rate", "0.0003"];
             [judge.arguments(run), more.clone(), own.map(str::to_owned).to_vec()].concat()
@@ -336,20 +336,20 @@ fn a_judge_is_asked_by_the_first_of_several_processes_and_scores_as_for_one() {
         let alone: Vec<&str> = alone.iter().map(String::as_str).collect();
         let cache = place.path("cache").display().to_string();
         place.run_with(&alone, &[("JUDGE_KEY", KEY), ("RLHOST_STATE_DIR", &cache)]).succeeded();
-        let by_one = judge.asked() - asked;
+        let by_one = judge.request_count() - asked;
         with_one_key(&place, &arguments(&two, size[1])).succeeded();
-        assert_eq!(judge.asked() - asked, 2 * by_one, "{name}");
+        assert_eq!(judge.request_count() - asked, 2 * by_one, "{name}");
         assert!(by_one > 0);
         same_figures(&place, &two, &one);
         same_weights(&place, &two, &one, 3);
     }
     // What was answered is there when the run goes on, on two processes or on one.
-    let asked = judge.asked();
+    let asked = judge.request_count();
     place.copy_as_after("grpo-2", 1, "again");
     let resume = ["resume", "again"].map(str::to_owned).to_vec();
     with_one_key(&place, &resume).succeeded();
     place.assert_same_end("again", "grpo-2", 3, "model.safetensors");
-    assert_eq!(judge.asked(), asked, "nothing is asked again");
+    assert_eq!(judge.request_count(), asked, "nothing is asked again");
 }
 
 #[test]
@@ -382,7 +382,7 @@ fn granted_folders_are_read_by_every_process_and_must_hold_the_same() {
     if !possible() {
         return;
     }
-    let place = Place::new();
+    let place = TestFolder::new();
     place.write("versioned.wasm", version(1));
     std::fs::create_dir_all(place.path("lists")).unwrap();
     std::fs::create_dir_all(place.path("other/lists")).unwrap();
@@ -403,7 +403,7 @@ fn granted_folders_are_read_by_every_process_and_must_hold_the_same() {
         let arguments = all(run, "4");
         let mut command = place.ranks(1, &arguments);
         command.args([":", "-n", "1", "--wdir"]).arg(place.path("other")).arg(binary()).args(&arguments);
-        Outcome::new(command.output().unwrap())
+        CommandOutcome::new(command.output().unwrap())
     };
     place.write("other/versioned.wasm", version(1));
     place.write("other/lists/words.txt", "one\ntwo\nfour\n");
@@ -417,7 +417,7 @@ fn the_first_process_checks_the_marks_of_grants_for_all() {
     if !possible() {
         return;
     }
-    let place = Place::new();
+    let place = TestFolder::new();
     let limits = ["--set", "plugin.tldr_length_reward.limits.memory_mb=600", "--plugin", "tldr_length_reward.wasm"];
     let size = ["--num-generations", "4", "--max-completion-length", "4", "--per-device-train-batch-size", "4"];
     let steps = ["--max-steps", "2", "--save-steps", "1", "--output-dir", "run"];
@@ -428,7 +428,7 @@ fn the_first_process_checks_the_marks_of_grants_for_all() {
         let mut command = place.ranks(1, &["resume", "resumed"]);
         command.env("RLHOST_STATE_DIR", first);
         command.args([":", "-n", "1", "env", &format!("RLHOST_STATE_DIR={second}")]).arg(binary()).args(["resume", "resumed"]);
-        Outcome::new(command.output().unwrap())
+        CommandOutcome::new(command.output().unwrap())
     };
     let refused = resume(["another", ".state"]);
     assert!(

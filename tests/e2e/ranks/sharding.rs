@@ -1,8 +1,8 @@
 //! Ranks that divide what training holds of a model: the run of one process, whatever is divided, and checkpoints that any number of
 //! ranks goes on from.
 
-use rlhost_tests::ranked::{Case, arguments, interceptor, possible, process, run, same_figures, same_weights, send};
-use rlhost_tests::{HOSTILE, Outcome, Place, STORIES, tiny};
+use rlhost_tests::mpi::{AlgorithmCase, arguments, interceptor, possible, process, run, same_figures, same_weights, send};
+use rlhost_tests::{CommandOutcome, HOSTILE, STORIES, TestFolder, tiny};
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::process::{Child, Stdio};
@@ -17,7 +17,7 @@ const CUTS: [(usize, &str, &str); 4] = [(2, "4", "1"), (2, "4", "2"), (2, "4", "
 const STEPS: [&str; 4] = ["--max-steps", "3", "--max-grad-norm", "0.5"];
 
 /// Runs each case as one process, and with each cut, which must come to the same.
-fn compare(place: &Place, cases: &[Case<'_>], online: bool, cuts: &[(usize, &str, &str)], more: &[&str]) {
+fn compare(place: &TestFolder, cases: &[AlgorithmCase<'_>], online: bool, cuts: &[(usize, &str, &str)], more: &[&str]) {
     for (case, own) in cases {
         let (case, algorithm) = case.split_once(':').unwrap_or((case, case));
         let run = |name: &str, ranks: usize, size: &str, stage: &str| {
@@ -42,12 +42,12 @@ fn a_step_is_the_same_whatever_is_divided() {
     if !possible() {
         return;
     }
-    let place = Place::with_answers();
+    let place = TestFolder::with_answers();
     let again = [&STEPS[..], &["--num-generations", "2", "--num-iterations", "2"]].concat();
     // With a reference model, a critic of its own or a head on the policy.
     compare(&place, &[("grpo", &["--beta", "0.1"]), ("ppo", &[])], true, &CUTS, &again);
     compare(&place, &[("shared:ppo", &["--value-model", "shared"])], true, &CUTS[2..], &again);
-    let offline: [Case<'_>; 3] =
+    let offline: [AlgorithmCase<'_>; 3] =
         [("dpo", &[]), ("sft", &["--learn-from", "dataset", "--dataset", "answers.jsonl"]), ("reward_model", &[])];
     compare(&place, &offline, false, &CUTS, &STEPS);
     // Mismatched completions are scored by themselves.
@@ -59,7 +59,7 @@ fn accumulation_and_passes_of_which_a_rank_has_fewer_make_the_same_step() {
     if !possible() {
         return;
     }
-    let place = Place::with_answers();
+    let place = TestFolder::with_answers();
     let parts = [&STEPS[..], &["--gradient-accumulation-steps", "2", "--max-tokens-per-microbatch", "60"]].concat();
     compare(
         &place,
@@ -92,8 +92,8 @@ fn every_optimizer_and_an_adapter_make_the_same_step() {
     if !possible() {
         return;
     }
-    let place = Place::with_answers();
-    let optimizers: [Case<'_>; 4] = [
+    let place = TestFolder::with_answers();
+    let optimizers: [AlgorithmCase<'_>; 4] = [
         ("8bit:dpo", &["--optim", "adamw_8bit"]),
         ("muon:dpo", &["--optim", "muon"]),
         ("adafactor:dpo", &["--optim", "adafactor"]),
@@ -114,7 +114,7 @@ fn models_that_are_not_trained_are_divided_at_any_stage() {
     if !possible() {
         return;
     }
-    let place = Place::with_answers();
+    let place = TestFolder::with_answers();
     made(&place, "other", json!({"model_type": "qwen2", "hidden_act": "silu", "tie_word_embeddings": true}));
     let alone = [&STEPS[..], &["--shard-frozen", "true"]].concat();
     let cuts = [(2, "4", "0"), (2, "4", "2"), (4, "2", "0")];
@@ -131,7 +131,7 @@ fn models_that_are_not_trained_are_divided_at_any_stage() {
     // A teacher's predictions are compared within the policy's passes, or scored before.
     let teacher = ["--teacher-model", "other"];
     let gradient = ["--teacher-model", "other", "--loss-type", "policy_gradient"];
-    let cases: [Case<'_>; 2] = [("distillation", &teacher), ("gradient:distillation", &gradient)];
+    let cases: [AlgorithmCase<'_>; 2] = [("distillation", &teacher), ("gradient:distillation", &gradient)];
     compare(&place, &cases, true, &[cuts[0], CUTS[2], CUTS[3]], &alone);
     let uneven = [&arguments("distillation", true, &teacher)[..], &["--max-steps", "2", "--shard-frozen", "true"]].concat();
     let sizes = |size: &'static str| ["--per-device-train-batch-size", size, "--max-tokens-per-microbatch", "70"];
@@ -145,7 +145,7 @@ fn models_that_are_not_trained_are_divided_at_any_stage() {
 }
 
 /// Writes the configuration of a small model and makes the model.
-fn made(place: &Place, name: &str, own: serde_json::Value) {
+fn made(place: &TestFolder, name: &str, own: serde_json::Value) {
     let mut config = json!({
         "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
         "vocab_size": 257, "max_position_embeddings": 192, "torch_dtype": "float32",
@@ -161,7 +161,7 @@ fn a_tied_model_and_one_of_experts_are_divided_too() {
     if !possible() {
         return;
     }
-    let place = Place::with_answers();
+    let place = TestFolder::with_answers();
     made(&place, "tied", json!({"model_type": "qwen3", "head_dim": 8, "tie_word_embeddings": true}));
     made(&place, "experts", json!({"model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 2}));
     for model in ["tied", "experts"] {
@@ -195,7 +195,7 @@ fn a_divided_run_repeats_to_the_bit_and_goes_on_however_many_ranks_divide_it() {
     if !possible() {
         return;
     }
-    let place = Place::new();
+    let place = TestFolder::new();
     // A generation serves two steps, twice, so that completions wait in the checkpoint.
     let rounds = ["--steps-per-generation", "2", "--num-iterations", "2", "--save-steps", "3", "--max-steps", "6"];
     let four = ["--per-device-train-batch-size", "2", "--num-generations", "2", "--zero-stage", "3"];
@@ -228,7 +228,7 @@ fn a_divided_run_repeats_to_the_bit_and_goes_on_however_many_ranks_divide_it() {
 }
 
 /// Copies a run and joins the files that its ranks wrote of each checkpoint.
-fn consolidate(place: &Place, from: &str, to: &str) {
+fn consolidate(place: &TestFolder, from: &str, to: &str) {
     place.copy(from, to);
     let files = |run: &str| {
         let names = |folder: &str| place.entries_of(&format!("{run}/checkpoint-6/{folder}"));
@@ -259,7 +259,7 @@ fn a_plugin_that_fails_on_one_rank_ends_a_divided_run_after_a_checkpoint() {
     if !possible() {
         return;
     }
-    let place = Place::new();
+    let place = TestFolder::new();
     let misdeed = ["--set", "plugin.hostile.config.misdeed=trap_on_rows", "--set", "plugin.hostile.config.from_step=2"];
     let more = ["--plugin", HOSTILE, "--max-completion-length", "8", "--per-device-train-batch-size", "8", "--max-steps", "9"];
     let stage = ["--dataset", STORIES, "--zero-stage", "3"];
@@ -275,7 +275,7 @@ fn a_divided_run_whose_ranks_are_killed_goes_on_to_the_bit() {
     if !possible() {
         return;
     }
-    let place = Place::new();
+    let place = TestFolder::new();
     let long = ["--max-steps", "40", "--save-steps", "1", "--save-total-limit", "4", "--num-generations", "2"];
     let cut = ["--per-device-train-batch-size", "4", "--zero-stage", "3", "--resume-from-checkpoint"];
     let all = [&arguments("grpo", true, &long)[..], &cut, &["--model", tiny(), "--logging-steps", "1"]].concat();
@@ -298,13 +298,13 @@ fn a_divided_run_whose_ranks_are_killed_goes_on_to_the_bit() {
 }
 
 /// Starts ranks of which one waits for so many milliseconds in each call of a function.
-fn delayed(place: &Place, ranks: usize, library: &str, delay: &str, arguments: &[&str]) -> Child {
+fn delayed(place: &TestFolder, ranks: usize, library: &str, delay: &str, arguments: &[&str]) -> Child {
     let mut command = place.ranks(ranks, arguments);
     command.env("LD_PRELOAD", library).env("DELAY_AT", delay).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap()
 }
 
 /// How often rank 1 called each function in the run that wrote this file.
-fn counted(place: &Place, file: &str) -> BTreeMap<String, usize> {
+fn counted(place: &TestFolder, file: &str) -> BTreeMap<String, usize> {
     let text = std::fs::read_to_string(place.path(file)).unwrap();
     let line = |line: &str| line.split_once(' ').map(|(name, count)| (name.to_owned(), count.parse().unwrap())).unwrap();
     text.lines().map(line).collect()
@@ -315,7 +315,7 @@ fn a_rank_that_dies_in_any_phase_of_a_step_leaves_a_run_that_goes_on_to_the_bit(
     if !possible() {
         return;
     }
-    let place = Place::with_answers();
+    let place = TestFolder::with_answers();
     let Some(library) = interceptor(&place) else { return };
     let steps: usize = 12;
     let own = ["--max-steps", "12", "--save-steps", "1", "--save-total-limit", "3", "--zero-stage", "3", "--model", tiny()];
@@ -324,7 +324,7 @@ fn a_rank_that_dies_in_any_phase_of_a_step_leaves_a_run_that_goes_on_to_the_bit(
     let of = |run: &'static str| [&all[..], &["--output-dir", run]].concat();
     let counts = place.path("counts").display().to_string();
     let mut whole = place.ranks(2, &of("whole"));
-    Outcome::new(whole.env("LD_PRELOAD", &library).env("COUNT_CALLS", counts).output().unwrap()).succeeded();
+    CommandOutcome::new(whole.env("LD_PRELOAD", &library).env("COUNT_CALLS", counts).output().unwrap()).succeeded();
     let calls = counted(&place, "counts");
     let [broadcasts, reductions] = ["MPI_Bcast", "MPI_Reduce"].map(|name| calls[name]);
     assert!(broadcasts >= 4 * steps && reductions >= 2 * steps && calls["rename"] >= steps, "{calls:?}");
@@ -341,7 +341,7 @@ fn a_rank_that_dies_in_any_phase_of_a_step_leaves_a_run_that_goes_on_to_the_bit(
     for (phase, rank, at) in phases {
         let mut killed = place.ranks(2, &of("killed"));
         let outcome = killed.env("LD_PRELOAD", &library).env("KILL_AT", format!("{rank}:{at}")).output().unwrap();
-        let outcome = Outcome::new(outcome);
+        let outcome = CommandOutcome::new(outcome);
         let within = at.rsplit(',').next().and_then(|last| last.split('=').next()).unwrap();
         assert!(outcome.stderr.contains(&format!("killed in {within}")), "{phase}: {outcome:?}");
         assert!(outcome.code != Some(0) && outcome.stderr.contains(&format!("rank {rank}")), "{phase}: {outcome:?}");
@@ -360,7 +360,7 @@ fn a_failure_while_a_checkpoint_is_being_written_loses_neither_that_nor_the_last
     if !possible() {
         return;
     }
-    let place = Place::new();
+    let place = TestFolder::new();
     let Some(library) = interceptor(&place) else { return };
     let misdeed = ["--set", "plugin.hostile.config.misdeed=trap_on_rows", "--set", "plugin.hostile.config.from_step=1"];
     let more = ["--plugin", HOSTILE, "--max-completion-length", "8", "--per-device-train-batch-size", "8", "--max-steps", "9"];
@@ -368,7 +368,7 @@ fn a_failure_while_a_checkpoint_is_being_written_loses_neither_that_nor_the_last
     let own = ["--output-dir", "run", "--model", tiny()];
     // The first rank is still collecting the parts of step 1 when the plugin fails.
     let child = delayed(&place, 3, &library, "0:rename=2000", &[&more[..], &misdeed, &saves, &own].concat());
-    let outcome = Outcome::new(child.wait_with_output().unwrap());
+    let outcome = CommandOutcome::new(child.wait_with_output().unwrap());
     assert_eq!(outcome.code, Some(1), "{outcome:?}");
     assert!(outcome.stderr.contains("plugin hostile, score in step"), "{outcome:?}");
     assert!(!outcome.stderr.contains("has not appeared"), "{outcome:?}");
@@ -381,7 +381,7 @@ fn a_state_that_a_plugin_does_not_give_keeps_no_rank_waiting() {
     if !possible() {
         return;
     }
-    let place = Place::new();
+    let place = TestFolder::new();
     let misdeed = ["--set", "plugin.hostile.config.misdeed=huge_state", "--set", "plugin.hostile.config.from_step=2"];
     let more = ["--plugin", HOSTILE, "--max-completion-length", "8", "--per-device-train-batch-size", "8", "--max-steps", "4"];
     let stage = ["--dataset", STORIES, "--zero-stage", "1", "--dist-timeout-s", "40"];
@@ -397,14 +397,14 @@ fn a_signal_during_the_last_checkpoint_leaves_a_finished_run() {
     if !possible() {
         return;
     }
-    let place = Place::new();
+    let place = TestFolder::new();
     let Some(library) = interceptor(&place) else { return };
     let own = ["--max-steps", "2", "--num-generations", "2", "--per-device-train-batch-size", "4", "--zero-stage", "3"];
     let all = [&arguments("grpo", true, &own)[..], &["--output-dir", "run", "--model", tiny(), "--logging-steps", "1"]].concat();
     let child = delayed(&place, 2, &library, "0:rename=1000", &all);
     place.wait("run", PATIENCE, || place.steps("run") >= 2);
     send(&process(&child, 0), "-TERM");
-    let outcome = Outcome::new(child.wait_with_output().unwrap());
+    let outcome = CommandOutcome::new(child.wait_with_output().unwrap());
     assert!(matches!(outcome.code, Some(0 | 3)) && !outcome.stderr.contains("bug"), "{outcome:?}");
     assert_eq!(place.checkpoints("run"), [2]);
 }
@@ -414,7 +414,7 @@ fn rehearsals_and_measurements_gather_what_they_read() {
     if !possible() {
         return;
     }
-    let place = Place::new();
+    let place = TestFolder::new();
     let own = ["--num-generations", "2", "--per-device-train-batch-size", "4", "--zero-stage", "3", "--model", tiny()];
     let outcome = place.run_ranks(2, &[&arguments("grpo", true, &own)[..], &["--dry-run"]].concat());
     outcome.succeeded();
@@ -436,7 +436,7 @@ fn an_optimizer_starts_anew_on_all_ranks_or_on_none() {
     if !possible() {
         return;
     }
-    let place = Place::new();
+    let place = TestFolder::new();
     let sizes = ["--num-generations", "2", "--per-device-train-batch-size", "4", "--model", tiny()];
     let begun = [&arguments("grpo", true, &["--max-steps", "2", "--zero-stage", "1"])[..], &sizes, &["--output-dir", "begun"]];
     place.run_ranks(2, &begun.concat()).succeeded();
@@ -453,7 +453,7 @@ fn an_optimizer_starts_anew_on_all_ranks_or_on_none() {
 
 #[test]
 fn a_stage_that_there_is_not_is_refused() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let refused = place.run(&["grpo", "--zero-stage", "4", "--model", tiny()]);
     assert_eq!(refused.code, Some(2));
     assert!(refused.error().contains("zero_stage") && refused.error().contains("between 0 and 3"), "{}", refused.error());

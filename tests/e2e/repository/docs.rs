@@ -1,7 +1,7 @@
 //! The pages: their commands run, or have flags that exist; their links and the files that they name lead somewhere; and README and the
 //! map stay short.
 
-use rlhost_tests::{Place, binary};
+use rlhost_tests::{TestFolder, binary};
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -74,7 +74,7 @@ fn path() -> OsString {
 fn run_commands(pages: impl Iterator<Item = PathBuf>) -> usize {
     let (path, mut commands) = (path(), 0);
     for page in pages {
-        let place = Place::new();
+        let place = TestFolder::new();
         for block in blocks(&read(&page), "sh") {
             let mut shell = Command::new("sh");
             shell.args(["-euc", &block]).current_dir(place.path(".")).env("PATH", &path).env("NO_COLOR", "1");
@@ -140,7 +140,7 @@ fn is_program(before: &str) -> bool {
 fn the_commands_that_nobody_runs_have_flags_that_exist() {
     let (path, book) = (path(), book());
     let (mut checked, mut wrong) = (0, Vec::new());
-    let place = Place::new();
+    let place = TestFolder::new();
     for page in book.iter().chain(&others()) {
         for command in commands_not_run(&read(page), book.contains(page)) {
             let shell = format!("rlhost() {{ command rlhost \"$@\" --help > help; }}; {command}");
@@ -264,7 +264,7 @@ fn general(metric: &str, plugins: &[&str]) -> Option<String> {
 
 #[test]
 fn the_page_of_metrics_has_all_that_runs_log() {
-    let place = Place::new();
+    let place = TestFolder::new();
     for kind in ["gsm8k", "dpo", "sft", "agent"] {
         place.run(&["init", kind]).succeeded();
     }

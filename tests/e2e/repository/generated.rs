@@ -1,7 +1,7 @@
 //! What is generated and kept in the tree is what its source gives: the SDK's bindings, the preview 1 of core modules, and the
 //! reference of the book.
 
-use rlhost_tests::Place;
+use rlhost_tests::TestFolder;
 use std::path::{Path, PathBuf};
 use wit_component::{StringEncoding, metadata};
 use wit_parser::decoding::{DecodedWasm, decode};
@@ -69,7 +69,7 @@ fn the_kept_preview_1_is_that_of_its_text() {
 
 #[test]
 fn the_kept_reference_is_that_of_the_program() {
-    let place = Place::new();
+    let place = TestFolder::new();
     place.run(&["man", "--markdown", "reference"]).succeeded();
     let pages = std::fs::read_dir(place.path("reference")).unwrap().map(|entry| entry.unwrap().path());
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../host/docs/reference");

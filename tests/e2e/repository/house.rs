@@ -152,18 +152,20 @@ fn the_files_of_a_run_have_their_names_in_one_module() {
 }
 
 /// Structs that have more than a dozen fields, and why each may.
-const LARGE: [(&str, &str); 11] = [
-    ("Config", "a field for each key"),
+const LARGE: [(&str, &str); 13] = [
+    ("RunConfig", "a field for each key"),
     ("PluginEntry", "a field for each key"),
     ("Architecture", "a field for each size and switch of config.json"),
-    ("Manifest", "a file, field by field, with those of older versions"),
+    ("ExperienceManifest", "a file, field by field, with those of older versions"),
     ("Tokens", "a field for each column that a policy's loss may read"),
-    ("Rest", "a file, field by field"),
-    ("Summary", "a line of JSON, field by field"),
+    ("SnapshotState", "a file, field by field"),
+    ("BenchSummary", "a line of JSON, field by field"),
     ("CompletionLine", "a line of JSON, field by field"),
     ("Requirements", "a line of JSON, field by field"),
-    ("Rollout", "a line of JSON, field by field"),
-    ("Settings", "a field for each setting of grpo"),
+    ("LoggedRollout", "a line of JSON, field by field"),
+    ("GrpoSettings", "a field for each setting"),
+    ("PpoSettings", "a field for each setting"),
+    ("JudgeRewardSettings", "a field for each setting"),
 ];
 
 /// Structs of a source, with the number of their fields.
@@ -217,7 +219,7 @@ fn the_trainer_is_known_by_those_alone_who_compose_it() {
     let composing = [
         "trainer.rs",
         "step.rs",
-        "evaluating.rs",
+        "evaluation_loop.rs",
         "measure.rs",
         "rehearsal.rs",
         "requests.rs",

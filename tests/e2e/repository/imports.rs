@@ -40,13 +40,13 @@ impl Sources {
     }
 
     /// Returns what the `use` declarations of a file name.
-    fn uses(&self, module: &str) -> Vec<Used> {
+    fn uses(&self, module: &str) -> Vec<ImportedItem> {
         let of_tree = |(is_handed_on, tree): (bool, &str)| {
             leaves(tree.trim()).into_iter().filter_map(move |leaf| {
                 let (path, alias) = leaf.split_once(" as ").map_or((leaf.as_str(), None), |(path, name)| (path, Some(name)));
                 let path = self.absolute(module, path)?;
                 let name = alias.map(str::to_owned).or_else(|| path.last().cloned())?;
-                Some(Used { path, name, is_handed_on })
+                Some(ImportedItem { path, name, is_reexport: is_handed_on })
             })
         };
         self.0[module]
@@ -78,7 +78,7 @@ impl Sources {
 
     /// Returns the files that a file imports from. What it only hands on, its own code does not need.
     pub(super) fn imports(&self, module: &str) -> BTreeSet<String> {
-        self.files_of(module, |text, used| !used.is_handed_on || words(text).any(|(_, word)| word == used.name))
+        self.files_of(module, |text, used| !used.is_reexport || words(text).any(|(_, word)| word == used.name))
     }
 
     /// Returns the files that a file imports from or hands on.
@@ -87,15 +87,15 @@ impl Sources {
     }
 
     /// Returns the files of what a file names, of its `use` declarations as far as they count.
-    fn files_of(&self, module: &str, counts: impl Fn(&str, &Used) -> bool) -> BTreeSet<String> {
+    fn files_of(&self, module: &str, counts: impl Fn(&str, &ImportedItem) -> bool) -> BTreeSet<String> {
         let own = |statement| match declaration(statement) {
             Some((before, true, _)) => before,
             _ => statement,
         };
         let text = &self.0[module].split(';').map(own).collect::<Vec<_>>().join(";");
-        let uses: Vec<Used> = self.uses(module).into_iter().filter(|used| counts(text, used)).collect();
+        let uses: Vec<ImportedItem> = self.uses(module).into_iter().filter(|used| counts(text, used)).collect();
         let (mut paths, mut modules) = (Vec::new(), BTreeMap::new());
-        for Used { path, name, .. } in uses {
+        for ImportedItem { path, name, .. } in uses {
             match self.0.contains_key(&path.join("::")) {
                 true => drop(modules.insert(name, path)),
                 false => paths.push(path),
@@ -120,7 +120,7 @@ impl Sources {
     }
 
     /// Returns the sets of files that import each other, if only over others of the set; `imports` returns what a file imports.
-    pub(super) fn circles(&self, imports: fn(&Self, &str) -> BTreeSet<String>) -> BTreeSet<Vec<String>> {
+    pub(super) fn import_cycles(&self, imports: fn(&Self, &str) -> BTreeSet<String>) -> BTreeSet<Vec<String>> {
         let files = self.0.keys().filter(|module| !module.is_empty() && !self.is_face(module));
         let imports: BTreeMap<&str, BTreeSet<String>> = files.map(|file| (file.as_str(), imports(self, file))).collect();
         let reached = |from: &str| {
@@ -141,11 +141,11 @@ impl Sources {
 }
 
 /// An item that a `use` declaration names.
-struct Used {
+struct ImportedItem {
     path: Vec<String>,
     /// Its name in the file.
     name: String,
-    is_handed_on: bool,
+    is_reexport: bool,
 }
 
 /// Returns the tree of a `use` declaration that a statement ends with, whether it is handed on, and what is before it.
@@ -210,6 +210,6 @@ fn imports_are_found_however_they_are_written() {
     assert_eq!(found("a"), ["b", "b::c", "f"]);
     assert_eq!((found("b"), found("b::c"), found("h")), (vec![], vec!["a".to_owned(), "f".to_owned()], vec!["b::c".to_owned()]));
     assert!(found("f").is_empty() && sources.is_face("i"));
-    assert_eq!(sources.circles(Sources::imports), [["a", "b::c"].map(str::to_owned).to_vec()].into());
+    assert_eq!(sources.import_cycles(Sources::imports), [["a", "b::c"].map(str::to_owned).to_vec()].into());
     assert_eq!(code("a // b\nc\n#[cfg(test)]\nmod tests {}"), "a \nc");
 }

@@ -1,6 +1,6 @@
 //! Which checkpoints a run makes, keeps and offers; forks; disks without room.
 
-use rlhost_tests::{HOSTILE, Outcome, Place, STORIES, small, tiny};
+use rlhost_tests::{CommandOutcome, HOSTILE, STORIES, TestFolder, small, tiny};
 use serde_json::{Value, json};
 use std::fs;
 use std::path::Path;
@@ -13,7 +13,7 @@ fn json(path: &Path) -> Value {
 #[test]
 fn mini_batches_epochs_and_accumulation_leave_the_counter_alone() {
     // The setting in which a trainer counted twice an update and saved every other step.
-    let place = Place::new();
+    let place = TestFolder::new();
     let settings = ["--per-device-train-batch-size", "4", "--num-generations", "4", "--gradient-accumulation-steps", "2"];
     let rounds = ["--steps-per-generation", "4", "--num-iterations", "3", "--max-steps", "20", "--save-steps", "5"];
     place.train("run", &[&settings[..], &rounds].concat()).succeeded();
@@ -28,7 +28,7 @@ fn mini_batches_epochs_and_accumulation_leave_the_counter_alone() {
 
 #[test]
 fn a_period_may_be_a_fraction_of_the_run_and_the_end_is_saved_once() {
-    let place = Place::new();
+    let place = TestFolder::new();
     place.train("run", &["--max-steps", "10", "--save-steps", "0.25"]).succeeded();
     assert_eq!(place.checkpoints("run"), [3, 6, 9, 10]);
     place.train("even", &["--max-steps", "10", "--save-steps", "0.5"]).succeeded();
@@ -40,7 +40,7 @@ fn a_period_may_be_a_fraction_of_the_run_and_the_end_is_saved_once() {
 
 #[test]
 fn retention_keeps_the_best_and_goes_on_where_it_was() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let keep =
         ["--seed", "7", "--save-steps", "1", "--max_ckpt_num", "2", "--metric-for-best-model", "reward", "--max-steps", "8"];
     let best_of = |rewards: &[f64]| rewards.iter().copied().enumerate().reduce(|a, b| if b.1 > a.1 { b } else { a }).unwrap();
@@ -69,7 +69,7 @@ fn retention_keeps_the_best_and_goes_on_where_it_was() {
 
 #[test]
 fn a_limit_of_zero_or_less_keeps_all_checkpoints_as_in_transformers() {
-    let place = Place::new();
+    let place = TestFolder::new();
     for (run, limit) in [("zero", "0"), ("negative", "-1"), ("none", "none")] {
         place.train(run, &["--save-steps", "1", "--max-steps", "3", "--save-total-limit", limit]).succeeded();
         assert_eq!(place.checkpoints(run), [1, 2, 3], "{limit}");
@@ -83,7 +83,7 @@ fn a_limit_of_zero_or_less_keeps_all_checkpoints_as_in_transformers() {
     for (run, top_k) in [("all", "0"), ("vllm", "-1")] {
         place.train(run, &["--max-steps", "1", "--top-k", top_k]).succeeded();
     }
-    assert_eq!(place.timeless("all/completions.jsonl"), place.timeless("vllm/completions.jsonl"));
+    assert_eq!(place.lines_without_times("all/completions.jsonl"), place.lines_without_times("vllm/completions.jsonl"));
     for (key, value, said) in [
         ("--max-completion-length", "none", "completions need a limit"),
         ("--max-completion-length", "0", "at least 1"),
@@ -104,7 +104,7 @@ fn a_limit_of_zero_or_less_keeps_all_checkpoints_as_in_transformers() {
 
 #[test]
 fn the_best_can_be_the_least_and_an_unknown_figure_is_refused() {
-    let place = Place::new();
+    let place = TestFolder::new();
     place.train("loss", &["--max-steps", "4", "--save-steps", "1", "--metric-for-best-model", "loss"]).succeeded();
     let losses = place.figure("loss", "loss");
     let least = losses.iter().copied().fold(f64::INFINITY, f64::min);
@@ -116,7 +116,7 @@ fn the_best_can_be_the_least_and_an_unknown_figure_is_refused() {
 
 #[test]
 fn a_model_alone_is_small_and_no_run_goes_on_from_it() {
-    let place = Place::new();
+    let place = TestFolder::new();
     place.train("run", &["--max-steps", "2", "--save-only-model"]).succeeded();
     assert!(!place.path("run/checkpoint-2/trainer/optimizer.safetensors").exists());
     let generated = place.run(&["generate", "--model", "run/checkpoint-2", "--prompt", "Once", "--max-new-tokens", "3"]);
@@ -128,7 +128,7 @@ fn a_model_alone_is_small_and_no_run_goes_on_from_it() {
 
 #[test]
 fn a_fork_takes_over_the_state_and_says_where_it_came_from() {
-    let place = Place::new();
+    let place = TestFolder::new();
     place.train("parent", &["--max-steps", "6", "--save-steps", "2"]).succeeded();
     let parent = place.path("parent").canonicalize().unwrap();
     let fork = ["--resume-from-checkpoint", "parent/checkpoint-4", "--output-dir", "fork", "--plugin", HOSTILE];
@@ -156,7 +156,7 @@ fn a_fork_takes_over_the_state_and_says_where_it_came_from() {
 
 #[test]
 fn a_fork_whose_weights_have_not_moved_is_the_same_run_too() {
-    let place = Place::with_answers();
+    let place = TestFolder::with_answers();
     // No rate, no update: the reference model and the policy stay one.
     let dpo = ["dpo", "--model", tiny(), "--dataset", "pairs.jsonl", "--output-dir", "parent", "--logging-steps", "1"];
     place.run(&[&dpo[..], &["--learning-rate", "0", "--max-steps", "4", "--save-steps", "2"]].concat()).succeeded();
@@ -166,12 +166,13 @@ fn a_fork_whose_weights_have_not_moved_is_the_same_run_too() {
 
 #[test]
 fn an_evaluation_at_the_start_is_logged_once_by_a_run_that_starts_twice() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let evaluated = ["--eval-dataset", STORIES, "--eval-on-start", "--eval-steps", "2", "--max-steps", "2"];
     let arguments = [&evaluated[..], &["--resume-from-checkpoint", "latest"]].concat();
     place.train("run", &arguments).succeeded();
-    let evaluations =
-        || place.timeless("run/metrics.jsonl").into_iter().filter(|line| !line["eval_loss"].is_null()).collect::<Vec<_>>();
+    let evaluations = || {
+        place.lines_without_times("run/metrics.jsonl").into_iter().filter(|line| !line["eval_loss"].is_null()).collect::<Vec<_>>()
+    };
     let once = evaluations();
     // Ended before its first checkpoint.
     fs::remove_dir_all(place.path("run/checkpoint-2")).unwrap();
@@ -182,7 +183,7 @@ fn an_evaluation_at_the_start_is_logged_once_by_a_run_that_starts_twice() {
 
 #[test]
 fn going_back_keeps_later_checkpoints_aside() {
-    let place = Place::new();
+    let place = TestFolder::new();
     place.train("run", &["--max-steps", "6", "--save-steps", "2"]).succeeded();
     place.run(&["resume", "run", "--step", "2", "--max-steps", "4"]).succeeded();
     assert_eq!(place.checkpoints("run"), [2, 4]);
@@ -192,7 +193,7 @@ fn going_back_keeps_later_checkpoints_aside() {
 
 #[test]
 fn latest_begins_anew_where_there_is_nothing_to_go_on_from() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let arguments = ["--max-steps", "2", "--resume-from-checkpoint", "latest"];
     place.train("run", &arguments).succeeded();
     // Ended before its first checkpoint.
@@ -210,7 +211,7 @@ fn latest_begins_anew_where_there_is_nothing_to_go_on_from() {
 
 #[test]
 fn one_process_works_in_a_run_at_a_time() {
-    let place = Place::new();
+    let place = TestFolder::new();
     place.train("run", &["--max-steps", "1"]).succeeded();
     let lock = fs::File::create(place.path("run/.lock")).unwrap();
     lock.lock().unwrap();
@@ -222,7 +223,7 @@ fn one_process_works_in_a_run_at_a_time() {
 }
 
 /// Trains with saves at steps 2, 4 and 6, the second of which finds its place taken.
-fn blocked(place: &Place, on_save_error: &str) -> Outcome {
+fn blocked(place: &TestFolder, on_save_error: &str) -> CommandOutcome {
     // Steps long enough for the place to be taken in time.
     let slow = ["--max-completion-length", "150", "--per-device-train-batch-size", "32"];
     let saves = ["--max-steps", "6", "--save-steps", "2", "--on-save-error", on_save_error];
@@ -239,7 +240,7 @@ fn blocked(place: &Place, on_save_error: &str) -> Outcome {
 
 #[test]
 fn a_checkpoint_that_cannot_be_written_is_one_clear_error_and_the_old_ones_stay() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let failed = blocked(&place, "fail");
     assert_eq!(failed.code, Some(1));
     assert!(failed.error().contains("can't write checkpoint run/checkpoint-4"), "{}", failed.error());
@@ -249,7 +250,7 @@ fn a_checkpoint_that_cannot_be_written_is_one_clear_error_and_the_old_ones_stay(
 
 #[test]
 fn a_run_that_is_told_to_goes_on_to_the_next_save() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let went_on = blocked(&place, "continue");
     went_on.succeeded();
     assert!(went_on.stderr.contains("continuing to the next save"), "{}", went_on.stderr);
@@ -260,7 +261,7 @@ fn a_run_that_is_told_to_goes_on_to_the_next_save() {
 #[allow(clippy::print_stdout)]
 #[test]
 fn a_full_disk_ends_a_run_with_one_line_and_leaves_what_was_saved() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let model = small().join(" ");
     let plugin = "--plugin tldr_length_reward.wasm --max-completion-length 24";
     // A checkpoint that finds no room is known by the next save, two steps before the end.
@@ -269,7 +270,7 @@ fn a_full_disk_ends_a_run_with_one_line_and_leaves_what_was_saved() {
         // A line that finds no room is left out, and not in half.
         let after = "code=$?; $RLHOST checkpoint verify run; cat run/metrics.jsonl; exit $code";
         let script = format!("{run} --on-save-error {how} --logging-steps 1; {after}");
-        let Some(Outcome { code, stdout, stderr, .. }) = place.on_disk("4m", &script) else {
+        let Some(CommandOutcome { code, stdout, stderr, .. }) = place.on_disk("4m", &script) else {
             return println!("skipped: no mount namespaces here");
         };
         assert_eq!(code, Some(1), "{stderr}");

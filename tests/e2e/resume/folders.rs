@@ -1,7 +1,7 @@
 //! A run's folder: what retention leaves, what an edit of config.toml does, what a failed start leaves behind, and what a stranger
 //! may have put there.
 
-use rlhost_tests::{Outcome, Place, binary, seal, small, version};
+use rlhost_tests::{CommandOutcome, TestFolder, binary, seal, small, version};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use std::fs;
@@ -19,7 +19,7 @@ fn change_snapshot(folder: &Path, change: impl FnOnce(&mut Value)) {
 
 #[test]
 fn a_file_of_somebody_elses_keeps_a_checkpoint_and_is_said_once() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let keep = ["--save-steps", "1", "--save-total-limit", "2"];
     place.train("run", &[&keep[..], &["--max-steps", "2"]].concat()).succeeded();
     place.write("run/checkpoint-1/notes.txt", "mine");
@@ -34,7 +34,7 @@ fn a_file_of_somebody_elses_keeps_a_checkpoint_and_is_said_once() {
 
 #[test]
 fn damaged_and_infinite_checkpoints_are_shown_and_make_no_good_one_go() {
-    let place = Place::new();
+    let place = TestFolder::new();
     place.train("run", &["--save-steps", "1", "--max-steps", "3"]).succeeded();
     let whole = fs::read(place.path("run/checkpoint-2/model.safetensors")).unwrap();
     let mut infinite = whole;
@@ -66,7 +66,7 @@ fn damaged_and_infinite_checkpoints_are_shown_and_make_no_good_one_go() {
 
 #[test]
 fn a_run_does_not_go_into_a_datasets_folder() {
-    let place = Place::new();
+    let place = TestFolder::new();
     fs::create_dir(place.path("data")).unwrap();
     place.write("data/a.jsonl", "{\"prompt\": \"a\"}\n".repeat(4));
     let train = |dataset: &str, run: &str, key: &str| {
@@ -94,7 +94,7 @@ fn a_run_does_not_go_into_a_datasets_folder() {
 
 #[test]
 fn a_start_that_was_killed_leaves_nothing_in_the_way() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let slow = ["--max-steps", "1", "--max-completion-length", "150", "--per-device-train-batch-size", "64"];
     let mut arguments = small().to_vec();
     arguments.extend(["--plugin", "tldr_length_reward.wasm", "--output-dir", "run"]);
@@ -123,7 +123,7 @@ fn a_start_that_was_killed_leaves_nothing_in_the_way() {
 #[allow(clippy::print_stdout)]
 #[test]
 fn a_start_without_room_leaves_nothing_in_the_way() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let model = small().join(" ");
     let run =
         format!("$RLHOST {model} --plugin tldr_length_reward.wasm --max-completion-length 8 --max-steps 1 --output-dir run");
@@ -137,7 +137,7 @@ fn a_start_without_room_leaves_nothing_in_the_way() {
 
 #[test]
 fn an_edited_configuration_counts_when_a_run_is_resumed() {
-    let place = Place::new();
+    let place = TestFolder::new();
     place.train("run", &["--max-steps", "2"]).succeeded();
     let file = place.path("run/config.toml");
     let edit = |from: &str, to: &str| {
@@ -198,7 +198,7 @@ fn an_edited_configuration_counts_when_a_run_is_resumed() {
 
 #[test]
 fn an_edit_that_the_run_refused_is_no_setting_of_it_and_no_dead_end() {
-    let place = Place::new();
+    let place = TestFolder::new();
     place.train("run", &["--max-steps", "2"]).succeeded();
     let file = place.path("run/config.toml");
     let whole = fs::read_to_string(&file).unwrap();
@@ -249,12 +249,12 @@ fn replaced(until: u64, limits: Value) -> Value {
 
 #[test]
 fn numbers_in_a_snapshot_that_lead_nowhere_are_one_line() {
-    let place = Place::new();
+    let place = TestFolder::new();
     // Micro-batches wait at the checkpoint.
     let parts = ["--per-device-train-batch-size", "8", "--steps-per-generation", "4", "--max-steps", "1"];
     place.train("run", &parts).succeeded();
-    type Change = fn(&mut Value);
-    let changes: &[(&str, Change)] = &[
+    type SnapshotEdit = fn(&mut Value);
+    let changes: &[(&str, SnapshotEdit)] = &[
         ("prompt refers to row", |s| s["experiences"][0]["prompts"][0] = json!(1_000_000_000u64)),
         ("belongs to prompt", |s| s["experiences"][0]["rollouts"][0]["prompt"] = json!(1_000_000)),
         ("log-probabilities", |s| drop(s["experiences"][0]["columns"].as_array_mut().unwrap().remove(0))),
@@ -298,7 +298,7 @@ fn numbers_in_a_snapshot_that_lead_nowhere_are_one_line() {
 
 #[test]
 fn a_predecessor_in_a_strangers_checkpoint_sets_no_limits() {
-    let place = Place::new();
+    let place = TestFolder::new();
     // It traps from a step on, and then its predecessor returns.
     place.write("versioned.wasm", version(1));
     let plugin = ["--plugin", "versioned.wasm", "--set", "plugin.versioned.config.trap_at=3", "--output-dir", "run"];
@@ -330,7 +330,7 @@ fn a_predecessor_in_a_strangers_checkpoint_sets_no_limits() {
 #[test]
 fn a_strangers_run_is_not_written_through_links_nor_waited_for() {
     use std::os::unix::fs::symlink;
-    let place = Place::new();
+    let place = TestFolder::new();
     place.train("run", &["--max-steps", "1"]).succeeded();
     place.write("victim", "precious\n");
     let events = place.entries_of("run/tensorboard")[0].clone();
@@ -378,7 +378,7 @@ fn a_strangers_run_is_not_written_through_links_nor_waited_for() {
 #[cfg(unix)]
 #[test]
 fn what_is_no_file_in_a_checkpoint_is_refused_and_not_read() {
-    let place = Place::new();
+    let place = TestFolder::new();
     place.train("run", &["--max-steps", "1"]).succeeded();
     let pipe = |path: &Path| assert!(Command::new("mkfifo").arg(path).status().unwrap().success());
     let verify = || {
@@ -422,7 +422,7 @@ fn what_is_no_file_in_a_checkpoint_is_refused_and_not_read() {
 #[cfg(unix)]
 #[test]
 fn files_without_an_end_in_a_strangers_run_take_no_memory() {
-    let place = Place::new();
+    let place = TestFolder::new();
     place.train("run", &["--max-steps", "1"]).succeeded();
     let grown = |name: &str| {
         place.copy("run", "copy");
@@ -434,7 +434,7 @@ fn files_without_an_end_in_a_strangers_run_take_no_memory() {
         let mut command = Command::new("sh");
         let script = format!("ulimit -v {} && exec \"$0\" {arguments}", 16 << 20);
         command.args(["-c", &script]).arg(binary()).current_dir(place.path("")).env("NO_COLOR", "1").env_remove("RUST_LOG");
-        Outcome::new(command.output().unwrap())
+        CommandOutcome::new(command.output().unwrap())
     };
     let events = format!("tensorboard/{}", place.entries_of("run/tensorboard")[0]);
     for name in ["metrics.jsonl", "events.jsonl", "completions.jsonl"] {
@@ -462,7 +462,7 @@ fn files_without_an_end_in_a_strangers_run_take_no_memory() {
 
 #[test]
 fn a_report_of_more_metrics_than_there_is_room_for_is_small_and_says_so() {
-    let place = Place::new();
+    let place = TestFolder::new();
     fs::create_dir(place.path("run")).unwrap();
     place.write("run/config.toml", "seed = 1\n");
     let line = |i: usize| format!("{{\"step\":{i},\"reward\":1,\"x{i}\":1}}\n");
@@ -483,7 +483,7 @@ fn a_report_of_more_metrics_than_there_is_room_for_is_small_and_says_so() {
 
 #[test]
 fn the_last_step_there_can_be_is_a_step() {
-    let place = Place::new();
+    let place = TestFolder::new();
     place.train("run", &["--max-steps", "1"]).succeeded();
     let mut lines = place.lines("run/completions.jsonl");
     for line in &mut lines {
@@ -496,7 +496,7 @@ fn the_last_step_there_can_be_is_a_step() {
 
 #[test]
 fn a_run_stands_for_its_newest_checkpoint_wherever_a_model_is_asked_for() {
-    let place = Place::new();
+    let place = TestFolder::new();
     place.train("run", &["--max-steps", "2", "--save-steps", "1", "--lora-r", "2", "--learning-rate", "0.1"]).succeeded();
     for (command, to) in [("export", "out"), ("merge", "merged")] {
         let made = place.run(&[command, "run", to]);
@@ -522,7 +522,7 @@ fn a_run_stands_for_its_newest_checkpoint_wherever_a_model_is_asked_for() {
 
 /// A run that goes on until it is stopped, in its third step.
 #[cfg(target_os = "linux")]
-fn working(place: &Place, save_steps: &str) -> std::process::Child {
+fn working(place: &TestFolder, save_steps: &str) -> std::process::Child {
     let mut all = small().to_vec();
     all.extend(["--plugin", "tldr_length_reward.wasm", "--max-completion-length", "24", "--output-dir", "run"]);
     all.extend(["--logging-steps", "1", "--max-steps", "1000000", "--save-steps", save_steps]);
@@ -540,7 +540,7 @@ fn terminate(mut child: std::process::Child) {
 #[cfg(target_os = "linux")]
 #[test]
 fn a_run_whose_folder_is_renamed_or_removed_loses_no_step() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let child = working(&place, "1000000");
     fs::rename(place.path("run"), place.path("other")).unwrap();
     // Somebody else's, which is left alone.
@@ -570,7 +570,7 @@ fn a_run_whose_folder_is_renamed_or_removed_loses_no_step() {
 #[cfg(target_os = "linux")]
 #[test]
 fn a_checkpoint_that_a_rename_interrupts_is_saved_again() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let mut child = working(&place, "1");
     let mut name = "run".to_owned();
     for i in 0..8 {
@@ -591,7 +591,7 @@ fn a_checkpoint_that_a_rename_interrupts_is_saved_again() {
 #[cfg(target_os = "linux")]
 #[test]
 fn a_removed_lock_lets_no_second_process_in() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let child = working(&place, "1");
     fs::remove_file(place.path("run/.lock")).unwrap();
     let refused = place.run(&["resume", "run"]);
@@ -603,7 +603,7 @@ fn a_removed_lock_lets_no_second_process_in() {
 
 #[test]
 fn temporary_files_of_interrupted_writes_go_when_the_run_resumes() {
-    let place = Place::new();
+    let place = TestFolder::new();
     place.train("run", &["--max-steps", "1"]).succeeded();
     let ours = ["run/.rlhost-a1B2c3.tmp", "run/plugins/.rlhost-d4E5f6.tmp"];
     let others = ["run/.rlhost-notes", "run/notes.tmp", "run/plugins/.mine.tmp"];

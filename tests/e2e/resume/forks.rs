@@ -1,18 +1,18 @@
 //! Forks with other settings: what of a checkpoint's state they take over, and what they leave.
 
-use rlhost_tests::{Outcome, Place, tiny};
+use rlhost_tests::{CommandOutcome, TestFolder, tiny};
 
 const GRPO: [&str; 4] = ["--algorithm", "grpo", "--plugin", "tldr_length_reward.wasm"];
 
 /// A run of GRPO that ended while the completions of a generation still waited.
-fn parent(more: &[&str]) -> Place {
-    let place = Place::with_answers();
+fn parent(more: &[&str]) -> TestFolder {
+    let place = TestFolder::with_answers();
     let waits = ["--max-steps", "2", "--steps-per-generation", "4", "--max-completion-length", "8"];
     place.train("parent", &[&waits[..], more].concat()).succeeded();
     place
 }
 
-fn fork(place: &Place, to: &str, more: &[&str]) -> Outcome {
+fn fork(place: &TestFolder, to: &str, more: &[&str]) -> CommandOutcome {
     let forks = ["--resume-from-checkpoint", "parent", "--output-dir", to, "--max-steps", "4", "--logging-steps", "1"];
     place.run(&[&["train"], &forks[..], more].concat())
 }
@@ -61,7 +61,7 @@ fn a_fork_that_would_take_no_step_is_refused() {
 
 #[test]
 fn a_fork_to_another_algorithm_may_have_any_number_of_threads() {
-    let place = Place::with_answers();
+    let place = TestFolder::with_answers();
     let sft = ["sft", "--model", tiny(), "--dataset", "answers.jsonl", "--max-steps", "1", "--output-dir", "parent"];
     place.run(&[&sft[..], &["--num-threads", "1"]].concat()).succeeded();
     place.write("prompts.jsonl", "{\"prompt\": \"a\"}\n{\"prompt\": \"b\"}\n");
@@ -83,7 +83,7 @@ fn parameters_that_the_parent_did_not_train_start_without_moments() {
 
 #[test]
 fn an_optimizer_does_not_take_the_moments_of_another() {
-    let place = Place::with_answers();
+    let place = TestFolder::with_answers();
     let sft = ["sft", "--model", tiny(), "--dataset", "answers.jsonl", "--max-steps", "2", "--output-dir", "parent"];
     place.run(&sft).succeeded();
     let fixed = ["--optim", "rmsprop", "--learning-rate", "1e-3", "--lr-scheduler-type", "constant"];
@@ -122,7 +122,7 @@ fn a_run_that_ends_with_its_best_checkpoint_can_change_its_algorithm() {
 
 #[test]
 fn a_fork_from_fine_tuning_is_compared_with_the_fine_tuned_model() {
-    let place = Place::with_answers();
+    let place = TestFolder::with_answers();
     let sft = ["sft", "--model", tiny(), "--dataset", "answers.jsonl", "--max-steps", "3", "--learning-rate", "0.01"];
     place.run(&[&sft[..], &["--output-dir", "parent"]].concat()).succeeded();
     let dpo = ["dpo", "--dataset", "pairs.jsonl", "--logging-steps", "1", "--per-device-train-batch-size", "2"];
@@ -169,7 +169,7 @@ fn a_key_is_the_same_by_flag_and_by_set_however_it_is_spelled() {
 
 #[test]
 fn what_is_no_algorithm_is_refused_by_what_it_is() {
-    let place = Place::with_answers();
+    let place = TestFolder::with_answers();
     let train = ["train", "--model", tiny(), "--dataset", "answers.jsonl", "--algorithm", "tldr_length_reward.wasm"];
     let refused = place.run(&train);
     assert!(refused.error().contains("it is a reward"), "{}", refused.stderr);

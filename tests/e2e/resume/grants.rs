@@ -1,12 +1,12 @@
 //! What a run's folder may set beyond computing, which is nothing: limits, ports and the like are the user's to grant, and a folder
 //! has them only with that user's mark.
 
-use rlhost_tests::{Outcome, Place, tiny};
+use rlhost_tests::{CommandOutcome, TestFolder, tiny};
 use std::fs;
 use std::process::Command;
 
 /// Runs the binary as a user with a key of their own.
-fn run_as(user: &str, place: &Place, arguments: &[&str]) -> Outcome {
+fn run_as(user: &str, place: &TestFolder, arguments: &[&str]) -> CommandOutcome {
     place.run_with(arguments, &[("RLHOST_STATE_DIR", &place.path(user).display().to_string())])
 }
 
@@ -16,7 +16,7 @@ const LIMITS: [&str; 4] =
 /// A port that nobody else sees, and that is given by the system.
 const PORT: [&str; 4] = ["--metrics-port", "0", "--metrics-address", "127.0.0.2"];
 
-fn train(place: &Place, output: &str, more: &[&str]) -> Outcome {
+fn train(place: &TestFolder, output: &str, more: &[&str]) -> CommandOutcome {
     place.write("prompts.jsonl", "{\"prompt\":\"a\"}\n{\"prompt\":\"b\"}\n");
     let model = ["--model", tiny(), "--dataset", "prompts.jsonl", "--plugin", "tldr_length_reward.wasm", "--output-dir", output];
     let size = ["--num-generations", "2", "--per-device-train-batch-size", "2", "--max-completion-length", "4"];
@@ -25,8 +25,8 @@ fn train(place: &Place, output: &str, more: &[&str]) -> Outcome {
 }
 
 /// A run that takes more than the defaults, as its user has ordered.
-fn generous() -> Place {
-    let place = Place::new();
+fn generous() -> TestFolder {
+    let place = TestFolder::new();
     let outcome = train(&place, "run", &[&LIMITS[..], &PORT].concat());
     outcome.succeeded();
     for shown in [
@@ -47,7 +47,7 @@ const REFUSED: [&str; 4] = [
     "you have not granted that on this machine",
 ];
 
-fn assert_refused(outcome: &Outcome, parts: &[&str]) {
+fn assert_refused(outcome: &CommandOutcome, parts: &[&str]) {
     let error = outcome.error();
     assert!(outcome.code == Some(2) && parts.iter().all(|part| error.contains(part)), "{parts:?}: {}", outcome.stderr);
     assert!(!outcome.stderr.contains("granted:"), "{}", outcome.stderr);
@@ -101,7 +101,7 @@ fn a_strangers_run_folder_sets_no_limits_and_opens_no_ports() {
     let mut pasted = Command::new("sh");
     pasted.args(["-c", &script]).current_dir(place.path("")).env("RLHOST", rlhost_tests::binary());
     pasted.env("RLHOST_STATE_DIR", place.path("another")).env("HF_HUB_OFFLINE", "1");
-    let pasted = Outcome::new(pasted.output().unwrap());
+    let pasted = CommandOutcome::new(pasted.output().unwrap());
     pasted.succeeded();
     place.assert_same_end("theirs", "run", 2, "model.safetensors");
     // Then it is theirs too, and still the first user's.
@@ -165,7 +165,7 @@ fn what_is_edited_into_a_marked_folder_is_no_grant() {
 
 #[test]
 fn where_no_key_can_be_kept_the_flag_accepts_what_the_marks_would() {
-    let place = Place::new();
+    let place = TestFolder::new();
     place.write("file", "");
     let unwritable = |arguments: &[&str]| run_as("file/below", &place, arguments);
     train(&place, "run", &[&LIMITS[..], &PORT].concat()).succeeded();

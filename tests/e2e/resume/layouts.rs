@@ -1,14 +1,14 @@
 //! What a checkpoint has at its top level, and checkpoints of older versions, which had more there.
 
-use rlhost_tests::{Place, STORIES, flatten, seal, tiny};
+use rlhost_tests::{STORIES, TestFolder, flatten, seal, tiny};
 use std::fs;
 
 /// A kind of run, its weights file, and what else of it must resume to the bit.
-type Kind = (&'static str, &'static [&'static str], &'static str, &'static str);
+type LayoutCase = (&'static str, &'static [&'static str], &'static str, &'static str);
 
 const SHORT: [&str; 4] = ["--num-generations", "2", "--max-completion-length", "8"];
 
-const KINDS: [Kind; 6] = [
+const KINDS: [LayoutCase; 6] = [
     ("whole", &["--algorithm", "grpo", "--plugin", "tldr_length_reward.wasm", "--beta", "0.1"], "model.safetensors", ""),
     (
         "adapter",
@@ -38,7 +38,7 @@ const KINDS: [Kind; 6] = [
 ];
 
 /// Trains for four steps with a checkpoint after each.
-fn train(place: &Place, (name, settings, ..): &Kind) {
+fn train(place: &TestFolder, (name, settings, ..): &LayoutCase) {
     let mut all = vec!["--model", tiny(), "--dataset", STORIES, "--output-dir", name, "--learning-rate", "0.002"];
     all.extend(["--max-steps", "4", "--save-steps", "1", "--logging-steps", "3", "--per-device-train-batch-size", "4"]);
     if settings.contains(&"--plugin") {
@@ -49,13 +49,13 @@ fn train(place: &Place, (name, settings, ..): &Kind) {
 }
 
 /// Moves a run's own files among those of its models, in all checkpoints.
-fn flatten_all(place: &Place, run: &str) {
+fn flatten_all(place: &TestFolder, run: &str) {
     place.checkpoints(run).iter().for_each(|step| flatten(&place.path(run).join(format!("checkpoint-{step}"))));
 }
 
 #[test]
 fn a_checkpoint_is_the_folder_of_a_model_and_one_folder_more() {
-    let place = Place::with_answers();
+    let place = TestFolder::with_answers();
     let tokenizer = ["generation_config.json", "tokenizer.json", "tokenizer_config.json"];
     for kind in &KINDS {
         train(&place, kind);
@@ -88,7 +88,7 @@ fn a_checkpoint_is_the_folder_of_a_model_and_one_folder_more() {
 
 #[test]
 fn a_run_of_an_older_version_resumes_to_the_bit() {
-    let place = Place::with_answers();
+    let place = TestFolder::with_answers();
     for kind in &KINDS {
         let (name, _, weights, further) = kind;
         train(&place, kind);
@@ -108,7 +108,7 @@ fn a_run_of_an_older_version_resumes_to_the_bit() {
 
 #[test]
 fn waiting_completions_of_an_older_version_are_trained_on_to_the_bit() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let generation = ["--steps-per-generation", "4", "--gradient-accumulation-steps", "1", "--num-generations", "2"];
     let steps = ["--max-steps", "6", "--save-steps", "1", "--learning-rate", "0.01"];
     place.train("whole", &[&generation[..], &steps].concat()).succeeded();
@@ -141,7 +141,7 @@ fn waiting_completions_of_an_older_version_are_trained_on_to_the_bit() {
 
 #[test]
 fn checkpoints_of_an_older_version_are_verified_listed_forked_exported_and_removed() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let settings = ["--max-steps", "4", "--save-steps", "1"];
     place.train("run", &settings).succeeded();
     place.run(&["export", "run", "exported"]).succeeded();

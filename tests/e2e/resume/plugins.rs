@@ -1,7 +1,7 @@
 //! Runs that resume from a checkpoint whose plugin does not work, or whose plugin's file has changed.
 
 use rlhost_tests::crafted::{NO_SCORES, core_reward};
-use rlhost_tests::{Place, small, version};
+use rlhost_tests::{TestFolder, small, version};
 use std::fs;
 use std::process::Command;
 use std::time::Duration;
@@ -14,8 +14,8 @@ fn arguments<'a>(more: &[&'a str]) -> Vec<&'a str> {
 }
 
 /// A run in `run` that was stopped while it had a version of `made.wasm` that fails its trial at the start of a run only.
-fn stuck() -> Place {
-    let place = Place::new();
+fn stuck() -> TestFolder {
+    let place = TestFolder::new();
     place.write("made.wasm", core_reward("", NO_SCORES));
     let child = ["--plugin", "made.wasm", "--plugin", "tldr_length_reward.wasm", "--max-steps", "100000"];
     let mut child = place.start(&arguments(&child));
@@ -66,7 +66,7 @@ fn a_checkpoint_whose_plugin_fails_its_trial_is_no_dead_end() {
 
 #[test]
 fn a_file_that_is_named_is_taken_in_or_ends_the_run() {
-    let place = Place::new();
+    let place = TestFolder::new();
     place.write("versioned.wasm", version(1));
     let plus = ["--plugin", "versioned.wasm", "--set", "plugin.versioned.config.plus=0.5", "--max-steps", "2"];
     place.run(&arguments(&plus)).succeeded();
@@ -108,7 +108,7 @@ fn a_file_that_is_named_is_taken_in_or_ends_the_run() {
 
 #[test]
 fn a_checkpoint_whose_plugin_does_not_load_is_no_dead_end() {
-    let place = Place::new();
+    let place = TestFolder::new();
     place.write("versioned.wasm", version(1));
     place.run(&arguments(&["--plugin", "versioned.wasm", "--max-steps", "2"])).succeeded();
     // As one of an older contract.
@@ -133,7 +133,7 @@ fn a_checkpoint_whose_plugin_does_not_load_is_no_dead_end() {
 
 #[test]
 fn a_run_that_a_reward_ended_goes_on_with_the_fixed_file() {
-    let place = Place::new();
+    let place = TestFolder::new();
     place.write("versioned.wasm", version(1));
     let trap = ["--plugin", "versioned.wasm", "--set", "plugin.versioned.config.trap_at=3", "--max-steps", "6"];
     let ended = place.run(&arguments(&trap));
@@ -148,7 +148,7 @@ fn a_run_that_a_reward_ended_goes_on_with_the_fixed_file() {
 
 #[test]
 fn an_evaluation_and_a_fork_of_a_live_run_leave_its_port_alone() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
     let saves = ["--max-steps", "100000", "--save-steps", "5", "--save-total-limit", "2000"];
     let endless = [&["--plugin", "tldr_length_reward.wasm", "--metrics-port", &port], &saves[..]].concat();

@@ -1,8 +1,8 @@
 //! The log of a run's rollouts: what agents and servers wrote is trained on once, however often the run is interrupted, and a replay trains
 //! on it again.
 
-use rlhost_tests::served::Served;
-use rlhost_tests::{KilledOnDrop, Place, small, tiny};
+use rlhost_tests::server::ServerProcess;
+use rlhost_tests::{KilledOnDrop, TestFolder, small, tiny};
 use serde_json::{Value, json};
 use std::fs;
 use std::path::PathBuf;
@@ -43,8 +43,8 @@ fn agent_run<'a>(run: &'a str, more: &[&'a str]) -> Vec<&'a str> {
 }
 
 /// A folder with prompts and the agent.
-fn place_of_agent() -> Place {
-    let place = Place::new();
+fn place_of_agent() -> TestFolder {
+    let place = TestFolder::new();
     let rows = (0..8).map(|i| format!("{}\n", json!({"prompt": format!("Question {i}")})));
     place.write("rows.jsonl", rows.collect::<String>());
     place.write("chat.jinja", TEMPLATE);
@@ -61,7 +61,7 @@ fn has_python() -> bool {
 }
 
 /// The completions of each step: tokens and rewards.
-fn written(place: &Place, run: &str) -> Vec<(u64, Value, Value)> {
+fn written(place: &TestFolder, run: &str) -> Vec<(u64, Value, Value)> {
     let lines = place.lines(&format!("{run}/completions.jsonl"));
     let of = |line: Value| (line["step"].as_u64().unwrap(), line["completion_ids"].clone(), line["rewards"].clone());
     lines.into_iter().map(of).collect()
@@ -73,7 +73,7 @@ fn generation_of(name: &str) -> usize {
 }
 
 /// The files of generations in a log.
-fn files(place: &Place, log: &str) -> Vec<PathBuf> {
+fn files(place: &TestFolder, log: &str) -> Vec<PathBuf> {
     let all = fs::read_dir(place.path(log)).into_iter().flatten().map(|entry| entry.unwrap().path());
     all.filter(|path| path.extension().is_some_and(|extension| extension == "safetensors")).collect()
 }
@@ -160,7 +160,7 @@ fn own_run<'a>(run: &'a str, more: &[&'a str]) -> Vec<&'a str> {
 
 #[test]
 fn a_replay_of_a_run_that_generates_is_the_run_and_may_have_another_reward() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let evaluations = ["--eval-dataset", rlhost_tests::STORIES, "--eval-strategy", "steps", "--eval-steps", "2"];
     let more = ["--beta", "0.04", "--num-iterations", "2", "--max-steps", "4", "--save-steps", "2", "--top-p", "0.9"];
     place.run(&own_run("run", &[&more[..], &evaluations, &["--rollout-log", "all"]].concat())).succeeded();
@@ -185,8 +185,8 @@ fn a_replay_of_a_run_that_generates_is_the_run_and_may_have_another_reward() {
 
 #[test]
 fn a_run_that_generates_ahead_resumes_with_what_was_written_ahead() {
-    let place = Place::new();
-    let server = Served::start(&place, &["--model", tiny(), "--allow-weight-updates"]);
+    let place = TestFolder::new();
+    let server = ServerProcess::start(&place, &["--model", tiny(), "--allow-weight-updates"]);
     let url = format!("http://{}", server.address);
     let ahead =
         ["--rollout-server", &url, "--max-staleness", "2", "--max-steps", "8", "--save-steps", "2", "--rollout-log", "all"];
@@ -207,7 +207,7 @@ fn a_run_that_generates_ahead_resumes_with_what_was_written_ahead() {
 
 #[test]
 fn generations_that_a_checkpoint_has_are_forgotten_unless_all_are_kept() {
-    let place = Place::new();
+    let place = TestFolder::new();
     place.run(&own_run("run", &["--max-steps", "5", "--save-steps", "1", "--rollout-log", "unsaved"])).succeeded();
     let left = place.lines("run/rollouts/log.jsonl");
     let generations: Vec<u64> = left.iter().filter_map(|line| line["generation"].as_u64()).collect();
@@ -223,7 +223,7 @@ fn generations_that_a_checkpoint_has_are_forgotten_unless_all_are_kept() {
 
 #[test]
 fn what_does_not_fit_a_replay_is_said() {
-    let place = Place::new();
+    let place = TestFolder::new();
     place.run(&own_run("run", &["--max-steps", "2", "--save-steps", "1", "--rollout-log", "all"])).succeeded();
     let replay = |more: &[&str]| {
         let _ = fs::remove_dir_all(place.path("run-replay"));

@@ -1,6 +1,6 @@
 //! Rollouts that wait in a checkpoint are checked before they are trained on.
 
-use rlhost_tests::{Place, seal};
+use rlhost_tests::{TestFolder, seal};
 use serde_json::{Value, json};
 use std::fs;
 use std::path::Path;
@@ -36,11 +36,11 @@ fn rename(header: &mut Value, from: &str, to: &str) {
 
 #[test]
 fn tensors_of_waiting_rollouts_that_do_not_fit_are_one_line() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let parts = ["--per-device-train-batch-size", "8", "--steps-per-generation", "4", "--max-steps", "1"];
     place.train("run", &parts).succeeded();
-    type ChangeNumbers = fn(&mut Value, &mut [u8]);
-    let changes: &[(&str, ChangeNumbers)] = &[
+    type RolloutFileEdit = fn(&mut Value, &mut [u8]);
+    let changes: &[(&str, RolloutFileEdit)] = &[
         ("has token 999999", |h, n| set_first(h, n, "0/tokens", &999_999u32.to_le_bytes())),
         ("values in", |h, n| set_first(h, n, "0/lengths", &1_000u32.to_le_bytes())),
         ("values in", |h, n| set_first(h, n, "0/lengths", &u32::MAX.to_le_bytes())),

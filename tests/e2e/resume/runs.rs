@@ -2,7 +2,7 @@
 
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use rlhost_tests::{HOSTILE, Outcome, Place, REMEMBERING, seal, tiny};
+use rlhost_tests::{CommandOutcome, HOSTILE, REMEMBERING, TestFolder, seal, tiny};
 use std::fs;
 use std::io::Write;
 use std::process::Command;
@@ -12,7 +12,7 @@ const STEPS: u64 = 12;
 
 /// Ten prompts of which a generation takes four: a pass is two generations, the third begins the
 /// next pass, and two prompts of each are left out.
-fn prompts(place: &Place) {
+fn prompts(place: &TestFolder) {
     let lines: String = (0..10).map(|i| format!("{{\"prompt\": \"prompt {i} {}\"}}\n", "ab".repeat(i))).collect();
     place.write("prompts.jsonl", lines);
 }
@@ -28,13 +28,13 @@ fn arguments(run: &str) -> Vec<&str> {
     all
 }
 
-fn assert_same(place: &Place, got: &str, want: &str) {
+fn assert_same(place: &TestFolder, got: &str, want: &str) {
     place.assert_same_end(got, want, STEPS, "model.safetensors");
 }
 
 /// A folder with an uninterrupted run.
-fn with_whole_run() -> Place {
-    let place = Place::new();
+fn with_whole_run() -> TestFolder {
+    let place = TestFolder::new();
     prompts(&place);
     place.run(&arguments("whole")).succeeded();
     place
@@ -57,7 +57,7 @@ fn a_run_resumed_from_any_step_ends_as_the_uninterrupted_one() {
 }
 
 /// Waits for a child to have logged `lines` steps; false if it ended before that.
-fn logged(place: &Place, run: &str, lines: u64, child: &mut std::process::Child) -> bool {
+fn logged(place: &TestFolder, run: &str, lines: u64, child: &mut std::process::Child) -> bool {
     loop {
         if place.steps(run) as u64 >= lines {
             return true;
@@ -82,7 +82,7 @@ fn hangup() -> Option<&'static str> {
 
 #[test]
 fn a_signal_at_any_step_saves_and_ends_with_a_code_of_its_own() {
-    let place = Place::new();
+    let place = TestFolder::new();
     prompts(&place);
     // No checkpoint but the signal's, and a line for each step, to know when to send it.
     let settings = ["--save-steps", "1000", "--logging-steps", "1"];
@@ -125,10 +125,10 @@ fn a_signal_at_any_step_saves_and_ends_with_a_code_of_its_own() {
 
 #[test]
 fn a_first_interrupt_says_what_a_second_one_would_do() {
-    let place = Place::new();
+    let place = TestFolder::new();
     prompts(&place);
     let endless = ["--max-steps", "100000", "--logging-steps", "1", "--save-steps", "100000"];
-    let mut child = place.start_heard(&[&arguments("run")[..], &endless].concat());
+    let mut child = place.start_piped(&[&arguments("run")[..], &endless].concat());
     assert!(logged(&place, "run", 1, &mut child));
     Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
     let heard = child.wait_with_output().unwrap();
@@ -149,7 +149,7 @@ fn a_run_that_is_done_has_nothing_left_to_do_and_says_so() {
 }
 
 /// Asserts that every checkpoint that a run shows is whole.
-fn all_whole(place: &Place, run: &str) -> Outcome {
+fn all_whole(place: &TestFolder, run: &str) -> CommandOutcome {
     let verified = place.run(&["checkpoint", "verify", run]);
     assert_eq!(verified.code, Some(0), "{}{}", verified.stdout, verified.stderr);
     verified
@@ -203,7 +203,7 @@ fn a_run_killed_fifty_times_at_random_moments_goes_on_and_ends_the_same() {
 
 #[test]
 fn a_run_that_a_plugin_ended_goes_on_as_if_it_had_not() {
-    let place = Place::new();
+    let place = TestFolder::new();
     prompts(&place);
     let hostile = |run: &'static str, misdeed: &str| {
         let mut all: Vec<String> = arguments(run).into_iter().map(String::from).collect();
@@ -294,9 +294,9 @@ fn settings_that_change_the_past_are_refused_by_name() {
 }
 
 /// Settings, a row of their dataset, and the hash of ten such rows in checkpoints of versions that hashed tokens.
-type Hashed = (&'static [&'static str], fn(usize) -> serde_json::Value, &'static str);
+type TokenHashCase = (&'static [&'static str], fn(usize) -> serde_json::Value, &'static str);
 
-const HASHES_OF_TOKENS: [Hashed; 7] = [
+const HASHES_OF_TOKENS: [TokenHashCase; 7] = [
     (
         &["grpo", "--plugin", "tldr_length_reward.wasm", "--max-completion-length", "12", "--num-generations", "2"],
         |i| serde_json::json!({"prompt": format!("prompt {i}"), "id": i}),
@@ -337,7 +337,7 @@ const HASHES_OF_TOKENS: [Hashed; 7] = [
 #[test]
 fn a_checkpoint_with_a_hash_of_tokens_is_resumed_and_notices_another_dataset() {
     for (settings, row, hash) in HASHES_OF_TOKENS {
-        let place = Place::new();
+        let place = TestFolder::new();
         let rows = |from: usize| (from..from + 10).map(|i| format!("{}\n", row(i))).collect::<String>();
         place.write("rows.jsonl", rows(0));
         let mut all = vec!["--model", tiny(), "--dataset", "rows.jsonl", "--learning-rate", "0.01", "--algorithm"];
@@ -376,15 +376,15 @@ fn a_large_dataset_that_changes_during_a_run_ends_it_with_the_row() {
         (pair, &["--algorithm", "reward_model"]),
         (text, &["--algorithm", "sft", "--learn-from", "dataset", "--packing", "--max-length", "32"]),
     ] {
-        let place = Place::new();
+        let place = TestFolder::new();
         let rows = |word: &str| (0..1200).map(|i| rows(word, i)).collect::<String>();
         place.write("rows.jsonl", rows(answers));
         let mut all = vec!["--model", tiny(), "--dataset", "rows.jsonl", "--output-dir", "run", "--max-steps", "100000"];
         all.extend([&["--save-steps", "1000"], settings].concat());
-        let child = place.start_heard(&all);
+        let child = place.start_piped(&all);
         place.wait("run", Duration::from_secs(60), || place.steps("run") > 0);
         place.write("rows.jsonl", rows("none"));
-        let ended = Outcome::new(child.wait_with_output().unwrap());
+        let ended = CommandOutcome::new(child.wait_with_output().unwrap());
         assert_eq!(ended.code, Some(2), "{settings:?}: {}", ended.error());
         let said = ended.error();
         assert!(said.contains("rows.jsonl:") && said.contains("has changed since the run"), "{settings:?}: {said}");
@@ -413,7 +413,7 @@ fn going_back_where_nothing_would_be_done_is_refused_and_changes_nothing() {
 
 #[test]
 fn a_limit_on_the_size_of_files_is_reported() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let script = "ulimit -f 8; exec \"$0\" export \"$1\" out --dtype f32";
     let ran =
         Command::new("sh").args(["-c", script]).arg(rlhost_tests::binary()).arg(tiny()).current_dir(place.path(".")).output();
@@ -445,7 +445,7 @@ fn moments_below_zero_are_refused() {
 
 #[test]
 fn what_is_removed_from_a_runs_folder_costs_no_checkpoint() {
-    let place = Place::new();
+    let place = TestFolder::new();
     prompts(&place);
     let long = ["--save-steps", "100000", "--logging-steps", "1", "--max-steps", "100000"];
     let mut child = place.start(&[&arguments("run")[..], &long].concat());
@@ -461,7 +461,7 @@ fn what_is_removed_from_a_runs_folder_costs_no_checkpoint() {
 
 #[test]
 fn a_run_that_began_with_another_runs_checkpoint_goes_on_with_that_one() {
-    let place = Place::new();
+    let place = TestFolder::new();
     prompts(&place);
     let short = ["--max-steps", "1", "--save-steps", "1"];
     place.run(&[&arguments("first")[..], &short].concat()).succeeded();

@@ -1,7 +1,7 @@
 //! Every algorithm through the binary: the same run however a step is cut up, however it is
 //! interrupted, and learning what it should.
 
-use rlhost_tests::{Outcome, Place, STORIES, assert_near, tiny};
+use rlhost_tests::{CommandOutcome, STORIES, TestFolder, assert_near, tiny};
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::fs;
@@ -23,12 +23,12 @@ const OFFLINE: [(&str, &[&str]); 9] = [
     ("kto", &["--loss-type", "apo_zero_unpaired"]),
 ];
 
-fn run(place: &Place, name: &str, algorithm: &str, online: bool, more: &[&str]) -> Outcome {
+fn run(place: &TestFolder, name: &str, algorithm: &str, online: bool, more: &[&str]) -> CommandOutcome {
     run_by_default(place, name, algorithm, online, &[&["--learning-rate", "0.002"], more].concat())
 }
 
 /// Runs an algorithm at its own learning rate.
-fn run_by_default(place: &Place, name: &str, algorithm: &str, online: bool, more: &[&str]) -> Outcome {
+fn run_by_default(place: &TestFolder, name: &str, algorithm: &str, online: bool, more: &[&str]) -> CommandOutcome {
     let mut arguments = vec!["--model", tiny(), "--algorithm", algorithm, "--output-dir", name, "--logging-steps", "1"];
     if online {
         arguments.extend(["--plugin", "tldr_length_reward.wasm", "--max-completion-length", "12", "--num-generations", "2"]);
@@ -42,7 +42,7 @@ fn run_by_default(place: &Place, name: &str, algorithm: &str, online: bool, more
 
 /// What the binary prints.
 fn printed(arguments: &[&str]) -> String {
-    let outcome = Place::new().run(arguments);
+    let outcome = TestFolder::new().run(arguments);
     outcome.succeeded();
     outcome.stdout.split_whitespace().collect::<Vec<_>>().join(" ")
 }
@@ -80,7 +80,7 @@ fn help_and_guide_name_the_learning_rates_that_the_algorithms_have() {
 
 #[test]
 fn a_run_without_a_learning_rate_takes_its_algorithms() {
-    let place = Place::with_answers();
+    let place = TestFolder::with_answers();
     let rate = |algorithm: &str, online: bool, more: &[&str]| {
         let size = ["--max-steps", "1", "--per-device-train-batch-size", "2"];
         run_by_default(&place, algorithm, algorithm, online, &[&size[..], more].concat()).succeeded();
@@ -101,7 +101,7 @@ fn a_run_without_a_learning_rate_takes_its_algorithms() {
 
 #[test]
 fn a_step_is_the_same_however_it_is_cut_into_micro_batches() {
-    let place = Place::with_answers();
+    let place = TestFolder::with_answers();
     let all = ONLINE.iter().map(|a| (a, true)).chain(OFFLINE.iter().map(|a| (a, false)));
     for (i, ((algorithm, more), online)) in all.enumerate() {
         let mut wanted: Option<Vec<Vec<(String, f64)>>> = None;
@@ -120,7 +120,7 @@ fn a_step_is_the_same_however_it_is_cut_into_micro_batches() {
 
 #[test]
 fn a_step_is_the_same_parted_by_tokens_and_its_layers_run_again_change_no_bit() {
-    let place = Place::with_answers();
+    let place = TestFolder::with_answers();
     let all = ONLINE.iter().map(|a| (a, true)).chain(OFFLINE.iter().map(|a| (a, false)));
     for (i, ((algorithm, more), online)) in all.enumerate() {
         let go = |name: &str, given: &[&str]| {
@@ -143,7 +143,7 @@ fn a_step_is_the_same_parted_by_tokens_and_its_layers_run_again_change_no_bit() 
 
 #[test]
 fn a_loss_that_compares_the_rows_of_a_micro_batch_is_not_parted_by_tokens() {
-    let place = Place::with_answers();
+    let place = TestFolder::with_answers();
     let parted = ["--max-tokens-per-microbatch", "100", "--max-steps", "1"];
     for (algorithm, online, more) in [("dpo", false, ["--loss-type", "aot"]), ("grpo", true, ["--top-entropy-quantile", "0.5"])] {
         let refused = run(&place, "refused", algorithm, online, &[&parted[..], &more].concat());
@@ -159,7 +159,7 @@ const SEVERAL: [&str; 6] = ["--max-steps", "6", "--save-steps", "1", "--per-devi
 const ROUNDS: [&str; 4] = ["--steps-per-generation", "2", "--num-iterations", "2"];
 
 /// Resumes copies of a run of [`SEVERAL`] steps from each, and compares their ends with its own.
-fn resumes_to_the_bit(place: &Place, whole: &str, further: Option<&str>) {
+fn resumes_to_the_bit(place: &TestFolder, whole: &str, further: Option<&str>) {
     for step in 1..6 {
         let name = format!("{whole}-{step}");
         place.copy(whole, &name);
@@ -176,7 +176,7 @@ fn resumes_to_the_bit(place: &Place, whole: &str, further: Option<&str>) {
 
 #[test]
 fn a_run_with_a_critic_or_with_pairs_resumes_to_the_bit() {
-    let place = Place::with_answers();
+    let place = TestFolder::with_answers();
     let shared = &["--value-model", "shared", "--critic-learning-rate", "0.01"][..];
     for (whole, algorithm, own, file) in [
         ("ppo", "ppo", &[][..], Some("trainer/value_model/model.safetensors")),
@@ -193,7 +193,7 @@ fn a_run_with_a_critic_or_with_pairs_resumes_to_the_bit() {
 
 #[test]
 fn settings_of_ppo_from_other_programs_change_a_run_and_resume_to_the_bit() {
-    let place = Place::with_answers();
+    let place = TestFolder::with_answers();
     let start =
         |name: &str, own: &[&str]| run(&place, name, "ppo", true, &[&SEVERAL[..], &ROUNDS, own].concat()).succeeded().code;
     start("plain", &[]);
@@ -219,7 +219,7 @@ fn settings_of_ppo_from_other_programs_change_a_run_and_resume_to_the_bit() {
 
 #[test]
 fn a_run_with_weighted_pairs_resumes_to_the_bit() {
-    let place = Place::with_answers();
+    let place = TestFolder::with_answers();
     run(&place, "plain", "dpo", false, &SEVERAL).succeeded();
     run(&place, "weighted", "dpo", false, &[&SEVERAL[..], &["--use-weighting"]].concat()).succeeded();
     assert_ne!(place.figure("weighted", "loss"), place.figure("plain", "loss"));
@@ -228,7 +228,7 @@ fn a_run_with_weighted_pairs_resumes_to_the_bit() {
 
 #[test]
 fn a_batch_of_online_dpo_counts_prompts_and_one_of_grpo_completions() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let size = ["--max-steps", "2", "--per-device-train-batch-size", "4", "--gradient-accumulation-steps", "2"];
     for (algorithm, prompts) in [("grpo", 4), ("online_dpo", 8)] {
         run(&place, algorithm, algorithm, true, &[&size[..], &["--log-completions", "all"]].concat()).succeeded();
@@ -246,7 +246,7 @@ fn a_batch_of_online_dpo_counts_prompts_and_one_of_grpo_completions() {
 /// As TRL's trainer, which takes a plain dataset.
 #[test]
 fn an_epoch_of_online_dpo_ends_with_what_is_left_of_it() {
-    let place = Place::new();
+    let place = TestFolder::new();
     place.write("nine.jsonl", (0..9).map(|i| format!("{{\"prompt\": \"{i}, once\"}}\n")).collect::<String>());
     let train = |name: &str, generation: &str, epochs: &str, more: &[&str]| {
         let base = ["--dataset", "nine.jsonl", "--log-completions", "all", "--per-device-train-batch-size", "2"];
@@ -264,7 +264,11 @@ fn an_epoch_of_online_dpo_ends_with_what_is_left_of_it() {
         let name = format!("from-{step}");
         place.copy("run", &name);
         place.run(&["resume", &name, "--step", step]).succeeded();
-        assert_eq!(place.timeless("run/metrics.jsonl"), place.timeless(&format!("{name}/metrics.jsonl")), "{step}");
+        assert_eq!(
+            place.lines_without_times("run/metrics.jsonl"),
+            place.lines_without_times(&format!("{name}/metrics.jsonl")),
+            "{step}"
+        );
     }
     // An update takes the rest, however few there are.
     train("accumulated", "2", "1", &["--gradient-accumulation-steps", "2"]).succeeded();
@@ -277,7 +281,7 @@ fn an_epoch_of_online_dpo_ends_with_what_is_left_of_it() {
 
 #[test]
 fn dpo_begins_at_ln_2_and_learns_the_pairs() {
-    let place = Place::with_answers();
+    let place = TestFolder::with_answers();
     run(&place, "dpo", "dpo", false, &["--max-steps", "24", "--learning-rate", "0.001", "--lr-scheduler-type", "constant"])
         .succeeded();
     let (loss, accuracy) = (place.figure("dpo", "loss"), place.figure("dpo", "rewards/accuracies"));
@@ -289,7 +293,7 @@ fn dpo_begins_at_ln_2_and_learns_the_pairs() {
 
 #[test]
 fn fine_tuning_learns_its_answers_and_begins_where_the_model_knows_nothing() {
-    let place = Place::with_answers();
+    let place = TestFolder::with_answers();
     let long = ["--max-steps", "40", "--learning-rate", "0.01", "--logging-steps", "1", "--output-dir", "run"];
     place.run(&[&["sft", "--model", tiny(), "--dataset", "answers.jsonl"], &long[..]].concat()).succeeded();
     let loss = place.figure("run", "loss");
@@ -303,7 +307,7 @@ fn fine_tuning_learns_its_answers_and_begins_where_the_model_knows_nothing() {
 
 #[test]
 fn cpo_changes_every_parameter() {
-    let place = Place::with_answers();
+    let place = TestFolder::with_answers();
     run(&place, "cpo", "cpo", false, &["--max-steps", "1"]).succeeded();
     let (before, after) =
         (place.tensors(&format!("{}/model.safetensors", tiny())), place.tensors("cpo/checkpoint-1/model.safetensors"));
@@ -315,7 +319,7 @@ fn cpo_changes_every_parameter() {
 
 #[test]
 fn ppo_learns_a_length_and_its_critic_what_it_is_worth() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let more = ["--max-steps", "60", "--per-device-train-batch-size", "16", "--learning-rate", "0.02"];
     let short = ["--max-completion-length", "24", "--set", "plugin.tldr_length_reward.config.target=4"];
     run(&place, "ppo", "ppo", true, &[&more[..], &short].concat()).succeeded();
@@ -327,7 +331,7 @@ fn ppo_learns_a_length_and_its_critic_what_it_is_worth() {
 
 #[test]
 fn ppo_logs_its_episodes_as_trl_does() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let size = ["--max-steps", "3", "--save-steps", "2", "--per-device-train-batch-size", "4"];
     run(&place, "ppo", "ppo", true, &[&size[..], &["--eval-dataset", STORIES]].concat()).succeeded();
     let steps = || -> Vec<serde_json::Value> {
@@ -348,7 +352,7 @@ fn ppo_logs_its_episodes_as_trl_does() {
 
 #[test]
 fn algorithms_that_compare_no_completions_learn_from_one_of_each_prompt() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let size = ["--max-steps", "40", "--per-device-train-batch-size", "16", "--learning-rate", "0.02"];
     let one = [
         "--num-generations",
@@ -373,7 +377,7 @@ fn algorithms_that_compare_no_completions_learn_from_one_of_each_prompt() {
 
 #[test]
 fn a_reward_is_refused_where_nothing_is_scored_and_stays_behind_in_a_fork() {
-    let place = Place::with_answers();
+    let place = TestFolder::with_answers();
     let reward = ["--plugin", "tldr_length_reward.wasm"];
     for (algorithm, more, given) in [
         ("dpo", &[][..], "pairs"),
@@ -396,7 +400,7 @@ fn a_reward_is_refused_where_nothing_is_scored_and_stays_behind_in_a_fork() {
 
 #[test]
 fn mistakes_in_pairs_are_named() {
-    let place = Place::with_answers();
+    let place = TestFolder::with_answers();
     place.write(
         "half.jsonl",
         "{\"prompt\": \"a\", \"chosen\": \"b\", \"rejected\": \"c\"}\n{\"prompt\": \"a\", \"chosen\": \"b\"}\n",
@@ -418,7 +422,7 @@ fn mistakes_in_pairs_are_named() {
 
 #[test]
 fn a_divergence_in_the_figures_is_none_while_nothing_is_learned_whatever_the_temperature() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let still = ["--temperature", "0.6", "--learning-rate", "1e-12", "--max-steps", "3"];
     for (algorithm, more) in [("online_dpo", &[][..]), ("rloo", &["--beta", "0.1"]), ("grpo", &["--beta", "0.1"])] {
         run(&place, algorithm, algorithm, true, &[&still[..], more].concat()).succeeded();

@@ -1,7 +1,7 @@
 //! `rlhost bench`, and the figures of a run about its own speed. No time is held to a limit; what is
 //! tested is that the figures are of one another.
 
-use rlhost_tests::{Place, tiny};
+use rlhost_tests::{TestFolder, tiny};
 use serde_json::Value;
 
 fn number(v: &Value) -> f64 {
@@ -13,7 +13,7 @@ fn assert_close(got: f64, want: f64, what: &str) {
 }
 
 /// The line of JSON that a measurement prints.
-fn measured(place: &Place, arguments: &[&str]) -> Value {
+fn measured(place: &TestFolder, arguments: &[&str]) -> Value {
     let outcome = place.run(&[&["bench", "--json", "-q"], arguments].concat());
     serde_json::from_str(&outcome.succeeded().stdout).expect("a line of JSON")
 }
@@ -47,7 +47,7 @@ fn assert_consistent(said: &Value) {
 
 #[test]
 fn a_measurement_of_grpo_has_figures_that_fit_one_another() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let sizes = ["--per-device-train-batch-size", "4", "--num-generations", "4", "--max-completion-length", "6"];
     let more = ["--prompt-length", "20", "--steps", "3", "--num-threads", "1", "--beta", "0.1"];
     let said = measured(&place, &[&["--model", tiny()], &sizes[..], &more].concat());
@@ -79,7 +79,7 @@ fn a_measurement_of_grpo_has_figures_that_fit_one_another() {
 
 #[test]
 fn a_base_in_bf16_is_in_memory_once() {
-    let place = Place::new();
+    let place = TestFolder::new();
     place.run(&["export", tiny(), "half", "--dtype", "bf16"]).succeeded();
     let sizes = ["--per-device-train-batch-size", "4", "--num-generations", "4", "--max-completion-length", "6"];
     let more = ["--prompt-length", "20", "--steps", "1", "--beta", "0.1", "--lora-r", "2", "--model", "half", "--dtype"];
@@ -96,7 +96,7 @@ fn a_base_in_bf16_is_in_memory_once() {
 
 #[test]
 fn moments_in_8_bits_are_measured_as_such() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let sizes = ["--per-device-train-batch-size", "4", "--num-generations", "4", "--max-completion-length", "6"];
     let more = ["--prompt-length", "20", "--steps", "1", "--model", tiny(), "--optim"];
     let moments = |optim| number(&measured(&place, &[&sizes[..], &more, &[optim]].concat())["memory_mb"]["moments"]) * 1e6;
@@ -110,7 +110,7 @@ fn moments_in_8_bits_are_measured_as_such() {
 
 #[test]
 fn steps_are_whole_generations() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let sizes = ["--per-device-train-batch-size", "2", "--num-generations", "4", "--max-completion-length", "4"];
     let more = ["--steps-per-generation", "2", "--num-iterations", "2", "--steps", "5", "--prompt-length", "10"];
     let said = measured(&place, &[&["--model", tiny()], &sizes[..], &more].concat());
@@ -123,7 +123,7 @@ fn steps_are_whole_generations() {
 
 #[test]
 fn sizes_with_random_weights_need_neither_weights_nor_tokenizer_nor_rows() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let config = |vocabulary: usize| {
         serde_json::json!({
             "model_type": "qwen2", "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2,
@@ -156,7 +156,7 @@ fn sizes_with_random_weights_need_neither_weights_nor_tokenizer_nor_rows() {
 
 #[test]
 fn the_table_says_what_was_measured() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let sizes = ["--model", tiny(), "--max-completion-length", "4", "--prompt-length", "8", "--steps", "1"];
     let table = place.run(&[&["bench"], &sizes[..]].concat()).succeeded().stdout.clone();
     for part in
@@ -168,7 +168,7 @@ fn the_table_says_what_was_measured() {
 
 #[test]
 fn mistakes_are_explained() {
-    let place = Place::new();
+    let place = TestFolder::new();
     place.write("config.json", "{\"model_type\": \"gptj\"}");
     place.write("prompts.jsonl", "{\"prompt\": \"a\"}\n");
     let cases: &[(&[&str], &[&str])] = &[
@@ -199,7 +199,7 @@ fn mistakes_are_explained() {
 
 #[test]
 fn a_runs_own_figures_of_speed_fit_one_another() {
-    let place = Place::with_answers();
+    let place = TestFolder::with_answers();
     let often = ["--max-steps", "8", "--logging-steps", "8", "--steps-per-generation", "4", "--beta", "0.1", "--save-steps", "4"];
     place.train("grpo", &often).succeeded();
     let pairs = ["--model", tiny(), "--algorithm", "dpo", "--dataset", "pairs.jsonl", "--max-steps", "2", "--logging-steps", "1"];

@@ -1,7 +1,7 @@
 //! Runs whose products are computed in bf16, through the binary. On processors without instructions for that they compute in f32,
 //! and say so.
 
-use rlhost_tests::{Place, tiny};
+use rlhost_tests::{TestFolder, tiny};
 use std::fs;
 
 /// GRPO with a reference model, and generations that two updates learn from.
@@ -14,8 +14,8 @@ fn grpo<'a>(model: &'a str, run: &'a str, more: &[&'a str]) -> Vec<&'a str> {
     all
 }
 
-fn place() -> Place {
-    let place = Place::with_answers();
+fn place() -> TestFolder {
+    let place = TestFolder::with_answers();
     place.write("prompts.jsonl", (0..6).map(|i| format!("{{\"prompt\": \"prompt {i}\"}}\n")).collect::<String>());
     place
 }

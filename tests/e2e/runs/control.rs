@@ -1,6 +1,6 @@
 //! What people request of a running run: it pauses, goes on, saves, evaluates and stops, and its results stay the same.
 
-use rlhost_tests::{Outcome, Place, STORIES, small};
+use rlhost_tests::{CommandOutcome, STORIES, TestFolder, small};
 use std::process::Child;
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ fn arguments<'a>(run: &'a str, more: &[&'a str]) -> Vec<&'a str> {
     [&small()[..], &reward, &["--num-generations", "2", "--per-device-train-batch-size", "4", "--output-dir", run], more].concat()
 }
 
-fn control(place: &Place, run: &str, action: &str) -> Outcome {
+fn control(place: &TestFolder, run: &str, action: &str) -> CommandOutcome {
     place.run(&["control", run, action])
 }
 
@@ -23,7 +23,7 @@ fn exit_code(mut child: Child) -> Option<i32> {
 
 #[test]
 fn a_run_that_was_paused_saved_and_evaluated_ends_like_an_undisturbed_one() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let more = ["--max-steps", "30", "--eval-dataset", STORIES, "--eval-steps", "30", "--eval-strategy", "steps"];
     place.run(&arguments("whole", &more)).succeeded();
     let child = place.start(&arguments("asked", &more));
@@ -46,7 +46,7 @@ fn a_run_that_was_paused_saved_and_evaluated_ends_like_an_undisturbed_one() {
     let weights = |run: &str| place.tensors(&format!("{run}/checkpoint-30/model.safetensors"));
     assert_eq!(weights("asked"), weights("whole"));
     let trained = |run: &str| {
-        let rows = place.timeless(&format!("{run}/metrics.jsonl")).into_iter();
+        let rows = place.lines_without_times(&format!("{run}/metrics.jsonl")).into_iter();
         rows.filter(|row| row["loss"].is_number()).collect::<Vec<_>>()
     };
     assert_eq!(trained("asked"), trained("whole"));
@@ -63,7 +63,7 @@ fn a_run_that_was_paused_saved_and_evaluated_ends_like_an_undisturbed_one() {
 
 #[test]
 fn a_run_stops_when_that_is_requested_also_while_it_is_paused() {
-    let place = Place::new();
+    let place = TestFolder::new();
     for first in [None, Some("pause")] {
         let run = first.unwrap_or("running");
         let child = place.start(&arguments(run, &["--max-steps", "1000"]));
@@ -81,7 +81,7 @@ fn a_run_stops_when_that_is_requested_also_while_it_is_paused() {
 
 #[test]
 fn what_can_not_be_done_is_refused_with_the_reason() {
-    let place = Place::new();
+    let place = TestFolder::new();
     place.run(&arguments("done", &["--max-steps", "1"])).succeeded();
     for (run, reason) in [("done", "no rlhost process is running this run"), ("none", "is not the folder of a run")] {
         let refused = control(&place, run, "pause");

@@ -1,13 +1,13 @@
 //! The critic of PPO: a value model of its own, or a head on the policy.
 
-use rlhost_tests::{Outcome, Place, STORIES, seal, tiny};
+use rlhost_tests::{CommandOutcome, STORIES, TestFolder, seal, tiny};
 use std::collections::BTreeMap;
 use std::fs;
 
 /// Steps of a run that trains on one generation alone, so that what the critic learns can reach the policy only by its gradient.
 const ONE_GENERATION: [&str; 4] = ["--num-iterations", "3", "--max-steps", "3"];
 
-fn run(place: &Place, name: &str, more: &[&str]) -> Outcome {
+fn run(place: &TestFolder, name: &str, more: &[&str]) -> CommandOutcome {
     let mut arguments = vec!["--algorithm", "ppo", "--model", tiny(), "--output-dir", name, "--logging-steps", "1"];
     arguments.extend(["--plugin", "tldr_length_reward.wasm", "--max-completion-length", "12", "--num-generations", "2"]);
     arguments.extend(["--dataset", STORIES, "--learning-rate", "0.002", "--per-device-train-batch-size", "4"]);
@@ -16,18 +16,18 @@ fn run(place: &Place, name: &str, more: &[&str]) -> Outcome {
 }
 
 /// The tensors of a checkpoint's policy.
-fn policy(place: &Place, run: &str, step: u64) -> BTreeMap<String, Vec<u8>> {
+fn policy(place: &TestFolder, run: &str, step: u64) -> BTreeMap<String, Vec<u8>> {
     place.tensors(&format!("{run}/checkpoint-{step}/model.safetensors"))
 }
 
 /// Those of its value model.
-fn value_model(place: &Place, run: &str, step: u64) -> BTreeMap<String, Vec<u8>> {
+fn value_model(place: &TestFolder, run: &str, step: u64) -> BTreeMap<String, Vec<u8>> {
     place.tensors(&format!("{run}/checkpoint-{step}/trainer/value_model/model.safetensors"))
 }
 
 #[test]
 fn the_value_loss_trains_the_value_model_and_not_the_policy() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let with = |name: &str, vf_coef: &str, own: &[&str]| {
         run(&place, name, &[&ONE_GENERATION[..], &["--vf-coef", vf_coef], own].concat()).succeeded();
     };
@@ -46,7 +46,7 @@ fn the_value_loss_trains_the_value_model_and_not_the_policy() {
 
 #[test]
 fn a_critic_has_its_own_rate() {
-    let place = Place::new();
+    let place = TestFolder::new();
     // All parameters but its head are the policy's first.
     let still = ["--critic-learning-rate", "0", "--max-steps", "2"];
     run(&place, "still", &still).succeeded();
@@ -79,7 +79,7 @@ fn a_critic_has_its_own_rate() {
 
 #[test]
 fn the_values_are_those_of_the_saved_model_and_a_folders_head_is_used() {
-    let place = Place::new();
+    let place = TestFolder::new();
     // Without a divergence in the rewards, nothing depends on where a run began.
     let evaluated = ["--eval-dataset", STORIES, "--kl-coef", "0", "--save-steps", "1"];
     run(&place, "first", &[&evaluated[..], &["--max-steps", "2", "--eval-steps", "1"]].concat()).succeeded();
@@ -103,7 +103,7 @@ fn the_values_are_those_of_the_saved_model_and_a_folders_head_is_used() {
 
 #[test]
 fn a_step_that_fails_for_the_critic_leaves_the_policy_as_it_was() {
-    let place = Place::new();
+    let place = TestFolder::new();
     // The first step's rate is zero.
     let more = ["--critic-learning-rate", "1e39", "--warmup-steps", "1", "--max-steps", "3"];
     let failed = run(&place, "run", &more);
@@ -114,7 +114,7 @@ fn a_step_that_fails_for_the_critic_leaves_the_policy_as_it_was() {
 
 #[test]
 fn a_run_from_before_there_were_value_models_keeps_its_head_to_the_bit() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let more = ["--max-steps", "4", "--save-steps", "1", "--value-model", "shared"];
     run(&place, "whole", &more).succeeded();
     place.copy("whole", "old");
@@ -134,7 +134,7 @@ fn a_run_from_before_there_were_value_models_keeps_its_head_to_the_bit() {
 
 #[test]
 fn a_fork_continues_with_the_value_model_or_begins_with_another() {
-    let place = Place::new();
+    let place = TestFolder::new();
     run(&place, "run", &["--max-steps", "2", "--save-steps", "1"]).succeeded();
     let fork = |name: &str, more: &[&str]| {
         let all = [
@@ -160,7 +160,7 @@ fn a_fork_continues_with_the_value_model_or_begins_with_another() {
 
 #[test]
 fn value_models_that_do_not_fit_are_refused_by_name() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let refused = |more: &[&str], words: &[&str]| {
         let outcome = run(&place, "run", more);
         assert!(outcome.code == Some(2) && words.iter().all(|word| outcome.error().contains(word)), "{}", outcome.stderr);

@@ -1,14 +1,14 @@
 //! Distillation: a student that learns the predictions of a teacher, on its own completions or given ones.
 
-use rlhost_tests::{KilledOnDrop, Place, STORIES, small, tiny};
+use rlhost_tests::{KilledOnDrop, STORIES, TestFolder, small, tiny};
 use serde_json::json;
 use std::fs;
 use std::time::Duration;
 
 /// A place with `teacher`, a model of the tokens of the tiny one, but of other sizes, that has learned some text, and `wide`, whose
 /// vocabulary is larger.
-fn place_of_teachers() -> Place {
-    let place = Place::with_answers();
+fn place_of_teachers() -> TestFolder {
+    let place = TestFolder::with_answers();
     let config = json!({
         "architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "hidden_size": 96, "intermediate_size": 128,
         "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 257,
@@ -54,7 +54,7 @@ fn a_student_comes_nearer_to_its_teacher_by_each_divergence() {
 
 #[test]
 fn a_teacher_that_is_the_student_has_nothing_to_teach() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let own = ["--teacher-model", tiny(), "--max-steps", "1"];
     for (run, more) in [("own", &["--beta", "0.5"][..]), ("half", &["--loss-type", "policy_gradient"])] {
         place.run(&distillation(run, &[&own[..], more].concat())).succeeded();

@@ -1,7 +1,7 @@
 //! What a run says when it ends, and what it keeps: whatever the end was, it says how to go on.
 
 use rlhost_tests::crafted::{NO_SCORES, core_reward};
-use rlhost_tests::{Outcome, Place, small, version};
+use rlhost_tests::{CommandOutcome, TestFolder, small, version};
 use std::process::{Child, Command};
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ fn signal(child: &Child, name: &str) {
 
 #[test]
 fn a_run_that_a_reward_ended_says_how_to_go_on_and_keeps_what_broke_it() {
-    let place = Place::new();
+    let place = TestFolder::new();
     place.write("versioned.wasm", version(1));
     let reward = ["--plugin", "versioned.wasm", "--max-steps", "4", "--set"];
     let ended = place.run(&arguments(&[&reward[..], &["plugin.versioned.config.trap_at=2"]].concat()));
@@ -41,7 +41,7 @@ fn a_run_that_a_reward_ended_says_how_to_go_on_and_keeps_what_broke_it() {
 
 #[test]
 fn a_run_that_fails_in_its_first_step_starts_over() {
-    let place = Place::new();
+    let place = TestFolder::new();
     // The trial has four completions, and a call of the first step sixteen or more.
     let few = format!("(if (i32.gt_u (local.get 7) (i32.const 8)) (then (unreachable))) {NO_SCORES}");
     place.write("made.wasm", core_reward("", &few));
@@ -60,17 +60,17 @@ fn a_run_that_fails_in_its_first_step_starts_over() {
 #[test]
 fn a_second_signal_says_what_is_lost() {
     for (saves, lost) in [("100000", "as nothing was saved yet"), ("1", "resume with: rlhost resume run")] {
-        let place = Place::new();
+        let place = TestFolder::new();
         place.write("versioned.wasm", version(2));
         let long = "plugin.versioned.config.additions=400000000";
         let endless = ["--plugin", "versioned.wasm", "--max-steps", "100000", "--save-steps", saves, "--set", long];
-        let mut child = place.start_heard(&arguments(&endless));
+        let mut child = place.start_piped(&arguments(&endless));
         place.wait("run", PATIENCE, || place.steps("run") > 0);
         signal(&child, "-INT");
         std::thread::sleep(Duration::from_millis(200));
         assert!(child.try_wait().unwrap().is_none(), "a step takes longer");
         signal(&child, "-INT");
-        let outcome = Outcome::new(child.wait_with_output().unwrap());
+        let outcome = CommandOutcome::new(child.wait_with_output().unwrap());
         assert_eq!(outcome.code, Some(130), "{}", outcome.stderr);
         assert!(outcome.stderr.contains("stopped at once: step") && outcome.stderr.contains(lost), "{}", outcome.stderr);
         assert_eq!(outcome.stderr.contains("lost, as nothing"), saves != "1", "{}", outcome.stderr);
@@ -79,12 +79,12 @@ fn a_second_signal_says_what_is_lost() {
 
 #[test]
 fn a_run_that_keeps_only_models_does_not_offer_to_resume() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let reward = ["--plugin", "tldr_length_reward.wasm", "--save-only-model", "--max-steps"];
-    let child = place.start_heard(&arguments(&[&reward[..], &["100000"]].concat()));
+    let child = place.start_piped(&arguments(&[&reward[..], &["100000"]].concat()));
     place.wait("run", PATIENCE, || place.steps("run") > 0);
     signal(&child, "-TERM");
-    let outcome = Outcome::new(child.wait_with_output().unwrap());
+    let outcome = CommandOutcome::new(child.wait_with_output().unwrap());
     assert_eq!(outcome.code, Some(3), "{}", outcome.stderr);
     assert!(outcome.stdout.contains("start another run with --model run/checkpoint-"), "{}", outcome.stdout);
     assert!(!outcome.stdout.contains("rlhost resume"), "{}", outcome.stdout);

@@ -1,6 +1,6 @@
 //! Evaluation.
 
-use rlhost_tests::{Place, REMEMBERING, seal, tiny};
+use rlhost_tests::{REMEMBERING, TestFolder, seal, tiny};
 use serde_json::Value;
 use std::fs;
 use std::io::Read;
@@ -17,8 +17,8 @@ fn arguments(run: &str) -> Vec<&str> {
     all
 }
 
-fn place() -> Place {
-    let place = Place::with_answers();
+fn place() -> TestFolder {
+    let place = TestFolder::with_answers();
     let prompts = |range: std::ops::Range<usize>| range.map(|i| format!("{{\"prompt\": \"prompt {i}\"}}\n")).collect::<String>();
     place.write("prompts.jsonl", prompts(0..8));
     place.write("held_out.jsonl", prompts(8..13));
@@ -32,8 +32,8 @@ fn training_is_the_same_with_evaluations_in_between_and_each_is_what_eval_says()
     let evaluated = ["--eval-dataset", "held_out.jsonl", "--eval-steps", "2", "--eval-on-start"];
     place.run(&[&arguments("evaluated")[..], &evaluated].concat()).succeeded();
     let (evaluations, steps): (Vec<Value>, Vec<Value>) =
-        place.timeless("evaluated/metrics.jsonl").into_iter().partition(is_evaluation);
-    assert_eq!(steps, place.timeless("plain/metrics.jsonl"));
+        place.lines_without_times("evaluated/metrics.jsonl").into_iter().partition(is_evaluation);
+    assert_eq!(steps, place.lines_without_times("plain/metrics.jsonl"));
     let model = |run: &str| fs::read(place.path(run).join("checkpoint-6/model.safetensors")).unwrap();
     assert!(model("plain") == model("evaluated"));
 
@@ -58,7 +58,7 @@ fn evaluations_wait_for_their_delay_in_steps_or_epochs() {
     let place = place();
     let at = |run: &str, more: &[&str]| -> Vec<u64> {
         place.run(&[&arguments(run)[..], &["--eval-dataset", "held_out.jsonl"], more].concat()).succeeded();
-        let lines = place.timeless(&format!("{run}/metrics.jsonl"));
+        let lines = place.lines_without_times(&format!("{run}/metrics.jsonl"));
         lines.iter().filter(|line| is_evaluation(line)).map(|line| line["step"].as_u64().unwrap()).collect()
     };
     assert_eq!(at("steps", &["--eval-steps", "1", "--eval_delay", "3"]), [3, 4, 5, 6]);
@@ -224,12 +224,12 @@ fn an_evaluation_that_a_signal_interrupts_is_made_when_the_run_resumes() {
     assert_eq!((lines("cut").len(), place.checkpoints("cut")), (2, vec![2]));
     place.copy("cut", "added");
     place.run(&["resume", "cut"]).succeeded();
-    assert_eq!(place.timeless("cut/metrics.jsonl"), place.timeless("whole/metrics.jsonl"));
+    assert_eq!(place.lines_without_times("cut/metrics.jsonl"), place.lines_without_times("whole/metrics.jsonl"));
     // With somebody else's file, the checkpoint stays as it was instead of being saved again.
     place.write("added/checkpoint-2/README.md", "# Mine\n");
     let resumed = place.run(&["resume", "added"]);
     assert!(resumed.succeeded().stderr.contains("is left as it was instead of being saved again"), "{}", resumed.stderr);
-    assert_eq!(place.timeless("added/metrics.jsonl"), place.timeless("whole/metrics.jsonl"));
+    assert_eq!(place.lines_without_times("added/metrics.jsonl"), place.lines_without_times("whole/metrics.jsonl"));
     assert!(place.checkpoints("added") == [2, 4] && place.path("added/checkpoint-2/README.md").exists());
     let best = |run: &str| {
         let state = fs::read(place.path(run).join("checkpoint-4/trainer/trainer_state.json")).unwrap();
@@ -252,7 +252,11 @@ fn an_interrupted_evaluation_is_made_once_however_often_the_run_ends() {
         serde_json::from_slice::<Value>(&fs::read(file).unwrap()).unwrap()["state"]["owes_evaluation"].clone()
     };
     let same = |run: &str| {
-        assert_eq!(place.timeless(&format!("{run}/metrics.jsonl")), place.timeless("whole/metrics.jsonl"), "{run}");
+        assert_eq!(
+            place.lines_without_times(&format!("{run}/metrics.jsonl")),
+            place.lines_without_times("whole/metrics.jsonl"),
+            "{run}"
+        );
         for step in 1..=4 {
             let state =
                 |run: &str| fs::read_to_string(place.path(run).join(format!("checkpoint-{step}/trainer/trainer_state.json")));
@@ -294,7 +298,7 @@ fn a_signal_before_the_first_step_is_answered_and_leaves_nothing_to_resume() {
     for signal in ["-INT", "-TERM"] {
         let run = format!("early{signal}");
         let given = [&arguments(&run)[..], &["--eval-dataset", "many.jsonl", "--eval-on-start"]].concat();
-        let mut child = place.start_heard(&given);
+        let mut child = place.start_piped(&given);
         let (mut errors, mut output) = (child.stderr.take().unwrap(), child.stdout.take().unwrap());
         let code = stopped(child, signal, || place.path(&run).join("events.jsonl").exists());
         let mut said = String::new();
@@ -375,7 +379,7 @@ fn an_evaluation_has_its_own_sampling_rewards_and_pass_at_k_and_changes_no_train
     let solved = ["--eval-pass-threshold", "-9", "--eval-pass-reward", "tldr_length_reward", "--eval-pass-k", "1", "3", "6"];
     place.run(&[&arguments("evaluated")[..], &protocol, &among, &alone, &solved].concat()).succeeded();
     let (evaluations, steps): (Vec<Value>, Vec<Value>) =
-        place.timeless("evaluated/metrics.jsonl").into_iter().partition(is_evaluation);
+        place.lines_without_times("evaluated/metrics.jsonl").into_iter().partition(is_evaluation);
     let without_count = |lines: Vec<Value>| -> Vec<Value> {
         let less = |mut line: Value| {
             line.as_object_mut().unwrap().retain(|name, _| !name.starts_with("plugins/repetition_reward"));
@@ -383,7 +387,7 @@ fn an_evaluation_has_its_own_sampling_rewards_and_pass_at_k_and_changes_no_train
         };
         lines.into_iter().map(less).collect()
     };
-    assert_eq!(without_count(steps), place.timeless("plain/metrics.jsonl"), "training does not see the other reward");
+    assert_eq!(without_count(steps), place.lines_without_times("plain/metrics.jsonl"), "training does not see the other reward");
     let model = |run: &str| fs::read(place.path(run).join("checkpoint-6/model.safetensors")).unwrap();
     assert!(model("plain") == model("evaluated"));
     assert_eq!(evaluations.len(), 2);
@@ -493,7 +497,11 @@ fn a_run_stops_early_where_its_evaluations_say_so_also_if_it_was_resumed() {
         let name = format!("again-{step}");
         place.copy("whole", &name);
         place.run(&["resume", &name, "--step", &step.to_string()]).succeeded();
-        assert_eq!(place.timeless(&format!("{name}/metrics.jsonl")), place.timeless("whole/metrics.jsonl"), "from {step}");
+        assert_eq!(
+            place.lines_without_times(&format!("{name}/metrics.jsonl")),
+            place.lines_without_times("whole/metrics.jsonl"),
+            "from {step}"
+        );
         assert_eq!(ends(&name)[1], ends("whole")[0], "from {step}");
         let state = |run: &str| fs::read_to_string(place.path(run).join("checkpoint-4/trainer/trainer_state.json")).unwrap();
         assert_eq!(state(&name).replace(&name, "whole"), state("whole"));
@@ -514,7 +522,7 @@ fn a_run_stops_early_where_its_evaluations_say_so_also_if_it_was_resumed() {
 
 #[test]
 fn a_last_batch_that_is_not_full_is_left_out_of_evaluations_too_where_that_is_asked_for() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let row = |i: usize| format!("{{\"prompt\": \"prompt {i}\", \"completion\": \" {}\"}}\n", "ab".repeat(i % 4 + 1));
     let rows = |range: std::ops::Range<usize>| range.map(row).collect::<String>();
     place.write("rows.jsonl", rows(0..8));
@@ -540,7 +548,7 @@ fn a_last_batch_that_is_not_full_is_left_out_of_evaluations_too_where_that_is_as
 
 #[test]
 fn mismatched_completions_of_an_evaluation_are_the_same_whichever_batches_it_leaves_out() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let row = |i: usize| {
         let (more, good) = ("ab".repeat(i % 4 + 1), !i.is_multiple_of(3));
         format!("{{\"prompt\": \"prompt {i}\", \"completion\": \" {more}\", \"label\": {good}}}\n")
@@ -553,7 +561,7 @@ fn mismatched_completions_of_an_evaluation_are_the_same_whichever_batches_it_lea
         all.extend(["--max-steps", "2", "--per-device-train-batch-size", "4", "--per-device-eval-batch-size", "3"]);
         all.extend(["--dataloader-drop-last", "true", "--learning-rate", "0.001", "--eval-on-start"]);
         place.run(&[&all[..], more].concat()).succeeded();
-        let lines = place.timeless(&format!("{run}/metrics.jsonl"));
+        let lines = place.lines_without_times(&format!("{run}/metrics.jsonl"));
         lines.into_iter().filter(is_evaluation).collect::<Vec<Value>>()
     };
     let plain = figures("plain", &[]);

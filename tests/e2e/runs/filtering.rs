@@ -2,7 +2,7 @@
 
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use rlhost_tests::{Place, REMEMBERING, tiny};
+use rlhost_tests::{REMEMBERING, TestFolder, tiny};
 use std::time::Duration;
 
 const STEPS: u64 = 8;
@@ -10,7 +10,7 @@ const STEPS: u64 = 8;
 /// Some completions have one of these, and many have none.
 const LETTERS: &str = "plugin.keyword_reward.config.allowlist=[\"a\", \"7\", \"k\", \"x\", \"?\", \"w\", \"e\", \"3\"]";
 
-fn prompts(place: &Place) {
+fn prompts(place: &TestFolder) {
     let line = |i: usize| format!("{{\"prompt\": \"prompt {i} {}\"}}\n", "ab".repeat(i));
     place.write("prompts.jsonl", (0..10).map(line).collect::<String>());
 }
@@ -35,7 +35,7 @@ fn arguments(run: &str) -> Vec<&str> {
 
 #[test]
 fn every_step_learns_from_whole_groups_whose_rewards_differ() {
-    let place = Place::new();
+    let place = TestFolder::new();
     prompts(&place);
     place.run(&arguments("whole")).succeeded();
     let lines = place.lines("whole/completions.jsonl");
@@ -62,7 +62,7 @@ fn every_step_learns_from_whole_groups_whose_rewards_differ() {
 
 #[test]
 fn a_dataset_without_any_spread_ends_with_one_line_at_the_limit() {
-    let place = Place::new();
+    let place = TestFolder::new();
     prompts(&place);
     let constant = |more: &[&str]| {
         let of = ["--set", "plugin.keyword_reward.config.allowlist=[\"no completion has this\"]", "--max-num-gen-batches", "3"];
@@ -76,7 +76,7 @@ fn a_dataset_without_any_spread_ends_with_one_line_at_the_limit() {
 
 #[test]
 fn what_can_not_be_filtered_is_said_at_the_start() {
-    let place = Place::with_answers();
+    let place = TestFolder::with_answers();
     prompts(&place);
     let given = ["sft", "--model", tiny(), "--dataset", "answers.jsonl", "--filter-groups"];
     for (all, expected) in [
@@ -105,7 +105,7 @@ fn skipping<'a>(run: &'a str, more: &[&'a str]) -> Vec<&'a str> {
 
 #[test]
 fn prompts_whose_rewards_do_not_differ_are_skipped_and_the_run_resumes_exactly() {
-    let place = Place::new();
+    let place = TestFolder::new();
     prompts(&place);
     // Each generation has four of ten prompts, and each of them is skipped once its rewards have not differed.
     let always = ["--skip-groups", "1", "--skip-groups-after", "1"];

@@ -1,10 +1,10 @@
 //! What of a dataset is learned by fine-tuning, and how its rows are put together.
 
-use rlhost_tests::{Place, tiny};
+use rlhost_tests::{TestFolder, tiny};
 use serde_json::{Value, json};
 
 /// The figures of the model as it is, on a dataset.
-fn evaluated(place: &Place, model: &str, dataset: &str, more: &[&str]) -> Value {
+fn evaluated(place: &TestFolder, model: &str, dataset: &str, more: &[&str]) -> Value {
     let base = ["eval", "--model", model, "--algorithm", "sft", "--learn-from", "dataset", "--dataset", dataset, "--json"];
     let outcome = place.run(&[&base[..], more].concat());
     serde_json::from_str(&outcome.succeeded().stdout).unwrap()
@@ -18,7 +18,7 @@ fn near(a: &Value, b: &Value) {
 }
 
 /// Takes the end token from a model's configuration.
-fn without_end(place: &Place, model: &str) {
+fn without_end(place: &TestFolder, model: &str) {
     for file in ["config.json", "generation_config.json"].map(|name| format!("{model}/{name}")) {
         let Ok(text) = std::fs::read_to_string(place.path(&file)) else { continue };
         let mut config: Value = serde_json::from_str(&text).unwrap();
@@ -38,7 +38,7 @@ fn tokens_of(text: &str) -> Vec<u64> {
 
 #[test]
 fn rows_that_are_tokenized_already_are_learned_as_their_texts_are() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let lines = |row: &dyn Fn(usize) -> Value| (0..12).map(|i| format!("{}\n", row(i))).collect::<String>();
     let parts = |i: usize| (format!("row {i} is"), format!(" {}", "ab ".repeat(1 + i % 5)));
     let text = |i: usize| parts(i).0 + &parts(i).1;
@@ -82,7 +82,7 @@ fn rows_that_are_tokenized_already_are_learned_as_their_texts_are() {
 
 #[test]
 fn texts_that_are_cut_at_the_models_context_are_mentioned() {
-    let place = Place::new();
+    let place = TestFolder::new();
     place.write("texts.jsonl", format!("{}\n{}\n", json!({"text": "ab ".repeat(100)}), json!({"text": "ab"})));
     let said = |run: &str, more: &[&str]| {
         let sft = ["sft", "--model", tiny(), "--dataset", "texts.jsonl", "--output-dir", run, "--max-steps", "1"];
@@ -98,7 +98,7 @@ fn texts_that_are_cut_at_the_models_context_are_mentioned() {
 
 #[test]
 fn texts_end_with_the_models_token_if_the_tokenizer_names_none() {
-    let place = Place::with_answers();
+    let place = TestFolder::with_answers();
     place.copy(tiny(), "named");
     place.write("named/tokenizer_config.json", json!({"eos_token": "<|endoftext|>"}).to_string());
     place.copy(tiny(), "unnamed");
@@ -133,7 +133,7 @@ fn lines(rows: &[Value]) -> String {
 
 #[test]
 fn prompts_are_learned_too_where_that_is_asked_for() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let parts: Vec<(String, String)> = (0..6).map(|i| (format!("question {i}:"), format!(" answer {}", "x".repeat(i)))).collect();
     let pairs: Vec<Value> = parts.iter().map(|(p, c)| json!({"prompt": p, "completion": c})).collect();
     let texts: Vec<Value> = parts.iter().map(|(p, c)| json!({"text": format!("{p}{c}")})).collect();
@@ -147,7 +147,7 @@ fn prompts_are_learned_too_where_that_is_asked_for() {
 
 #[test]
 fn of_a_conversation_the_assistants_turns_alone_are_learned_where_that_is_asked_for() {
-    let place = Place::new();
+    let place = TestFolder::new();
     place.copy(tiny(), "chatty");
     let template =
         "{% for m in messages %}<{{ m.role }}>{{ m.content }}</>{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}";
@@ -176,7 +176,7 @@ fn of_a_conversation_the_assistants_turns_alone_are_learned_where_that_is_asked_
 
 #[test]
 fn a_fork_to_another_algorithm_leaves_the_first_ones_settings_behind() {
-    let place = Place::with_answers();
+    let place = TestFolder::with_answers();
     let sft = ["sft", "--model", tiny(), "--dataset", "answers.jsonl", "--max-steps", "2", "--output-dir", "sft", "--packing"];
     place.run(&[&sft[..], &["--loss-type", "dft", "--per-device-train-batch-size", "2"]].concat()).succeeded();
     let grpo = ["--algorithm", "grpo", "--plugin", "tldr_length_reward.wasm", "--dataset", "pairs.jsonl", "--logging-steps", "1"];
@@ -226,7 +226,7 @@ fn a_fork_to_another_algorithm_leaves_the_first_ones_settings_behind() {
 
 #[test]
 fn marks_in_a_chat_template_say_which_tokens_are_learned() {
-    let place = Place::new();
+    let place = TestFolder::new();
     place.copy(tiny(), "endless");
     place.write("endless/tokenizer_config.json", "{}");
     without_end(&place, "endless");
@@ -253,7 +253,7 @@ fn marks_in_a_chat_template_say_which_tokens_are_learned() {
 
 #[test]
 fn conversations_for_cpo_and_orpo_begin_and_end_as_in_trl_and_those_for_dpo_as_their_template_says() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let template =
         "{% for m in messages %}<{{ m.role }}>{{ m.content }}</>{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}";
     let token = "<|endoftext|>";
@@ -292,7 +292,7 @@ fn conversations_for_cpo_and_orpo_begin_and_end_as_in_trl_and_those_for_dpo_as_t
 
 #[test]
 fn packs_are_filled_and_give_the_same_loss() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let rows: Vec<Value> = (0..24).map(|i| json!({"text": "ab".repeat(3 + i)})).collect();
     place.write("rows.jsonl", lines(&rows));
     // Lengths 7 to 53, the end included: 720 tokens, which fill eleven packs of 66.
@@ -312,7 +312,7 @@ fn packs_are_filled_and_give_the_same_loss() {
     place.run(&[&base[..], &learning].concat()).succeeded();
     place.copy("run", "again");
     place.run(&["resume", "again", "--step", "3"]).succeeded();
-    assert_eq!(place.timeless("run/metrics.jsonl"), place.timeless("again/metrics.jsonl"));
+    assert_eq!(place.lines_without_times("run/metrics.jsonl"), place.lines_without_times("again/metrics.jsonl"));
     let reward = ["--plugin", "tldr_length_reward.wasm", "--packing"];
     let refused = place.run(&reward);
     assert!(refused.code == Some(2) && refused.error().contains("packing"), "{}", refused.stderr);
@@ -320,7 +320,7 @@ fn packs_are_filled_and_give_the_same_loss() {
 
 #[test]
 fn evaluations_are_packed_like_training_unless_that_is_set() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let rows: Vec<Value> = (0..24).map(|i| json!({"text": "abc ".repeat(1 + i)})).collect();
     place.write("rows.jsonl", lines(&rows));
     let losses = |name: &str, more: &[&str]| {
@@ -350,7 +350,7 @@ fn evaluations_are_packed_like_training_unless_that_is_set() {
 
 #[test]
 fn an_epoch_ends_with_an_update_on_what_is_left_of_it() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let rows: Vec<Value> =
         (0..10).map(|i| json!({"prompt": format!("{i}:"), "completion": format!(" {}", "ab".repeat(i))})).collect();
     place.write("ten.jsonl", lines(&rows));
@@ -383,7 +383,7 @@ fn an_epoch_ends_with_an_update_on_what_is_left_of_it() {
 
 #[test]
 fn smoothed_targets_are_the_given_ones_and_the_whole_vocabulary_by_their_shares() {
-    let place = Place::with_answers();
+    let place = TestFolder::with_answers();
     let loss = |share: &str| {
         let said = evaluated(&place, tiny(), "answers.jsonl", &["--label-smoothing-factor", share]);
         said["eval_loss"].as_f64().unwrap()
@@ -413,7 +413,7 @@ fn smoothed_targets_are_the_given_ones_and_the_whole_vocabulary_by_their_shares(
 
 #[test]
 fn smoothed_targets_are_refused_where_a_loss_is_no_cross_entropy() {
-    let place = Place::with_answers();
+    let place = TestFolder::with_answers();
     let sft = ["sft", "--dataset", "answers.jsonl"];
     for (given, more, said) in [
         (
@@ -441,7 +441,7 @@ fn smoothed_targets_are_refused_where_a_loss_is_no_cross_entropy() {
 
 #[test]
 fn a_live_run_with_smoothed_targets_keeps_a_loss_that_takes_them() {
-    let place = Place::with_answers();
+    let place = TestFolder::with_answers();
     let sft = ["sft", "--model", tiny(), "--dataset", "answers.jsonl", "--output-dir", "run", "--max-steps", "100000"];
     let mut run = place.start(&[&sft[..], &["--label-smoothing-factor", "0.1", "--save-strategy", "no"]].concat());
     let patience = std::time::Duration::from_secs(60);

@@ -1,6 +1,6 @@
 //! KTO on labelled completions, through the binary. `check_pairs_step.py` compares its figures with TRL's.
 
-use rlhost_tests::{Outcome, Place, assert_near, tiny};
+use rlhost_tests::{CommandOutcome, TestFolder, assert_near, tiny};
 use serde_json::{Value, json};
 
 fn lines(rows: &[Value]) -> String {
@@ -8,14 +8,14 @@ fn lines(rows: &[Value]) -> String {
 }
 
 /// A place with 24 labelled rows, two thirds of them desirable.
-fn place() -> Place {
-    let place = Place::new();
+fn place() -> TestFolder {
+    let place = TestFolder::new();
     let row = |i: usize| json!({"prompt": format!("row {i} "), "completion": "ab ".repeat(1 + i % 7), "label": i % 3 != 1});
     place.write("rows.jsonl", lines(&(0..24).map(row).collect::<Vec<_>>()));
     place
 }
 
-fn run(place: &Place, name: &str, more: &[&str]) -> Outcome {
+fn run(place: &TestFolder, name: &str, more: &[&str]) -> CommandOutcome {
     let base = ["kto", "--model", tiny(), "--dataset", "rows.jsonl", "--output-dir", name, "--logging-steps", "1"];
     place.run(&[&base[..], &["--learning-rate", "0.002", "--per-device-train-batch-size", "4"], more].concat())
 }

@@ -1,6 +1,6 @@
 //! Mini-batches: a generation is trained on in parts, which are other ones in each pass.
 
-use rlhost_tests::{Place, assert_near, tiny};
+use rlhost_tests::{TestFolder, assert_near, tiny};
 
 /// A run of PPO on generations of 16 completions of 8 prompts, that logs and saves every step.
 fn ppo<'a>(run: &'a str, more: &[&'a str]) -> Vec<&'a str> {
@@ -15,7 +15,7 @@ const ENTROPY: &str = "policy/entropy_avg";
 
 #[test]
 fn every_pass_takes_the_whole_generation_in_other_mini_batches() {
-    let place = Place::with_answers();
+    let place = TestFolder::with_answers();
     let still =
         ["--learning-rate", "0", "--critic-learning-rate", "0", "--per-device-train-batch-size", "16", "--max-steps", "12"];
     let parts = ["--num-mini-batches", "4", "--num-ppo-epochs", "3", "--logging-steps"];
@@ -45,7 +45,7 @@ fn every_pass_takes_the_whole_generation_in_other_mini_batches() {
 
 #[test]
 fn the_first_pass_is_that_of_smaller_steps() {
-    let place = Place::with_answers();
+    let place = TestFolder::with_answers();
     let steps = ["--max-steps", "8", "--logging-steps", "1"];
     let parts = ["--per-device-train-batch-size", "16", "--num-mini-batches", "4"];
     place.run(&ppo("parts", &[&steps[..], &parts].concat())).succeeded();
@@ -60,7 +60,7 @@ fn the_first_pass_is_that_of_smaller_steps() {
 
 #[test]
 fn a_run_resumes_exactly_in_the_middle_of_any_pass() {
-    let place = Place::with_answers();
+    let place = TestFolder::with_answers();
     // Two generations of three passes of two updates, the first with an accumulation.
     for (run, algorithm, size, accumulation) in
         [("ppo", "ppo", "16", "1"), ("accumulated", "grpo", "8", "2"), ("pairs", "online_dpo", "4", "1")]
@@ -84,7 +84,7 @@ fn a_run_resumes_exactly_in_the_middle_of_any_pass() {
 
 #[test]
 fn a_number_that_does_not_divide_a_generation_is_refused() {
-    let place = Place::with_answers();
+    let place = TestFolder::with_answers();
     for (given, expected) in [
         (&["--num-mini-batches", "3"][..], "3 must divide the 16 completions of a generation"),
         (&["--num-mini-batches", "8", "--gradient-accumulation-steps", "4", "--steps-per-generation", "1"], "at least"),

@@ -1,6 +1,6 @@
 //! What a run does when: saving, evaluating and logging by epochs, the order and number of its rows, and how texts are packed.
 
-use rlhost_tests::{Place, tiny};
+use rlhost_tests::{TestFolder, tiny};
 use std::fs;
 
 /// A run of SFT over 32 rows, of which each step takes eight.
@@ -11,14 +11,14 @@ fn sft(run: &str) -> Vec<&str> {
 }
 
 /// Steps of a run's log that have a figure.
-fn steps_with(place: &Place, run: &str, figure: &str) -> Vec<u64> {
+fn steps_with(place: &TestFolder, run: &str, figure: &str) -> Vec<u64> {
     let lines = place.lines(&format!("{run}/metrics.jsonl"));
     lines.iter().filter(|line| line[figure].is_number()).map(|line| line["step"].as_u64().unwrap()).collect()
 }
 
 #[test]
 fn what_is_done_by_epochs_is_done_at_their_ends() {
-    let place = Place::with_answers();
+    let place = TestFolder::with_answers();
     let evaluated = ["--eval-dataset", "answers.jsonl"];
     let by_epoch = ["--save-strategy", "epoch", "--eval_strategy", "epoch", "--logging-strategy", "epoch"];
     place.run(&[&sft("epochs")[..], &evaluated, &by_epoch, &["--per-device-train-batch-size", "5"]].concat()).succeeded();
@@ -45,7 +45,7 @@ fn what_is_done_by_epochs_is_done_at_their_ends() {
 
 #[test]
 fn rows_have_a_seed_of_their_own_and_the_last_may_be_left_out() {
-    let place = Place::with_answers();
+    let place = TestFolder::with_answers();
     let with = |run: &str, more: &[&str]| place.run(&[&sft(run)[..], more].concat());
     with("plain", &[]).succeeded();
     with("same", &["--data-seed", "42"]).succeeded();
@@ -60,7 +60,7 @@ fn rows_have_a_seed_of_their_own_and_the_last_may_be_left_out() {
 
 #[test]
 fn every_way_of_packing_learns_and_resumes() {
-    let place = Place::with_answers();
+    let place = TestFolder::with_answers();
     let mut tokens = Vec::new();
     for strategy in ["bfd", "bfd_split", "wrapped"] {
         let mut given = sft(strategy);
@@ -85,7 +85,7 @@ fn every_way_of_packing_learns_and_resumes() {
 
 #[test]
 fn a_generation_may_be_given_by_its_size_and_its_settings_by_one_table() {
-    let place = Place::with_answers();
+    let place = TestFolder::with_answers();
     let generated = |run: &str, more: &[&str]| {
         let kwargs = r#"{"top_p": 0.9, "min_p": 0.1, "max_new_tokens": 5, "do_sample": true}"#;
         let size = ["--max-steps", "2", "--per-device-train-batch-size", "4", "--num-generations", "4"];

@@ -1,10 +1,10 @@
 //! `rlhost plan`: what a run would take, by its settings and the sizes of a model that need not be there.
 
-use rlhost_tests::{Place, tiny};
+use rlhost_tests::{TestFolder, tiny};
 use serde_json::{Value, json};
 
-fn place() -> Place {
-    let place = Place::new();
+fn place() -> TestFolder {
+    let place = TestFolder::new();
     let config = json!({
         "model_type": "qwen2", "hidden_size": 1536, "intermediate_size": 8960, "num_hidden_layers": 28, "num_attention_heads": 12,
         "num_key_value_heads": 2, "vocab_size": 151_936, "tie_word_embeddings": true,

@@ -1,8 +1,8 @@
 //! The kernels of older processors: `RLHOST_CPU_FEATURES` caps what a run uses. CI runs other modules under each cap.
 
-use rlhost_tests::{Outcome, Place, tiny};
+use rlhost_tests::{CommandOutcome, TestFolder, tiny};
 
-fn capped(place: &Place, run: &str, cap: &str, more: &[&str]) -> Outcome {
+fn capped(place: &TestFolder, run: &str, cap: &str, more: &[&str]) -> CommandOutcome {
     let mut arguments = vec!["--model", tiny(), "--plugin", "tldr_length_reward.wasm", "--dataset", "prompts.jsonl"];
     arguments.extend(["--output-dir", run, "--max-steps", "3", "--max-completion-length", "24", "--logging-steps", "1"]);
     arguments.extend(["--learning-rate", "0.002", "--beta", "0.1"]);
@@ -10,8 +10,8 @@ fn capped(place: &Place, run: &str, cap: &str, more: &[&str]) -> Outcome {
     place.run_with(&arguments, &[("RLHOST_CPU_FEATURES", cap)])
 }
 
-fn place() -> Place {
-    let place = Place::new();
+fn place() -> TestFolder {
+    let place = TestFolder::new();
     place.write("prompts.jsonl", (0..6).map(|i| format!("{{\"prompt\": \"prompt {i}\"}}\n")).collect::<String>());
     place
 }

@@ -1,12 +1,12 @@
 //! The reference model that is asked once, follows the policy, or is named.
 
-use rlhost_tests::{Place, tiny};
+use rlhost_tests::{TestFolder, tiny};
 use serde_json::Value;
 use std::fs;
 
 #[test]
 fn a_reference_that_is_all_policy_leaves_dpo_at_ln_2() {
-    let place = Place::with_answers();
+    let place = TestFolder::with_answers();
     let dpo = ["--model", tiny(), "--algorithm", "dpo", "--dataset", "pairs.jsonl", "--learning-rate", "0.001"];
     let often = ["--logging-steps", "1", "--save-steps", "1", "--max-steps", "6"];
     let sync = ["--sync-ref-model", "--ref-model-sync-steps", "1", "--ref-model-mixup-alpha", "1", "--output-dir", "all"];
@@ -36,12 +36,14 @@ fn a_reference_that_is_all_policy_leaves_dpo_at_ln_2() {
 
 #[test]
 fn a_reference_that_is_asked_once_says_the_same() {
-    let place = Place::with_answers();
+    let place = TestFolder::with_answers();
     let dpo = ["--model", tiny(), "--algorithm", "dpo", "--dataset", "pairs.jsonl", "--learning-rate", "0.001"];
     let steps = ["--logging-steps", "1", "--max-steps", "6", "--eval-dataset", "pairs.jsonl", "--output-dir"];
     place.run(&[&dpo[..], &steps, &["each"]].concat()).succeeded();
     place.run(&[&dpo[..], &steps, &["once", "--precompute-ref-log-probs"]].concat()).succeeded();
-    for (once, each) in place.timeless("once/metrics.jsonl").iter().zip(place.timeless("each/metrics.jsonl")) {
+    for (once, each) in
+        place.lines_without_times("once/metrics.jsonl").iter().zip(place.lines_without_times("each/metrics.jsonl"))
+    {
         for (name, each) in each.as_object().unwrap().iter().filter(|(name, _)| *name != "versions") {
             let (once, each) = (once[name].as_f64().unwrap(), each.as_f64().unwrap());
             assert!((once - each).abs() <= 1e-5 * each.abs().max(0.1), "{name}: {once} and {each}");
@@ -56,15 +58,15 @@ fn a_reference_that_is_asked_once_says_the_same() {
 }
 
 /// What an evaluation by an algorithm of given answers says of a model.
-fn said(place: &Place, algorithm: &str, model: &str, more: &[&str]) -> Value {
+fn evaluate(place: &TestFolder, algorithm: &str, model: &str, more: &[&str]) -> Value {
     let base = ["eval", "--model", model, "--algorithm", algorithm, "--json", "--dataset"];
     let data = if algorithm == "kto" { "label.jsonl" } else { "pair.jsonl" };
     serde_json::from_str(&place.run(&[&base[..], &[data], more].concat()).succeeded().stdout).unwrap()
 }
 
 /// A place with one pair, one labelled answer, and a model other than the tiny one, in bf16 too.
-fn place_of_two() -> Place {
-    let place = Place::with_answers();
+fn place_of_two() -> TestFolder {
+    let place = TestFolder::with_answers();
     place.write("pair.jsonl", "{\"prompt\": \"p\", \"chosen\": \" abab\", \"rejected\": \" xyz\"}\n");
     let labelled =
         |completion: &str, label: bool| format!("{{\"prompt\": \"p\", \"completion\": \"{completion}\", \"label\": {label}}}\n");
@@ -80,11 +82,11 @@ fn a_named_reference_model_is_what_the_policy_is_compared_with() {
     let place = place_of_two();
     let number = |of: &Value, name: &str| of[name].as_f64().unwrap_or_else(|| panic!("no {name} in {of}"));
     let margin = |model: &str| {
-        let own = said(&place, "dpo", model, &[]);
+        let own = evaluate(&place, "dpo", model, &[]);
         number(&own, "eval_logps/chosen") - number(&own, "eval_logps/rejected")
     };
     for (reference, more) in [("other/checkpoint-5", &[][..]), ("half", &[]), ("half", &["--lora-r", "2"])] {
-        let got = said(&place, "dpo", tiny(), &[&["--ref-model", reference, "--beta", "0.5"], more].concat());
+        let got = evaluate(&place, "dpo", tiny(), &[&["--ref-model", reference, "--beta", "0.5"], more].concat());
         let logit = 0.5 * (margin(tiny()) - margin(reference));
         // -ln sigmoid
         let want = (1.0 + (-logit).exp()).ln();
@@ -101,8 +103,8 @@ fn a_named_reference_model_is_what_the_policy_is_compared_with() {
         }
     }
     // KTO's rewards are beta times the log-ratios.
-    let (policy, reference) = (said(&place, "kto", tiny(), &[]), said(&place, "kto", "half", &[]));
-    let got = said(&place, "kto", tiny(), &["--ref-model", "half", "--beta", "0.5"]);
+    let (policy, reference) = (evaluate(&place, "kto", tiny(), &[]), evaluate(&place, "kto", "half", &[]));
+    let got = evaluate(&place, "kto", tiny(), &["--ref-model", "half", "--beta", "0.5"]);
     for side in ["chosen", "rejected"] {
         let logps = format!("eval_logps/{side}");
         let want = 0.5 * (number(&policy, &logps) - number(&reference, &logps));

@@ -1,7 +1,7 @@
 //! How sampled tokens are scored: among those that could be drawn, by sampling or by the training's forward pass, and corrected for
 //! the difference.
 
-use rlhost_tests::Place;
+use rlhost_tests::TestFolder;
 
 /// Each generation is trained on twice, in two steps each.
 const LATER: [&str; 10] =
@@ -10,11 +10,11 @@ const LATER: [&str; 10] =
 const DIFFERENCES: [&str; 2] = ["sampling/sampling_logp_difference/mean", "sampling/sampling_logp_difference/max"];
 
 /// A figure of the steps that have it.
-fn known(place: &Place, run: &str, name: &str) -> Vec<f64> {
+fn known(place: &TestFolder, run: &str, name: &str) -> Vec<f64> {
     place.lines(&format!("{run}/metrics.jsonl")).iter().filter_map(|line| line[name].as_f64()).collect()
 }
 
-fn resumes(place: &Place, run: &str, from: u64) {
+fn resumes(place: &TestFolder, run: &str, from: u64) {
     let name = format!("{run}-from-{from}");
     place.copy_as_after(run, from, &name);
     place.run(&["resume", &name]).succeeded();
@@ -23,7 +23,7 @@ fn resumes(place: &Place, run: &str, from: u64) {
 
 #[test]
 fn tokens_are_scored_among_those_that_could_be_drawn_and_a_run_resumes_so() {
-    let place = Place::new();
+    let place = TestFolder::new();
     for (run, sampling) in [
         ("two", &["--top-k", "2"][..]),
         ("many", &["--top-p", "0.9", "--min-p", "0.001", "--repetition-penalty", "1.3", "--temperature", "0.8"]),
@@ -48,7 +48,7 @@ fn tokens_are_scored_among_those_that_could_be_drawn_and_a_run_resumes_so() {
 
 #[test]
 fn evaluations_may_sample_otherwise() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let greedy = ["--eval-dataset", rlhost_tests::STORIES, "--eval-temperature", "0", "--eval-steps", "2", "--max-steps", "2"];
     place.train("run", &[&greedy[..], &["--top-k", "3", "--beta", "0.1"]].concat()).succeeded();
     assert_eq!(known(&place, "run", "eval_loss").len(), 1);
@@ -56,7 +56,7 @@ fn evaluations_may_sample_otherwise() {
 
 #[test]
 fn rollouts_of_rounded_weights_are_recomputed_and_corrected_for_and_resume_exactly() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let beyond_rounding = |run: &str, figure: &str| {
         let off = known(&place, run, figure);
         assert!(off.len() == 6 && off.iter().all(|off| *off > 1e-6 && *off < 0.2), "{run} {figure}: {off:?}");
@@ -84,7 +84,7 @@ fn rollouts_of_rounded_weights_are_recomputed_and_corrected_for_and_resume_exact
 
 #[test]
 fn recomputed_log_probabilities_are_those_of_sampling_up_to_rounding() {
-    let place = Place::new();
+    let place = TestFolder::new();
     place.train("sampled", &LATER).succeeded();
     place.train("recomputed", &[&LATER[..], &["--old-logp", "recompute"]].concat()).succeeded();
     let (sampled, recomputed) = (place.figure("sampled", "loss"), place.figure("recomputed", "loss"));
@@ -109,7 +109,7 @@ fn recomputed_log_probabilities_are_those_of_sampling_up_to_rounding() {
 
 #[test]
 fn a_correction_multiplies_by_the_ratios_under_either_name() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let recompute = [&LATER[..], &["--old-logp", "recompute"]].concat();
     let own = ["--importance-sampling-correction", "--importance_sampling_mode", "token_truncate"];
     let capped = ["--importance-sampling-clip-max", "0.5"];
@@ -127,7 +127,7 @@ fn a_correction_multiplies_by_the_ratios_under_either_name() {
 
 #[test]
 fn a_generation_for_several_updates_is_shuffled_in_whole_groups() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let prompts: String = (0..16).map(|i| format!("{{\"prompt\": \"Text {i:02} of several\"}}\n")).collect();
     place.write("prompts.jsonl", prompts);
     let run = |name: &str, more: &[&str]| {

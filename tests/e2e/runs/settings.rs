@@ -1,6 +1,6 @@
 //! Settings of TRL and transformers that change training: each does what it says, and a run that has them resumes exactly.
 
-use rlhost_tests::{Place, assert_near, tiny};
+use rlhost_tests::{TestFolder, assert_near, tiny};
 use std::fs;
 
 /// A run of SFT that logs and saves every step.
@@ -11,7 +11,7 @@ fn sft(run: &str) -> Vec<&str> {
 }
 
 /// Resumes copies of a run from each step and compares their ends with its own.
-fn resumes_exactly(place: &Place, run: &str, steps: u64) {
+fn resumes_exactly(place: &TestFolder, run: &str, steps: u64) {
     for step in 1..steps {
         let name = format!("{run}-from-{step}");
         place.copy_as_after(run, step, &name);
@@ -22,7 +22,7 @@ fn resumes_exactly(place: &Place, run: &str, steps: u64) {
 
 #[test]
 fn a_rate_that_follows_evaluations_falls_when_they_stop_improving_and_resumes() {
-    let place = Place::with_answers();
+    let place = TestFolder::with_answers();
     // No evaluation improves on the first by half, so that every second one is a plateau.
     let kwargs = r#"{"patience": 1, "factor": 0.5, "threshold": 0.5, "min_lr": 6e-4}"#;
     let plateau = ["--lr-scheduler-type", "reduce_lr_on_plateau", "--lr-scheduler-kwargs", kwargs, "--eval-dataset"];
@@ -41,7 +41,7 @@ fn a_rate_that_follows_evaluations_falls_when_they_stop_improving_and_resumes() 
 
 #[test]
 fn a_schedule_takes_its_settings_from_a_flag_a_set_or_a_file_and_refuses_others() {
-    let place = Place::with_answers();
+    let place = TestFolder::with_answers();
     let minimum = ["--lr-scheduler-type", "cosine_with_min_lr", "--lr-scheduler-kwargs", "{\"min_lr_rate\": 0.5}"];
     place.run(&[&sft("flag")[..], &minimum].concat()).succeeded();
     let want: Vec<f64> = (0..6).map(|i| 0.002 * (0.75 + 0.25 * (std::f64::consts::PI * f64::from(i) / 6.0).cos())).collect();
@@ -75,7 +75,7 @@ const OPTIMIZERS: [&[&str]; 8] = [
 
 #[test]
 fn every_optimizer_learns_and_resumes() {
-    let place = Place::with_answers();
+    let place = TestFolder::with_answers();
     for (i, optimizer) in OPTIMIZERS.iter().enumerate() {
         let run = format!("run-{i}");
         place.run(&[&sft(&run)[..], optimizer, &["--per-device-train-batch-size", "32"]].concat()).succeeded();
@@ -98,7 +98,7 @@ fn every_optimizer_learns_and_resumes() {
 
 #[test]
 fn a_critic_is_trained_by_the_same_optimizer_and_resumes() {
-    let place = Place::with_answers();
+    let place = TestFolder::with_answers();
     for (kind, optim) in [("policy", "muon"), ("shared", "adafactor"), ("policy", "sgd"), ("policy", "adamw_8bit")] {
         let run = format!("{kind}-{optim}");
         let mut ppo = vec!["ppo", "--model", tiny(), "--dataset", "answers.jsonl", "--plugin", "tldr_length_reward.wasm"];
@@ -122,7 +122,7 @@ fn a_critic_is_trained_by_the_same_optimizer_and_resumes() {
 
 #[test]
 fn an_optimizer_takes_no_key_of_another() {
-    let place = Place::with_answers();
+    let place = TestFolder::with_answers();
     for (given, expected) in [
         (&["--optim", "sgd", "--adam-beta1", "0.8"][..], "adam_beta1: is not a setting of sgd"),
         (&["--optim", "lion_8bit"], "\"lion_8bit\" is not one of adamw, adamw_apex_fused"),
@@ -144,7 +144,7 @@ fn an_optimizer_takes_no_key_of_another() {
 }
 
 /// A run with an adapter that drops much of its input.
-fn dropping<'a>(run: &'a str, algorithm: &'a str) -> Vec<&'a str> {
+fn dropout_arguments<'a>(run: &'a str, algorithm: &'a str) -> Vec<&'a str> {
     let mut all = vec![algorithm, "--model", tiny(), "--output-dir", run, "--max-steps", "4", "--save-steps", "1"];
     all.extend(["--logging-steps", "1", "--learning-rate", "0.01", "--lora-r", "4", "--lora-dropout", "0.3"]);
     all.extend(match algorithm {
@@ -161,10 +161,10 @@ fn dropping<'a>(run: &'a str, algorithm: &'a str) -> Vec<&'a str> {
 
 #[test]
 fn an_adapters_dropout_resumes_and_is_the_same_however_a_step_is_cut() {
-    let place = Place::with_answers();
+    let place = TestFolder::with_answers();
     for algorithm in ["sft", "dpo", "grpo", "ppo"] {
         let run = format!("{algorithm}-whole");
-        let given = dropping(&run, algorithm);
+        let given = dropout_arguments(&run, algorithm);
         place.run(&given).succeeded();
         for step in 1..4 {
             place.assert_resumes(&run, step, 4, "adapter_model.safetensors");
@@ -195,7 +195,7 @@ fn an_adapters_dropout_resumes_and_is_the_same_however_a_step_is_cut() {
 
 #[test]
 fn an_adapters_dropout_is_trls_by_default_and_that_of_a_folder_that_training_goes_on_with() {
-    let place = Place::with_answers();
+    let place = TestFolder::with_answers();
     let dropout = |run: &str| {
         let text = fs::read_to_string(place.path(run).join("config.toml")).unwrap();
         text.lines().find_map(|line| line.strip_prefix("lora_dropout = ").map(str::to_owned))
@@ -220,7 +220,7 @@ fn noisy<'a>(run: &'a str, algorithm: &'a str) -> Vec<&'a str> {
 
 #[test]
 fn noise_on_embeddings_resumes_is_the_same_however_a_step_is_cut_and_is_in_training_alone() {
-    let place = Place::with_answers();
+    let place = TestFolder::with_answers();
     for algorithm in ["sft", "dpo", "reward"] {
         let run = format!("{algorithm}-whole");
         place.run(&noisy(&run, algorithm)).succeeded();
@@ -253,7 +253,7 @@ fn noise_on_embeddings_resumes_is_the_same_however_a_step_is_cut_and_is_in_train
 
 #[test]
 fn noise_on_embeddings_is_for_given_texts() {
-    let place = Place::with_answers();
+    let place = TestFolder::with_answers();
     let grpo = ["--plugin", "tldr_length_reward.wasm", "--dataset", "pairs.jsonl", "--output-dir", "refused"];
     let sft = ["sft", "--dataset", "answers.jsonl", "--output-dir", "refused"];
     for (given, alpha, said) in [(&grpo[..], "5", "generates its own"), (&sft, "-1", "0 or greater")] {

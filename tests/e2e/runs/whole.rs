@@ -2,7 +2,7 @@
 
 #![allow(clippy::print_stdout)]
 
-use rlhost_tests::{Place, tiny};
+use rlhost_tests::{TestFolder, tiny};
 use serde_json::{Value, json};
 
 fn mean(values: &[f64]) -> f64 {
@@ -11,7 +11,7 @@ fn mean(values: &[f64]) -> f64 {
 
 #[test]
 fn a_length_reward_moves_the_mean_length_to_its_target() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let target = ["--set", "plugin.tldr_length_reward.config.target=6", "--max-steps", "150", "--max-completion-length", "48"];
     place.train("run", &target).succeeded();
     let lengths = place.figure("run", "completions/mean_length");
@@ -21,7 +21,7 @@ fn a_length_reward_moves_the_mean_length_to_its_target() {
 
 #[test]
 fn a_run_leaves_its_files_and_every_figure() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let more = ["--max-steps", "5", "--save-steps", "2", "--beta", "0.1", "--log-completions", "all", "--logging-steps", "2"];
     place.train("run", &more).succeeded();
     let steps: Vec<u64> = place.lines("run/metrics.jsonl").iter().map(|l| l["step"].as_u64().unwrap()).collect();
@@ -80,13 +80,13 @@ fn a_run_leaves_its_files_and_every_figure() {
 
 #[test]
 fn the_same_seed_gives_the_same_run_to_the_bit_and_another_does_not() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let more = ["--max-steps", "4", "--beta", "0.1", "--num-iterations", "2"];
     place.train("a", &more).succeeded();
     place.train("b", &more).succeeded();
     place.train("c", &[&more[..], &["--seed", "7"]].concat()).succeeded();
     let weights = |run: &str| std::fs::read(place.path(run).join("checkpoint-4/model.safetensors")).unwrap();
-    assert_eq!(place.timeless("a/metrics.jsonl"), place.timeless("b/metrics.jsonl"));
+    assert_eq!(place.lines_without_times("a/metrics.jsonl"), place.lines_without_times("b/metrics.jsonl"));
     assert_eq!(weights("a"), weights("b"));
     assert_ne!(weights("a"), weights("c"));
 }
@@ -94,16 +94,16 @@ fn the_same_seed_gives_the_same_run_to_the_bit_and_another_does_not() {
 #[test]
 fn accumulation_changes_no_figure() {
     for loss_type in ["grpo", "bnpo", "dr_grpo", "dapo"] {
-        let place = Place::new();
+        let place = TestFolder::new();
         // In 4 x 4 each prompt's group is split over two micro-batches.
         for (run, batch, accumulation) in [("one", "16", "1"), ("two", "8", "2"), ("four", "4", "4")] {
             let size = ["--per-device-train-batch-size", batch, "--gradient-accumulation-steps", accumulation];
             let rest = ["--max-steps", "2", "--beta", "0.2", "--loss-type", loss_type, "--learning-rate", "1e-3"];
             place.train(run, &[&size[..], &rest[..]].concat()).succeeded();
         }
-        let whole = place.timeless("one/metrics.jsonl");
+        let whole = place.lines_without_times("one/metrics.jsonl");
         for run in ["two", "four"] {
-            for (a, b) in whole.iter().zip(place.timeless(&format!("{run}/metrics.jsonl"))) {
+            for (a, b) in whole.iter().zip(place.lines_without_times(&format!("{run}/metrics.jsonl"))) {
                 assert_eq!(b["versions"], a["versions"]);
                 for (name, want) in a.as_object().unwrap().iter().filter(|(name, _)| *name != "versions") {
                     let (got, want) = (b[name].as_f64().unwrap(), want.as_f64().unwrap());
@@ -119,7 +119,7 @@ fn accumulation_changes_no_figure() {
 
 #[test]
 fn several_updates_a_generation_reuse_it_and_count_one_step_each() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let more = ["--max-steps", "8", "--steps-per-generation", "4", "--num-iterations", "2", "--gradient-accumulation-steps", "2"];
     place.train("run", &[&more[..], &["--log-completions", "all", "--learning-rate", "0.003"]].concat()).succeeded();
     let generated: Vec<u64> = place.lines("run/completions.jsonl").iter().map(|l| l["step"].as_u64().unwrap()).collect();
@@ -134,7 +134,7 @@ fn several_updates_a_generation_reuse_it_and_count_one_step_each() {
 
 #[test]
 fn truncated_completions_can_be_left_out_of_the_loss() {
-    let place = Place::new();
+    let place = TestFolder::new();
     // Two tokens are hardly ever enough for the random model to end.
     let more = ["--max-completion-length", "2", "--max-steps", "1", "--mask-truncated-completions", "true"];
     place.train("run", &more).succeeded();
@@ -146,7 +146,7 @@ fn truncated_completions_can_be_left_out_of_the_loss() {
 
 #[test]
 fn a_stop_string_ends_a_completion_and_counts_as_finished() {
-    let place = Place::new();
+    let place = TestFolder::new();
     // Each byte is a token of this model: most completions of 64 meet one of these.
     let stops = ["--stop", "e", "--stop", "a", "--stop", "-", "--stop", "\u{7f}"];
     place
@@ -166,7 +166,7 @@ fn a_stop_string_ends_a_completion_and_counts_as_finished() {
 
 #[test]
 fn results_do_not_depend_on_how_many_sequences_run_side_by_side() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let more = ["--max-steps", "1", "--per-device-train-batch-size", "16", "--log-completions", "all"];
     place.train("many", &more).succeeded();
     place.train("few", &[&more[..], &["--max-num-seqs", "3"]].concat()).succeeded();
@@ -184,14 +184,14 @@ fn a_known_text_is_decoded_greedily() {
         return;
     }
     let outcome =
-        Place::new().run(&["generate", "--model", &model.display().to_string(), "--prompt", "Zoo", "--temperature", "0"]);
+        TestFolder::new().run(&["generate", "--model", &model.display().to_string(), "--prompt", "Zoo", "--temperature", "0"]);
     let known = "Zoo was a little girl named Lily. She loved to play outside in the park. One day, she saw a big, red ball. She wanted to play with it, but she didn't want to play with";
     assert!(outcome.succeeded().stdout.starts_with(known), "{}", outcome.stdout);
 }
 
 #[test]
 fn rows_that_no_reward_has_anything_to_say_of_cost_a_run_nothing() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let rows = |answers: &dyn Fn(usize) -> &'static str| -> String {
         (0..8).map(|i| format!("{{\"prompt\": \"p{i}\", \"answer\": {}}}\n", answers(i))).collect()
     };
@@ -212,7 +212,7 @@ fn rows_that_no_reward_has_anything_to_say_of_cost_a_run_nothing() {
 
 #[test]
 fn a_run_that_names_nothing_has_a_model_prompts_and_settings_of_its_own() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let outcome =
         place.run(&["--plugin", "tldr_length_reward.wasm", "--max-steps", "2", "--logging-steps", "1", "--output-dir", "run"]);
     let said = &outcome.succeeded().stdout;
@@ -245,7 +245,7 @@ fn a_run_that_names_nothing_has_a_model_prompts_and_settings_of_its_own() {
 
 #[test]
 fn a_quiet_run_says_nothing_and_every_run_has_a_report() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let quiet = place.train("quiet", &["--max-steps", "2", "-q"]);
     quiet.succeeded();
     assert_eq!((quiet.stdout.as_str(), quiet.stderr.as_str()), ("", ""));
@@ -269,19 +269,19 @@ fn tensorboard_reads_every_figure_of_a_run_and_of_one_that_went_on() {
         println!("skipped: {python} has no package tensorboard (RLHOST_TENSORBOARD_PYTHON names another)");
         return;
     }
-    let place = Place::new();
+    let place = TestFolder::new();
     place
         .train("run", &["--max-steps", "6", "--save-steps", "2", "--eval-dataset", rlhost_tests::STORIES, "--eval-steps", "3"])
         .succeeded();
     place.run(&["resume", "run", "--step", "2"]).succeeded();
-    let check = concat!(env!("CARGO_MANIFEST_DIR"), "/check_tensorboard.py");
+    let check = concat!(env!("CARGO_MANIFEST_DIR"), "/parity/check_tensorboard.py");
     let read = std::process::Command::new(&python).arg(check).arg(place.path("run")).output().unwrap();
     assert!(read.status.success(), "{}{}", String::from_utf8_lossy(&read.stdout), String::from_utf8_lossy(&read.stderr));
 }
 
 #[test]
 fn algorithms_on_the_built_in_model_have_their_own_number_of_completions() {
-    let place = Place::new();
+    let place = TestFolder::new();
     for (algorithm, wanted) in [("online-dpo", 2), ("rloo", 2), ("grpo", 8)] {
         let run = [
             "--plugin",

@@ -1,7 +1,7 @@
 //! Clients of `rlhost serve` that are slow, hostile, or gone.
 
-use rlhost_tests::Place;
-use rlhost_tests::served::{Answer, Served};
+use rlhost_tests::TestFolder;
+use rlhost_tests::server::{ServerProcess, TestHttpResponse};
 use serde_json::{Value, json};
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -30,9 +30,9 @@ fn begun(stream: &mut TcpStream) {
 
 #[test]
 fn a_key_is_needed_where_keys_are_given() {
-    let place = Place::new();
+    let place = TestFolder::new();
     place.write("keys", format!("# keys\nanother-key-of-many-letters\n{KEY}\n"));
-    let server = Served::start(&place, &["--api-key-file", "keys", "--host", "0.0.0.0"]);
+    let server = ServerProcess::start(&place, &["--api-key-file", "keys", "--host", "0.0.0.0"]);
     let address = server.address.replace("0.0.0.0", "127.0.0.1");
     let ask = |headers: &str| {
         let mut stream = TcpStream::connect(&address).unwrap();
@@ -40,7 +40,7 @@ fn a_key_is_needed_where_keys_are_given() {
         let head =
             format!("Host: {address}\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: {}", body.len());
         stream.write_all(format!("POST /v1/completions HTTP/1.1\r\n{head}\r\n{headers}\r\n{body}").as_bytes()).unwrap();
-        Answer::read(stream).status
+        TestHttpResponse::read(stream).status
     };
     assert_eq!(ask(&format!("Authorization: Bearer {KEY}\r\n")), 200);
     assert_eq!(ask(&format!("x-api-key: {KEY}\r\n")), 200);
@@ -51,13 +51,13 @@ fn a_key_is_needed_where_keys_are_given() {
     }
     let mut open = TcpStream::connect(&address).unwrap();
     open.write_all(b"GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
-    assert_eq!(Answer::read(open).status, 200);
+    assert_eq!(TestHttpResponse::read(open).status, 200);
 }
 
 #[test]
 fn web_pages_of_others_and_oversized_requests_are_refused() {
-    let server = Served::start(&Place::new(), &[]);
-    let post = |headers: &str, body: &str| Answer::read(server.send("POST /v1/completions", headers, body));
+    let server = ServerProcess::start(&TestFolder::new(), &[]);
+    let post = |headers: &str, body: &str| TestHttpResponse::read(server.send("POST /v1/completions", headers, body));
     assert_eq!(post("Host: evil.example\r\nContent-Type: application/json\r\n", &short().to_string()).status, 403);
     // A page may send these without asking first.
     for kind in ["", "Content-Type: text/plain\r\n", "Content-Type: application/x-www-form-urlencoded\r\n"] {
@@ -73,7 +73,7 @@ fn web_pages_of_others_and_oversized_requests_are_refused() {
 
 #[test]
 fn a_client_that_disconnects_frees_its_place() {
-    let server = Served::start(&Place::new(), &["--max-num-seqs", "1"]);
+    let server = ServerProcess::start(&TestFolder::new(), &["--max-num-seqs", "1"]);
     let mut first = server.begin("/v1/completions", &long(16));
     begun(&mut first);
     // It waits for a place, and is gone before it has one.
@@ -92,7 +92,7 @@ fn a_client_that_disconnects_frees_its_place() {
 
 #[test]
 fn too_many_requests_are_told_to_come_again() {
-    let server = Served::start(&Place::new(), &["--max-num-seqs", "1", "--max-waiting", "1"]);
+    let server = ServerProcess::start(&TestFolder::new(), &["--max-num-seqs", "1", "--max-waiting", "1"]);
     let mut first = server.begin("/v1/completions", &long(16));
     begun(&mut first);
     let third = server.post("/v1/completions", &short());
@@ -102,7 +102,7 @@ fn too_many_requests_are_told_to_come_again() {
 
 #[test]
 fn slow_clients_and_noise_keep_nobody_waiting() {
-    let server = Served::start(&Place::new(), &[]);
+    let server = ServerProcess::start(&TestFolder::new(), &[]);
     let beginnings = ["P", "POST /v1/completions HTTP/1.1\r\nHost: ", "GET /v1/models HTTP/1.1\r\n"];
     let slow: Vec<TcpStream> = (0..300)
         .map(|i| {
@@ -134,8 +134,8 @@ fn slow_clients_and_noise_keep_nobody_waiting() {
 
 #[test]
 fn a_server_that_is_asked_to_stop_finishes_what_it_has_begun() {
-    let place = Place::new();
-    let server = Served::start(&place, &[]);
+    let place = TestFolder::new();
+    let server = ServerProcess::start(&place, &[]);
     let _idle = server.connect();
     let mut stream = server.begin("/v1/completions", &long(2));
     begun(&mut stream);
@@ -146,13 +146,13 @@ fn a_server_that_is_asked_to_stop_finishes_what_it_has_begun() {
         text
     };
     assert!(rest.contains("\"finish_reason\":\"length\"") && rest.contains("data: [DONE]"), "{rest}");
-    assert_eq!(server.ended(), Some(0));
+    assert_eq!(server.wait(), Some(0));
     // Or not, within its time.
-    let server = Served::start(&place, &["--drain-timeout", "0"]);
+    let server = ServerProcess::start(&place, &["--drain-timeout", "0"]);
     let mut stream = server.begin("/v1/completions", &long(16));
     begun(&mut stream);
     server.terminate();
-    assert_eq!(server.ended(), Some(0));
+    assert_eq!(server.wait(), Some(0));
     let mut text = String::new();
     let _ = stream.read_to_string(&mut text);
     assert!(!text.contains("[DONE]"), "{text}");

@@ -1,7 +1,7 @@
 //! Anthropic's and OpenAI's newer interface over HTTP.
 
-use rlhost_tests::Place;
-use rlhost_tests::served::{Answer, Served};
+use rlhost_tests::TestFolder;
+use rlhost_tests::server::{ServerProcess, TestHttpResponse};
 use serde_json::{Value, json};
 
 const CHATML: &str = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}\
@@ -9,16 +9,16 @@ const CHATML: &str = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.cont
 
 const KEY: &str = "a-key-of-many-letters";
 
-fn served(more: &[&str]) -> (Place, Served) {
-    let place = Place::new();
+fn served(more: &[&str]) -> (TestFolder, ServerProcess) {
+    let place = TestFolder::new();
     place.write("chatml.jinja", CHATML);
     place.write("keys", format!("{KEY}\n"));
-    let server = Served::start(&place, &[&["--chat-template", "chatml.jinja"], more].concat());
+    let server = ServerProcess::start(&place, &[&["--chat-template", "chatml.jinja"], more].concat());
     (place, server)
 }
 
 /// The names and the data of a stream's events.
-fn events(answer: &Answer) -> Vec<(String, Value)> {
+fn events(answer: &TestHttpResponse) -> Vec<(String, Value)> {
     let event = |text: &str| {
         let (name, data) = text.strip_prefix("event: ")?.split_once("\ndata: ")?;
         Some((name.to_owned(), serde_json::from_str(data).ok()?))
@@ -69,7 +69,7 @@ fn all_interfaces_write_the_same_turn() {
 fn errors_have_the_form_of_their_interface() {
     let (_place, server) = served(&["--api-key-file", "keys"]);
     let body = json!({"max_tokens": 4, "messages": [{"role": "user", "content": "q"}]}).to_string();
-    let ask = |path: &str, headers: &str| Answer::read(server.send(&format!("POST {path}"), headers, &body));
+    let ask = |path: &str, headers: &str| TestHttpResponse::read(server.send(&format!("POST {path}"), headers, &body));
     let kind = "Content-Type: application/json\r\n";
     let missing = ask("/v1/messages", kind);
     assert_eq!((missing.status, &missing.json()["error"]["type"]), (401, &json!("authentication_error")));

@@ -1,7 +1,7 @@
 //! Runs whose completions inference servers write.
 
-use rlhost_tests::served::Served;
-use rlhost_tests::{KilledOnDrop, Place, small, tiny};
+use rlhost_tests::server::ServerProcess;
+use rlhost_tests::{KilledOnDrop, TestFolder, small, tiny};
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpListener;
@@ -30,21 +30,21 @@ fn arguments<'a>(run: &'a str, more: &[&'a str]) -> Vec<&'a str> {
     all
 }
 
-fn url(server: &Served) -> String {
+fn url(server: &ServerProcess) -> String {
     format!("http://{}", server.address)
 }
 
-fn start(place: &Place) -> Served {
-    Served::start(place, &["--model", tiny(), "--allow-weight-updates"])
+fn start(place: &TestFolder) -> ServerProcess {
+    ServerProcess::start(place, &["--model", tiny(), "--allow-weight-updates"])
 }
 
 /// Asserts that two runs learned from the same tokens and ended with the same weights, to the bit.
-fn assert_same(place: &Place, got: &str, want: &str, step: u64, weights: &str) {
+fn assert_same(place: &TestFolder, got: &str, want: &str, step: u64, weights: &str) {
     let file = |run: &str| std::fs::read(place.path(run).join(format!("checkpoint-{step}")).join(weights)).unwrap();
     assert!(file(got) == file(want), "{got}: {weights} differs");
     // Ratios are computed for a server's completions alone, and log-probabilities are the same but for rounding.
     let written = |run: &str| {
-        let mut lines = place.timeless(&format!("{run}/completions.jsonl"));
+        let mut lines = place.lines_without_times(&format!("{run}/completions.jsonl"));
         let tokens = lines.iter_mut().filter_map(|line| line["per_token"].as_object_mut());
         let logp = |tokens: &mut serde_json::Map<String, Value>| {
             tokens.remove("ratio");
@@ -71,7 +71,7 @@ fn assert_same(place: &Place, got: &str, want: &str, step: u64, weights: &str) {
 
 #[test]
 fn a_server_writes_the_tokens_that_the_run_itself_would_write() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let evaluations = ["--eval-dataset", rlhost_tests::STORIES, "--eval-strategy", "steps", "--eval-steps", "2"];
     let twice = ["--num-iterations", "2", "--beta", "0.04", "--old-logp", "recompute", "--stop", "e", "--temperature", "0.8"];
     for (name, more, weights) in [
@@ -105,7 +105,7 @@ fn a_server_writes_the_tokens_that_the_run_itself_would_write() {
 }
 
 /// The newest adapter of a server with its folder.
-fn adapter(server: &Served) -> Option<(String, String)> {
+fn adapter(server: &ServerProcess) -> Option<(String, String)> {
     let models = server.get("/v1/models").json();
     let own = models["data"].as_array()?.iter().rfind(|model| !model["parent"].is_null())?;
     Some((own["id"].as_str()?.to_owned(), own["root"].as_str()?.to_owned()))
@@ -113,7 +113,7 @@ fn adapter(server: &Served) -> Option<(String, String)> {
 
 #[test]
 fn servers_that_are_lost_or_have_other_weights_change_nothing() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let common = ["--lora-r", "4", "--lr-scheduler-type", "constant", "--save-steps", "100000"];
     let (first, second) = (start(&place), start(&place));
     let urls = [url(&first), url(&second)];
@@ -168,7 +168,7 @@ fn servers_that_are_lost_or_have_other_weights_change_nothing() {
 
 #[test]
 fn generations_ahead_are_as_old_as_they_may_be_and_no_prompt_is_lost() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let server = start(&place);
     let url = url(&server);
     let ahead =
@@ -199,7 +199,7 @@ fn generations_ahead_are_as_old_as_they_may_be_and_no_prompt_is_lost() {
 
 #[test]
 fn what_is_wrong_with_servers_is_one_line() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let none = TcpListener::bind("127.0.0.1:0").unwrap();
     let nobody = format!("http://{}", none.local_addr().unwrap());
     drop(none);
@@ -212,11 +212,11 @@ fn what_is_wrong_with_servers_is_one_line() {
     refused(&["--rollout-server", &nobody, "--rollout-timeout-s", "1"], 2, "rollout_server");
     refused(&["--rollout-server", "nowhere"], 2, "rollout_server");
     refused(&["--rollout-server", &nobody, "--agent", "python3 a.py"], 2, "rollout_server");
-    let server = Served::start(&place, &["--model", tiny()]);
+    let server = ServerProcess::start(&place, &["--model", tiny()]);
     refused(&["--rollout-server", &url(&server)], 1, "--allow-weight-updates");
     refused(&["--rollout-server", &url(&server), "--rollout-sync", "lora"], 2, "rollout_sync");
     // Another model under the same name.
-    let other = Served::start(&place, &["--allow-weight-updates"]);
+    let other = ServerProcess::start(&place, &["--allow-weight-updates"]);
     refused(&["--rollout-server", &url(&other)], 1, "architecture");
     refused(&["--rollout-server", &url(&other), "--lora-r", "2"], 1, "no rollout server can be used");
 }
@@ -255,7 +255,7 @@ fn crafted(answer: impl Fn(&str) -> (u16, Value) + Send + Sync + 'static) -> Str
 
 #[test]
 fn what_a_server_should_not_answer_is_never_trained_on() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let models = json!({"data": [{"id": "m", "owned_by": "vllm", "parent": null, "max_model_len": 192}]});
     let nonsense = |completion: Value| {
         let models = models.clone();

@@ -1,7 +1,7 @@
 //! What `rlhost serve` answers over HTTP.
 
-use rlhost_tests::served::Served;
-use rlhost_tests::{Place, small};
+use rlhost_tests::server::ServerProcess;
+use rlhost_tests::{TestFolder, small};
 use serde_json::{Value, json};
 
 const CHATML: &str = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}\
@@ -9,8 +9,8 @@ const CHATML: &str = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.cont
 
 #[test]
 fn the_built_in_model_writes_what_generate_writes() {
-    let place = Place::new();
-    let server = Served::start(&place, &[]);
+    let place = TestFolder::new();
+    let server = ServerProcess::start(&place, &[]);
     assert_eq!(server.get("/v1/models").json()["data"][0]["id"], "rlhost");
     let prompt = "SUBREDDIT: r/cats TITLE: My cat POST: My cat sleeps all day. TL;DR:";
     let generated = place.run(&["generate", "--prompt", prompt, "--temperature", "0", "--max-new-tokens", "24"]);
@@ -30,10 +30,11 @@ fn the_built_in_model_writes_what_generate_writes() {
 
 #[test]
 fn a_run_is_served_under_its_name_and_two_requests_share_their_prefix() {
-    let place = Place::new();
+    let place = TestFolder::new();
     place.train("run", &[&small()[..], &["--max-steps", "1"]].concat()).succeeded();
     place.write("chatml.jinja", CHATML);
-    let server = Served::start(&place, &["--model", "run", "--served-model-name", "mine", "--chat-template", "chatml.jinja"]);
+    let server =
+        ServerProcess::start(&place, &["--model", "run", "--served-model-name", "mine", "--chat-template", "chatml.jinja"]);
     let first = json!({"role": "user", "content": "Tell me of the sea, of ships and of the wind."});
     let ask = |messages: Value| {
         let body = json!({"model": "mine", "messages": messages, "seed": 1, "max_tokens": 8, "return_token_ids": true});
@@ -53,7 +54,7 @@ fn a_run_is_served_under_its_name_and_two_requests_share_their_prefix() {
 
 #[test]
 fn what_was_mistaken_is_said_before_anything_is_loaded() {
-    let place = Place::new();
+    let place = TestFolder::new();
     place.write("keys", "short\n");
     place.write("empty", "# none\n");
     for (arguments, said) in [
@@ -69,7 +70,7 @@ fn what_was_mistaken_is_said_before_anything_is_loaded() {
         let outcome = place.run(&[&["serve"], arguments].concat());
         assert!(outcome.code == Some(2) && outcome.stderr.contains(said), "{arguments:?}: {outcome:?}");
     }
-    let server = Served::start(&place, &[]);
+    let server = ServerProcess::start(&place, &[]);
     let port = server.address.rsplit(':').next().unwrap();
     let outcome = place.run(&["serve", "--port", port]);
     assert!(outcome.code == Some(2) && outcome.stderr.contains("in use"), "{outcome:?}");

@@ -1,7 +1,7 @@
 //! `rlhost ui` on a run while it trains.
 
-use rlhost_tests::served::{Answer, Served};
-use rlhost_tests::{KilledOnDrop, Place, small};
+use rlhost_tests::server::{ServerProcess, TestHttpResponse};
+use rlhost_tests::{KilledOnDrop, TestFolder, small};
 use serde_json::Value;
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -18,23 +18,23 @@ fn script(target: usize) -> String {
 }
 
 /// A run that trains until it is dropped, and its page.
-struct Shown {
+struct UiTestRun {
     // Both end before their folder goes.
-    ui: Served,
+    ui: ServerProcess,
     token: String,
     run: KilledOnDrop,
-    place: Place,
+    place: TestFolder,
 }
 
-impl Shown {
+impl UiTestRun {
     fn start(more: &[&str]) -> Self {
-        let place = Place::new();
+        let place = TestFolder::new();
         place.write("my_reward.py", script(20));
         let run = ["--plugin", "my_reward.py", "--output-dir", "runs/a", "--max-steps", "100000", "--logging-steps", "1"];
         let size = ["--max-completion-length", "64", "--per-device-train-batch-size", "8", "--save-strategy", "no"];
         let run = KilledOnDrop(place.start(&[&small()[..], &run, &size].concat()));
         place.wait("runs/a", PATIENCE, || place.steps("runs/a") > 2);
-        let (ui, token) = Served::start_ui(&place, &[&["runs"], more].concat());
+        let (ui, token) = ServerProcess::start_ui(&place, &[&["runs"], more].concat());
         Self { ui, token, run, place }
     }
 
@@ -44,9 +44,9 @@ impl Shown {
         answer.json()
     }
 
-    fn post(&self, path: &str, body: &str) -> Answer {
+    fn post(&self, path: &str, body: &str) -> TestHttpResponse {
         let headers = format!("x-rlhost-token: {}\r\n", self.token);
-        Answer::read(self.ui.send(&format!("POST /{}/api/{path}", self.token), &headers, body))
+        TestHttpResponse::read(self.ui.send(&format!("POST /{}/api/{path}", self.token), &headers, body))
     }
 
     /// Waits for an event that answers a request.
@@ -63,7 +63,7 @@ impl Shown {
 
 #[test]
 fn a_reward_is_tried_swapped_and_rolled_back_while_the_run_goes_on() {
-    let shown = Shown::start(&["--control"]);
+    let shown = UiTestRun::start(&["--control"]);
     let runs = shown.get("runs");
     assert_eq!((runs["runs"][0]["name"].as_str(), runs["runs"][0]["state"].as_str()), (Some("a"), Some("running")), "{runs}");
     let plugins = shown.get("plugins?run=a");
@@ -128,7 +128,7 @@ fn a_reward_is_tried_swapped_and_rolled_back_while_the_run_goes_on() {
 
 #[test]
 fn a_run_is_followed_and_its_end_is_seen() {
-    let mut shown = Shown::start(&[]);
+    let mut shown = UiTestRun::start(&[]);
     let stream = shown.ui.send(&format!("GET /{}/api/live?run=a", shown.token), "", "");
     let mut rows = 0;
     for line in BufReader::new(stream).lines() {
@@ -149,16 +149,16 @@ fn a_run_is_followed_and_its_end_is_seen() {
     shown.run.wait().unwrap();
     assert_eq!(shown.get("run?run=a")["status"]["state"], "stopped");
     shown.ui.terminate();
-    assert_eq!(shown.ui.ended(), Some(0));
+    assert_eq!(shown.ui.wait(), Some(0));
 }
 
 #[test]
 fn the_time_of_a_resumed_run_is_that_of_all_its_processes() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let sizes = ["--logging-steps", "1", "--save-steps", "2"];
     place.train("run", &[&small()[..], &sizes, &["--max-steps", "4"]].concat()).succeeded();
     place.run(&["resume", "run", "--set", "max_steps=6"]).succeeded();
-    let (ui, token) = Served::start_ui(&place, &["run"]);
+    let (ui, token) = ServerProcess::start_ui(&place, &["run"]);
     let get = |path: &str| ui.get(&format!("/{token}/api/{path}")).json();
     let series = get("series?run=run&x=time&metric=reward");
     let times: Vec<f64> = series["runs"]["run"]["x"].as_array().unwrap().iter().filter_map(Value::as_f64).collect();
@@ -171,7 +171,7 @@ fn the_time_of_a_resumed_run_is_that_of_all_its_processes() {
 #[cfg(unix)]
 #[test]
 fn a_link_in_a_runs_folder_discloses_nothing() {
-    let place = Place::new();
+    let place = TestFolder::new();
     place.write("secret", "key = \"hunter2\"\n");
     place.write("secret.jsonl", "{\"step\":1,\"hunter2\":2,\"event\":\"hunter2\",\"completion\":\"hunter2\"}\n");
     fs::create_dir_all(place.path("runs/a")).unwrap();
@@ -181,7 +181,7 @@ fn a_link_in_a_runs_folder_discloses_nothing() {
     link("secret.jsonl", "metrics.jsonl");
     link("secret.jsonl", "completions.jsonl");
     place.write("runs/a/events.jsonl", "{\"event\":\"started\",\"step\":0}\n");
-    let (ui, token) = Served::start_ui(&place, &["runs"]);
+    let (ui, token) = ServerProcess::start_ui(&place, &["runs"]);
     let routes = [
         "runs",
         "run?run=a",
@@ -205,7 +205,7 @@ fn a_link_in_a_runs_folder_discloses_nothing() {
 
 #[test]
 fn a_run_serves_its_own_page() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let outcome = place.train("run", &[&small()[..], &["--max-steps", "1", "--ui"]].concat());
     let said = &outcome.succeeded().stdout;
     assert!(said.lines().any(|line| line.starts_with("page: http://127.0.0.1:")), "{said}");
@@ -213,7 +213,7 @@ fn a_run_serves_its_own_page() {
 
 #[test]
 fn folders_that_can_have_no_runs_are_refused() {
-    let place = Place::new();
+    let place = TestFolder::new();
     place.write("file", "");
     fs::create_dir_all(place.path("run/checkpoint-3")).unwrap();
     for (folder, said) in [("nowhere", "there is no such folder"), ("file", "is a file"), ("run/checkpoint-3", "folder of a run")]
@@ -225,16 +225,16 @@ fn folders_that_can_have_no_runs_are_refused() {
     let outcome = place.run(&["ui", ".", "--host", "no such host"]);
     assert!(outcome.code == Some(2) && outcome.stderr.contains("can't serve on port 0 of no such host"), "{}", outcome.stderr);
     // One in which a run may begin.
-    let (ui, token) = Served::start_ui(&place, &["."]);
+    let (ui, token) = ServerProcess::start_ui(&place, &["."]);
     assert_eq!(ui.get(&format!("/{token}/api/runs")).json()["runs"].as_array().unwrap().len(), 0);
     assert_eq!(ui.get("/api/runs").status, 403);
 }
 
 #[test]
 fn a_finished_run_shows_single_tokens_and_how_to_fork_it() {
-    let place = Place::new();
+    let place = TestFolder::new();
     place.train("run", &["--max-steps", "2", "--save-steps", "1"]).succeeded();
-    let (ui, token) = Served::start_ui(&place, &["run"]);
+    let (ui, token) = ServerProcess::start_ui(&place, &["run"]);
     let get = |path: &str| {
         let answer = ui.get(&format!("/{token}/api/{path}"));
         assert_eq!(answer.status, 200, "{path}: {}", answer.body);

@@ -1,14 +1,14 @@
 //! Weights that change while a server runs, adapters, and reward models.
 
-use rlhost_tests::served::{Answer, Served};
-use rlhost_tests::{Place, tiny};
+use rlhost_tests::server::{ServerProcess, TestHttpResponse};
+use rlhost_tests::{TestFolder, tiny};
 use serde_json::{Value, json};
 use std::io::Read;
 
 const PROMPT: &str = "prompt 3";
 
 /// What a model of the server writes, with the version of its weights.
-fn written(server: &Served, model: &str) -> (String, String) {
+fn written(server: &ServerProcess, model: &str) -> (String, String) {
     let body = json!({"model": model, "prompt": PROMPT, "max_tokens": 24, "temperature": 0});
     let answer = server.post("/v1/completions", &body);
     assert_eq!(answer.status, 200, "{}", answer.body);
@@ -18,28 +18,28 @@ fn written(server: &Served, model: &str) -> (String, String) {
 }
 
 /// What `rlhost generate` writes.
-fn generated(place: &Place, model: &str) -> String {
+fn generated(place: &TestFolder, model: &str) -> String {
     let greedy = ["--prompt", PROMPT, "--temperature", "0", "--max-new-tokens", "24"];
     let text = place.run(&[&["generate", "--model", model], &greedy[..]].concat()).succeeded().stdout.clone();
     text.strip_prefix(PROMPT).unwrap().strip_suffix('\n').unwrap().to_owned()
 }
 
-fn posted(server: &Served, path: &str, body: &Value) -> Answer {
+fn posted(server: &ServerProcess, path: &str, body: &Value) -> TestHttpResponse {
     let answer = server.post(path, body);
     assert_eq!(answer.status, 200, "{path} {body}: {}", answer.body);
     answer
 }
 
-fn trained(place: &Place, run: &str, more: &[&str]) {
+fn trained(place: &TestFolder, run: &str, more: &[&str]) {
     let common = ["--max-steps", "2", "--learning-rate", "0.05", "--save-steps", "1"];
     place.train(run, &[&common, more].concat()).succeeded();
 }
 
 #[test]
 fn an_adapter_is_served_beside_its_model_and_replaced_in_place() {
-    let place = Place::new();
+    let place = TestFolder::new();
     trained(&place, "run", &["--lora-r", "4"]);
-    let server = Served::start(
+    let server = ServerProcess::start(
         &place,
         &["--model", tiny(), "--served-model-name", "m", "--adapter", "poet=run", "--allow-weight-updates"],
     );
@@ -65,8 +65,8 @@ fn an_adapter_is_served_beside_its_model_and_replaced_in_place() {
 
 #[test]
 fn a_pause_ends_what_is_under_way_and_web_pages_can_not_ask_for_it() {
-    let server = Served::start(&Place::new(), &["--allow-weight-updates"]);
-    let act = |path: &str, headers: &str| Answer::read(server.send(&format!("POST {path}"), headers, ""));
+    let server = ServerProcess::start(&TestFolder::new(), &["--allow-weight-updates"]);
+    let act = |path: &str, headers: &str| TestHttpResponse::read(server.send(&format!("POST {path}"), headers, ""));
     assert_eq!(act("/pause?mode=abort", "Origin: http://evil.example\r\n").status, 403);
     let long = json!({"prompt": "TITLE:", "max_tokens": 400, "ignore_eos": true, "n": 8});
     let mut stream = server.begin("/v1/completions", &long);
@@ -81,17 +81,17 @@ fn a_pause_ends_what_is_under_way_and_web_pages_can_not_ask_for_it() {
     // A request that comes meanwhile waits.
     let waiting = server.begin("/v1/completions", &json!({"prompt": "TITLE:", "max_tokens": 2}));
     assert_eq!(act("/resume", "").json()["status"], "resumed");
-    assert_eq!(Answer::read(waiting).status, 200);
+    assert_eq!(TestHttpResponse::read(waiting).status, 200);
     // Without the flag, nothing can be changed.
-    let plain = Served::start(&Place::new(), &[]);
-    assert_eq!(Answer::read(plain.send("POST /pause", "", "")).status, 403);
+    let plain = ServerProcess::start(&TestFolder::new(), &[]);
+    assert_eq!(TestHttpResponse::read(plain.send("POST /pause", "", "")).status, 403);
 }
 
 #[test]
 fn a_reward_model_says_over_http_what_score_says() {
-    let place = Place::new();
+    let place = TestFolder::new();
     place.train_reward_model("rm", &[]);
-    let server = Served::start(&place, &["--model", "rm", "--served-model-name", "judge"]);
+    let server = ServerProcess::start(&place, &["--model", "rm", "--served-model-name", "judge"]);
     let texts: Vec<Value> = (0..4).map(|i| format!("a text of {i} words").into()).collect();
     place.write("texts.jsonl", texts.iter().map(|text| format!("{}\n", json!({"text": text}))).collect::<String>());
     let scored = place.score("rm", "texts.jsonl");

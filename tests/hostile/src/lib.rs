@@ -6,7 +6,7 @@
 
 use rlhost_plugin_sdk::bindings::contract::{plugin, reward, state};
 use rlhost_plugin_sdk::config;
-use rlhost_plugin_sdk::slot::Slot;
+use rlhost_plugin_sdk::slot::ExportSlot;
 use rlhost_plugin_sdk::{Error, Metric, Needs};
 use schemars::JsonSchema;
 use serde::de::IntoDeserializer;
@@ -19,7 +19,7 @@ use std::time::SystemTime;
 /// What it does wrong.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum Misdeed {
+pub enum HostileMisdeed {
     #[default]
     None,
     EndlessLoop,
@@ -110,16 +110,16 @@ pub enum Misdeed {
 /// Settings.
 #[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-pub struct Settings {
+pub struct HostileSettings {
     /// What it does wrong.
-    misdeed: Misdeed,
+    misdeed: HostileMisdeed,
     /// The step from which on it does so.
     from_step: u64,
     /// Whether it says that its scores depend on earlier calls.
     stateful: bool,
 }
 
-static SETTINGS: Slot<Settings> = Slot::new();
+static SETTINGS: ExportSlot<HostileSettings> = ExportSlot::new();
 static CALLS: AtomicU64 = AtomicU64::new(0);
 /// The step of the last batch.
 static STEP: AtomicU64 = AtomicU64::new(0);
@@ -130,22 +130,22 @@ static IN_PLACE: AtomicBool = AtomicBool::new(false);
 /// version's place.
 static OWN: [u8; 40] = *b"misdeed=none............................";
 
-fn own() -> (Misdeed, bool) {
+fn own() -> (HostileMisdeed, bool) {
     // Read as if it could be anything, or the compiler would put it into the code.
     let text = std::str::from_utf8(&std::hint::black_box(&OWN)[8..]).unwrap_or_default().trim_end_matches('.');
     let (name, waits) = text.strip_suffix('+').map_or((text, false), |name| (name, true));
-    let misdeed = Misdeed::deserialize(IntoDeserializer::<Unknown>::into_deserializer(name));
-    (misdeed.unwrap_or(Misdeed::Trap), waits)
+    let misdeed = HostileMisdeed::deserialize(IntoDeserializer::<Unknown>::into_deserializer(name));
+    (misdeed.unwrap_or(HostileMisdeed::Trap), waits)
 }
 
 /// What it does wrong now, by its settings or of its own.
-fn misdeed() -> Misdeed {
+fn misdeed() -> HostileMisdeed {
     let settings = SETTINGS.with(|s| Ok(s.clone())).unwrap_or_default();
     match (own(), settings.misdeed) {
-        ((_, true), _) if !IN_PLACE.load(Ordering::Relaxed) => Misdeed::None,
-        ((own, _), Misdeed::None) => own,
+        ((_, true), _) if !IN_PLACE.load(Ordering::Relaxed) => HostileMisdeed::None,
+        ((own, _), HostileMisdeed::None) => own,
         (_, asked) if STEP.load(Ordering::Relaxed) >= settings.from_step => asked,
-        _ => Misdeed::None,
+        _ => HostileMisdeed::None,
     }
 }
 
@@ -161,22 +161,22 @@ struct Hostile;
 impl plugin::Guest for Hostile {
     fn describe() -> plugin::Info {
         let text = match own().0 {
-            Misdeed::DescribeLoop => for_ever(),
-            Misdeed::LongDescription => format!("{FORGED}{}", "long ".repeat(2 << 20)),
+            HostileMisdeed::DescribeLoop => for_ever(),
+            HostileMisdeed::LongDescription => format!("{FORGED}{}", "long ".repeat(2 << 20)),
             _ => "Misbehaves".into(),
         };
         plugin::Info {
             name: "hostile".into(),
             version: text.clone(),
             description: text,
-            config_schema: config::schema::<Settings>(),
+            config_schema: config::schema::<HostileSettings>(),
             needs: Needs::TOKEN_IDS.names(),
             stateless: !SETTINGS.with(|s| Ok(s.clone())).unwrap_or_default().stateful,
         }
     }
 
     fn configure(json: String) -> Result<(), Error> {
-        if matches!(own().0, Misdeed::ConfigureLoop) {
+        if matches!(own().0, HostileMisdeed::ConfigureLoop) {
             for_ever();
         }
         config::parse(&json).map(|c| SETTINGS.set(c))
@@ -227,89 +227,89 @@ fn poll(hoard: bool) -> ! {
     unreachable!("{hoard}")
 }
 
-fn figures(misdeed: Misdeed) -> Vec<Metric> {
+fn figures(misdeed: HostileMisdeed) -> Vec<Metric> {
     match misdeed {
-        Misdeed::TakeStep => vec![Metric::mean("step", 1e6, 1.0)],
-        Misdeed::TakeLoss => vec![Metric::mean("loss", 0.0, 1e6)],
-        Misdeed::TakeScore => vec![Metric::mean("rewards/tldr_length_reward/mean", 1e6, 1.0)],
-        Misdeed::NanFigure => vec![Metric::mean("figure", f64::NAN, 1.0)],
-        Misdeed::HeavyFigure => vec![Metric::mean("figure", 1e300, 1e300)],
-        Misdeed::HugeFigure => vec![Metric::mean("figure", 1.7e308, 1.0), Metric::mean("figure", 1.7e308, 1.0)],
-        Misdeed::HugeWeight => vec![Metric::mean("figure", 1e-9, 1.7e308), Metric::mean("figure", 1e-9, 1.7e308)],
-        Misdeed::TakePass => vec![Metric::mean("pass@1", 1.0, 1e9)],
-        Misdeed::TakeEntropy => vec![Metric::mean("entropy", 1e6, 1e9)],
-        Misdeed::TakeFigure => vec![Metric::mean("frac_reward_zero_std", 1.0, 1e9)],
-        Misdeed::LongFigure => vec![Metric::mean("long ".repeat(2 << 20), 0.0, 1.0)],
-        Misdeed::ForgeFigure => vec![Metric::mean(FORGED, 0.0, 1.0)],
-        Misdeed::ManyFigures => (0..10_000).map(|i| Metric::mean(format!("figure {i}"), 0.0, 1.0)).collect(),
+        HostileMisdeed::TakeStep => vec![Metric::mean("step", 1e6, 1.0)],
+        HostileMisdeed::TakeLoss => vec![Metric::mean("loss", 0.0, 1e6)],
+        HostileMisdeed::TakeScore => vec![Metric::mean("rewards/tldr_length_reward/mean", 1e6, 1.0)],
+        HostileMisdeed::NanFigure => vec![Metric::mean("figure", f64::NAN, 1.0)],
+        HostileMisdeed::HeavyFigure => vec![Metric::mean("figure", 1e300, 1e300)],
+        HostileMisdeed::HugeFigure => vec![Metric::mean("figure", 1.7e308, 1.0), Metric::mean("figure", 1.7e308, 1.0)],
+        HostileMisdeed::HugeWeight => vec![Metric::mean("figure", 1e-9, 1.7e308), Metric::mean("figure", 1e-9, 1.7e308)],
+        HostileMisdeed::TakePass => vec![Metric::mean("pass@1", 1.0, 1e9)],
+        HostileMisdeed::TakeEntropy => vec![Metric::mean("entropy", 1e6, 1e9)],
+        HostileMisdeed::TakeFigure => vec![Metric::mean("frac_reward_zero_std", 1.0, 1e9)],
+        HostileMisdeed::LongFigure => vec![Metric::mean("long ".repeat(2 << 20), 0.0, 1.0)],
+        HostileMisdeed::ForgeFigure => vec![Metric::mean(FORGED, 0.0, 1.0)],
+        HostileMisdeed::ManyFigures => (0..10_000).map(|i| Metric::mean(format!("figure {i}"), 0.0, 1.0)).collect(),
         _ => Vec::new(),
     }
 }
 
 #[expect(clippy::too_many_lines, reason = "an arm for each misdeed")]
-fn misbehave(misdeed: Misdeed, batch: &reward::Batch, rewards: &mut Vec<Option<f32>>) -> Result<(), Error> {
+fn misbehave(misdeed: HostileMisdeed, batch: &reward::Batch, rewards: &mut Vec<Option<f32>>) -> Result<(), Error> {
     match misdeed {
-        Misdeed::EndlessLoop => for_ever(),
-        Misdeed::ClockLoop => loop {
+        HostileMisdeed::EndlessLoop => for_ever(),
+        HostileMisdeed::ClockLoop => loop {
             std::hint::black_box(SystemTime::now());
         },
-        Misdeed::Poll => poll(false),
-        Misdeed::Handles => poll(true),
-        Misdeed::MemoryBomb => {
+        HostileMisdeed::Poll => poll(false),
+        HostileMisdeed::Handles => poll(true),
+        HostileMisdeed::MemoryBomb => {
             let mut hoard = Vec::new();
             loop {
                 hoard.push(std::hint::black_box(vec![1u8; 1 << 20]));
             }
         }
-        Misdeed::Recursion => rewards[0] = Some(recurse(0) as f32),
-        Misdeed::WrongLength => {
+        HostileMisdeed::Recursion => rewards[0] = Some(recurse(0) as f32),
+        HostileMisdeed::WrongLength => {
             rewards.pop();
         }
-        Misdeed::Nan => rewards[1] = Some(f32::NAN),
-        Misdeed::Infinity => rewards[1] = Some(f32::INFINITY),
-        Misdeed::HugeScore => rewards[1] = Some(f32::MAX),
-        Misdeed::Trap => panic!("the plugin panicked on purpose"),
-        Misdeed::Exit => std::process::exit(0),
-        Misdeed::Flood => {
+        HostileMisdeed::Nan => rewards[1] = Some(f32::NAN),
+        HostileMisdeed::Infinity => rewards[1] = Some(f32::INFINITY),
+        HostileMisdeed::HugeScore => rewards[1] = Some(f32::MAX),
+        HostileMisdeed::Trap => panic!("the plugin panicked on purpose"),
+        HostileMisdeed::Exit => std::process::exit(0),
+        HostileMisdeed::Flood => {
             for i in 0..20_000 {
                 println!("flood {i}");
             }
         }
-        Misdeed::FloodLog => {
+        HostileMisdeed::FloodLog => {
             for i in 0..20_000 {
                 rlhost_plugin_sdk::log(&format!("flood {i}"));
             }
         }
-        Misdeed::Connect => {
+        HostileMisdeed::Connect => {
             let connected = std::net::TcpStream::connect("127.0.0.1:80").map(|_| ());
             return Err(Error::Internal(format!("a connection gave {connected:?}")));
         }
-        Misdeed::HugeReturn => *rewards = vec![Some(1.0); 30_000_000],
-        Misdeed::Denormal => rewards[0] = Some(f32::from_bits(1)),
-        Misdeed::TrapOnRows => {
+        HostileMisdeed::HugeReturn => *rewards = vec![Some(1.0); 30_000_000],
+        HostileMisdeed::Denormal => rewards[0] = Some(f32::from_bits(1)),
+        HostileMisdeed::TrapOnRows => {
             let mut first_tokens = batch.offsets.windows(2).filter(|w| w[0] < w[1]).map(|w| batch.token_ids[w[0] as usize]);
             assert!(!first_tokens.any(|t| t % 4 == 0), "a completion that it can't bear");
         }
-        Misdeed::TrapOnCall => assert!(CALLS.fetch_add(1, Ordering::Relaxed) != 1, "the second call"),
-        Misdeed::LongError => return Err(Error::Internal("long ".repeat(2 << 20))),
-        Misdeed::Forge => return Err(Error::Internal(FORGED.into())),
-        Misdeed::LongLog => rlhost_plugin_sdk::log(&"long ".repeat(2 << 20)),
-        Misdeed::ForgeLog => rlhost_plugin_sdk::log(FORGED),
-        Misdeed::Sleep => sleep(),
-        Misdeed::SleepOn => loop {
+        HostileMisdeed::TrapOnCall => assert!(CALLS.fetch_add(1, Ordering::Relaxed) != 1, "the second call"),
+        HostileMisdeed::LongError => return Err(Error::Internal("long ".repeat(2 << 20))),
+        HostileMisdeed::Forge => return Err(Error::Internal(FORGED.into())),
+        HostileMisdeed::LongLog => rlhost_plugin_sdk::log(&"long ".repeat(2 << 20)),
+        HostileMisdeed::ForgeLog => rlhost_plugin_sdk::log(FORGED),
+        HostileMisdeed::Sleep => sleep(),
+        HostileMisdeed::SleepOn => loop {
             sleep();
         },
-        Misdeed::Entropy => return Err(Error::Internal(format!("the first of them is {}", entropy()))),
-        Misdeed::Dice => rewards.iter_mut().for_each(|r| *r = Some(dice())),
-        Misdeed::ReadFile => {
+        HostileMisdeed::Entropy => return Err(Error::Internal(format!("the first of them is {}", entropy()))),
+        HostileMisdeed::Dice => rewards.iter_mut().for_each(|r| *r = Some(dice())),
+        HostileMisdeed::ReadFile => {
             let opened = std::fs::read("/etc/passwd");
             return Err(Error::Internal(format!("reading a file gave {opened:?}")));
         }
-        Misdeed::ReadEnvironment => {
+        HostileMisdeed::ReadEnvironment => {
             let all = (std::env::vars().count(), std::env::args().count());
             return Err(Error::Internal(format!("environment and arguments: {all:?}")));
         }
-        Misdeed::Refuse => return Err(Error::Input("no such batch for me".into())),
+        HostileMisdeed::Refuse => return Err(Error::Input("no such batch for me".into())),
         _ => {}
     }
     Ok(())
@@ -328,15 +328,15 @@ impl reward::Guest for Hostile {
 impl state::Guest for Hostile {
     fn snapshot() -> Result<Vec<u8>, Error> {
         match misdeed() {
-            Misdeed::SnapshotLoop => for_ever(),
-            Misdeed::HugeState => Ok(vec![1; 100_000_000]),
+            HostileMisdeed::SnapshotLoop => for_ever(),
+            HostileMisdeed::HugeState => Ok(vec![1; 100_000_000]),
             _ => Ok(Vec::new()),
         }
     }
 
     fn restore(_snapshot: Vec<u8>, _written_by: String) -> Result<(), Error> {
         IN_PLACE.store(true, Ordering::Relaxed);
-        if misdeed() == Misdeed::RestoreLoop {
+        if misdeed() == HostileMisdeed::RestoreLoop {
             for_ever();
         }
         Ok(())

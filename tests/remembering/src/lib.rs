@@ -7,13 +7,13 @@ use rlhost_plugin_sdk::prelude::*;
 
 /// What it has seen.
 #[derive(Default, Deserialize, Serialize)]
-struct Seen {
+struct LengthHistory {
     batches: u64,
     mean_length: f64,
 }
 
 stateful_reward! {
-    state: Seen,
+    state: LengthHistory,
     needs: TOKEN_IDS,
     |_config, seen, samples| {
         let aim = seen.mean_length as f32 + (seen.batches % 3) as f32;

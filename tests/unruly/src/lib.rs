@@ -6,7 +6,7 @@
 
 use rlhost_plugin_sdk::bindings::contract::{environment, plugin};
 use rlhost_plugin_sdk::environment::{Message, Opening, Reply, Start, Turn};
-use rlhost_plugin_sdk::slot::Slot;
+use rlhost_plugin_sdk::slot::ExportSlot;
 use rlhost_plugin_sdk::{Error, Metric, Needs, config};
 use schemars::JsonSchema;
 use serde::de::IntoDeserializer;
@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 /// What it does wrong, in the second turn of an episode whose row has `"bad": true`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum Misdeed {
+pub enum UnrulyMisdeed {
     #[default]
     None,
     Hang,
@@ -41,13 +41,13 @@ pub enum Misdeed {
 
 #[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-pub struct Settings {
-    pub misdeed: Misdeed,
+pub struct UnrulySettings {
+    pub misdeed: UnrulyMisdeed,
 }
 
 #[derive(Default)]
-struct State {
-    misdeed: Misdeed,
+struct UnrulyState {
+    misdeed: UnrulyMisdeed,
     /// Turns of all episodes so far.
     turns: u32,
     /// Turns so far, and whether the row is bad.
@@ -60,15 +60,15 @@ struct Unruly;
 /// trial, whose seed is 0.
 static OWN: [u8; 32] = *b"unruly=none.....................";
 
-fn own() -> (Misdeed, bool) {
+fn own() -> (UnrulyMisdeed, bool) {
     // Read as if it could be anything, or the compiler would put it into the code.
     let text = std::str::from_utf8(&std::hint::black_box(&OWN)[7..]).unwrap_or_default().trim_end_matches('.');
     let (name, waits) = text.strip_suffix('+').map_or((text, false), |name| (name, true));
-    let misdeed = Misdeed::deserialize(IntoDeserializer::<Unknown>::into_deserializer(name));
-    (misdeed.unwrap_or(Misdeed::Trap), waits)
+    let misdeed = UnrulyMisdeed::deserialize(IntoDeserializer::<Unknown>::into_deserializer(name));
+    (misdeed.unwrap_or(UnrulyMisdeed::Trap), waits)
 }
 
-static STATE: Slot<State> = Slot::new();
+static STATE: ExportSlot<UnrulyState> = ExportSlot::new();
 
 impl plugin::Guest for Unruly {
     fn describe() -> plugin::Info {
@@ -76,16 +76,16 @@ impl plugin::Guest for Unruly {
             name: env!("CARGO_PKG_NAME").into(),
             version: env!("CARGO_PKG_VERSION").into(),
             description: env!("CARGO_PKG_DESCRIPTION").into(),
-            config_schema: config::schema::<Settings>(),
+            config_schema: config::schema::<UnrulySettings>(),
             needs: Needs::DATASET_COLUMNS.names(),
             stateless: true,
         }
     }
 
     fn configure(config: String) -> Result<(), Error> {
-        let Settings { misdeed } = config::parse(&config)?;
-        let misdeed = if misdeed == Misdeed::None { own().0 } else { misdeed };
-        STATE.set(State { misdeed, ..State::default() });
+        let UnrulySettings { misdeed } = config::parse(&config)?;
+        let misdeed = if misdeed == UnrulyMisdeed::None { own().0 } else { misdeed };
+        STATE.set(UnrulyState { misdeed, ..UnrulyState::default() });
         Ok(())
     }
 }
@@ -95,9 +95,9 @@ impl environment::Guest for Unruly {
         STATE.with(|state| {
             for start in &starts {
                 let (own, waits) = own();
-                let of_own = own != Misdeed::None && !(waits && start.seed == 0);
+                let of_own = own != UnrulyMisdeed::None && !(waits && start.seed == 0);
                 let bad = of_own || start.column_as("bad")?.unwrap_or(false);
-                assert!(!(bad && state.misdeed == Misdeed::Begin), "it can't begin");
+                assert!(!(bad && state.misdeed == UnrulyMisdeed::Begin), "it can't begin");
                 state.episodes.insert(start.episode, (0, bad));
             }
             Ok(starts.iter().map(|_| Opening::plain()).collect())
@@ -113,7 +113,7 @@ impl environment::Guest for Unruly {
                 };
                 *number += 1;
                 state.turns += 1;
-                let reply = if *number < 3 { Reply::say(vec![Message::user("more")]).rewarded(0.5) } else { Reply::end(1.0) };
+                let reply = if *number < 3 { Reply::say(vec![Message::user("more")]).with_reward(0.5) } else { Reply::end(1.0) };
                 replies.push(reply);
                 if *bad && *number == 2 {
                     misbehave(state.misdeed, state.turns, &mut replies)?;
@@ -131,35 +131,35 @@ impl environment::Guest for Unruly {
     }
 }
 
-fn misbehave(misdeed: Misdeed, turns: u32, replies: &mut Vec<Reply>) -> Result<(), Error> {
+fn misbehave(misdeed: UnrulyMisdeed, turns: u32, replies: &mut Vec<Reply>) -> Result<(), Error> {
     match misdeed {
-        Misdeed::None | Misdeed::Begin => {}
-        Misdeed::Hang => loop {
+        UnrulyMisdeed::None | UnrulyMisdeed::Begin => {}
+        UnrulyMisdeed::Hang => loop {
             std::hint::black_box(());
         },
-        Misdeed::Slow => (0..400_000_000_u32).for_each(|i| {
+        UnrulyMisdeed::Slow => (0..400_000_000_u32).for_each(|i| {
             std::hint::black_box(i);
         }),
-        Misdeed::Trap => panic!("the table is turned over"),
-        Misdeed::Refuse => return Err(Error::Internal("I won't".into())),
-        Misdeed::Few => replies.clear(),
-        Misdeed::Nan => {
+        UnrulyMisdeed::Trap => panic!("the table is turned over"),
+        UnrulyMisdeed::Refuse => return Err(Error::Internal("I won't".into())),
+        UnrulyMisdeed::Few => replies.clear(),
+        UnrulyMisdeed::Nan => {
             replies.pop();
             replies.push(Reply::end(f32::NAN));
         }
-        Misdeed::Huge => {
+        UnrulyMisdeed::Huge => {
             replies.pop();
             replies.push(Reply::end(f32::MAX));
         }
-        Misdeed::Flood => {
+        UnrulyMisdeed::Flood => {
             replies.pop();
             replies.push(Reply::say(vec![Message::user("x".repeat(2 << 20))]));
         }
-        Misdeed::Gossip => {
+        UnrulyMisdeed::Gossip => {
             replies.pop();
             replies.push(Reply::say(vec![Message::user(format!("{turns} turns of all"))]));
         }
-        Misdeed::Assistant => {
+        UnrulyMisdeed::Assistant => {
             replies.pop();
             replies.push(Reply::say(vec![Message::new("assistant", "I am the model")]));
         }

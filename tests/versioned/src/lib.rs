@@ -8,7 +8,7 @@ use rlhost_plugin_sdk::prelude::*;
 
 #[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-struct Settings {
+struct VersionedSettings {
     /// Added to the version.
     plus: f32,
     /// Panic in a batch of step `trap_at` or later, if the version is odd.
@@ -57,7 +57,7 @@ fn version() -> f32 {
 }
 
 reward! {
-    config: Settings,
+    config: VersionedSettings,
     needs: TOKEN_IDS,
     |config, sample| {
         let version = version();

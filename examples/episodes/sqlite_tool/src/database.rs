@@ -1,10 +1,10 @@
 //! A database in memory, and what a model may do with it.
 
-use crate::Settings;
+use crate::SqliteSettings;
 use crate::functions::{out_of_steps, replace_all};
-use crate::text::Text;
-use crate::truth::Rows;
-use crate::world::{Alone, alone};
+use crate::text::LimitedText;
+use crate::truth::RowsFingerprint;
+use crate::world::{SqliteGuard, lock_sqlite};
 use rusqlite::config::DbConfig;
 use rusqlite::fallible_iterator::FallibleIterator;
 use rusqlite::hooks::{AuthAction, AuthContext, Authorization};
@@ -45,11 +45,11 @@ const LIMITS: [(Limit, i32); 7] = [
 ];
 
 /// What statements returned.
-pub struct Outcome {
+pub struct StatementOutcome {
     /// What the model reads.
     pub text: String,
     /// The rows of the last statement, if it returns any.
-    pub rows: Option<Rows>,
+    pub rows: Option<RowsFingerprint>,
 }
 
 /// A database.
@@ -62,7 +62,7 @@ pub struct Database {
 
 /// Limits of a database.
 #[derive(Clone, Debug)]
-pub struct Limits {
+pub struct DatabaseLimits {
     /// Virtual-machine steps of a call.
     pub steps: i64,
     /// Memory of a database and of a call to it, in bytes.
@@ -77,9 +77,9 @@ pub struct Limits {
     pub now: i64,
 }
 
-impl Limits {
+impl DatabaseLimits {
     /// Takes them from settings.
-    pub fn of(settings: &Settings) -> Result<Self, String> {
+    pub fn from_settings(settings: &SqliteSettings) -> Result<Self, String> {
         Ok(Self {
             steps: i64::from(settings.most_steps),
             memory: i64::from(settings.memory_mb) << 20,
@@ -93,7 +93,7 @@ impl Limits {
 
 /// Returns a time as SQLite counts it: milliseconds since noon of the first day that it knows.
 fn milliseconds_of(time: &str) -> Result<i64, String> {
-    let alone = alone();
+    let alone = lock_sqlite();
     alone.set(0, 0);
     let asked = "SELECT CAST(round(julianday(?1) * 86400000.0) AS INTEGER)";
     let found = Connection::open_in_memory().and_then(|connection| connection.query_row(asked, [time], |row| row.get(0)));
@@ -119,19 +119,19 @@ fn may_write(action: AuthAction<'_>) -> bool {
 }
 
 /// Uses SQLite for a database with its own limit of memory.
-fn within<T>(limits: &Limits, memory: &mut i64, seed: u64, work: impl FnOnce() -> T) -> T {
-    struct Limited<'a>(&'a Alone);
-    impl Drop for Limited<'_> {
+fn with_memory_limit<T>(limits: &DatabaseLimits, memory: &mut i64, seed: u64, work: impl FnOnce() -> T) -> T {
+    struct MemoryLimitGuard<'a>(&'a SqliteGuard);
+    impl Drop for MemoryLimitGuard<'_> {
         fn drop(&mut self) {
             self.0.limit_memory(0);
         }
     }
-    let alone = alone();
+    let alone = lock_sqlite();
     alone.set(limits.now, seed);
     let before = alone.memory();
     // At least 1: no memory is no limit.
     alone.limit_memory((before - *memory + limits.memory).max(1));
-    let limited = Limited(&alone);
+    let limited = MemoryLimitGuard(&alone);
     let done = work();
     drop(limited);
     *memory += alone.memory() - before;
@@ -140,9 +140,9 @@ fn within<T>(limits: &Limits, memory: &mut i64, seed: u64, work: impl FnOnce() -
 
 impl Database {
     /// Creates a database of an SQL text.
-    pub fn of(schema: &str, limits: &Limits) -> Result<Self, String> {
+    pub fn from_schema(schema: &str, limits: &DatabaseLimits) -> Result<Self, String> {
         let mut memory = 0;
-        let opened = within(limits, &mut memory, 0, || {
+        let opened = with_memory_limit(limits, &mut memory, 0, || {
             let mut connection = Connection::open_in_memory()?;
             // What SQLite does unless it is told otherwise, and this build of it does not.
             connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_FKEY, false)?;
@@ -154,15 +154,15 @@ impl Database {
         });
         match opened {
             Ok((connection, steps)) => Ok(Self { connection, steps, memory }),
-            Err(error) => Err(told(&error, limits)),
+            Err(error) => Err(error_message(&error, limits)),
         }
     }
 
     /// Runs the model's statements. The error is a sentence for it.
-    pub fn run(&mut self, sql: &str, seed: u64, limits: &Limits) -> Result<Outcome, String> {
+    pub fn run(&mut self, sql: &str, seed: u64, limits: &DatabaseLimits) -> Result<StatementOutcome, String> {
         self.steps.store(limits.steps, Relaxed);
         let (connection, steps) = (&self.connection, &self.steps);
-        let outcome = within(limits, &mut self.memory, seed, || {
+        let outcome = with_memory_limit(limits, &mut self.memory, seed, || {
             let (mut batch, mut last) = (Batch::new(connection, sql), None);
             while let Some(mut statement) = batch.next()? {
                 if steps.fetch_sub(i64::from(STRIDE), Relaxed) <= 0 {
@@ -172,13 +172,13 @@ impl Database {
             }
             Ok(last)
         });
-        let outcome = outcome.map_err(|error| Text::of(&told(&error, limits), limits.output))?;
+        let outcome = outcome.map_err(|error| LimitedText::sanitize(&error_message(&error, limits), limits.output))?;
         outcome.ok_or_else(|| "there is no statement".into())
     }
 }
 
 /// Lets the model do no more than it may.
-fn guard(connection: &mut Connection, steps: &Arc<AtomicI64>, limits: &Limits) -> rusqlite::Result<()> {
+fn guard(connection: &mut Connection, steps: &Arc<AtomicI64>, limits: &DatabaseLimits) -> rusqlite::Result<()> {
     for (limit, most) in LIMITS {
         connection.set_limit(limit, most)?;
     }
@@ -198,21 +198,25 @@ fn guard(connection: &mut Connection, steps: &Arc<AtomicI64>, limits: &Limits) -
 }
 
 /// Runs a statement to its end.
-fn outcome_of(connection: &Connection, statement: &mut Statement<'_>, limits: &Limits) -> rusqlite::Result<Outcome> {
+fn outcome_of(
+    connection: &Connection,
+    statement: &mut Statement<'_>,
+    limits: &DatabaseLimits,
+) -> rusqlite::Result<StatementOutcome> {
     let columns = statement.column_count();
-    let mut text = Text::new(limits.output);
+    let mut text = LimitedText::new(limits.output);
     text.push_row(statement.column_names(), |text, name| text.push_line(name));
-    let (before, mut found, mut whole) = (connection.total_changes(), Rows::default(), 0);
+    let (before, mut found, mut whole) = (connection.total_changes(), RowsFingerprint::default(), 0);
     let mut rows = statement.query([])?;
     while let Some(row) = rows.next()? {
         let values = (0..columns).map(|column| row.get_ref(column)).collect::<rusqlite::Result<Vec<_>>>()?;
         found.push(values.iter().copied());
-        text.push_row(values.into_iter(), Text::push_value);
+        text.push_row(values.into_iter(), LimitedText::push_value);
         whole += u64::from(!text.is_cut());
     }
     if columns == 0 {
         let changed = connection.total_changes() - before;
-        return Ok(Outcome { text: format!("(done; {changed} rows changed)"), rows: None });
+        return Ok(StatementOutcome { text: format!("(done; {changed} rows changed)"), rows: None });
     }
     let (is_cut, count) = (text.is_cut(), found.count());
     let mut text = text.into_string();
@@ -221,11 +225,11 @@ fn outcome_of(connection: &Connection, statement: &mut Statement<'_>, limits: &L
     } else if is_cut {
         text.push_str(&format!("\n({} of {count} rows cut or left out)", count - whole));
     }
-    Ok(Outcome { text, rows: Some(found) })
+    Ok(StatementOutcome { text, rows: Some(found) })
 }
 
 /// Says what went wrong, in a sentence.
-fn told(error: &Error, limits: &Limits) -> String {
+fn error_message(error: &Error, limits: &DatabaseLimits) -> String {
     let said = match error {
         Error::SqlInputError { msg, .. } | Error::SqliteFailure(_, Some(msg)) => msg.clone(),
         other => other.to_string(),

@@ -8,17 +8,17 @@ mod text;
 mod truth;
 mod world;
 
-use database::{Database, Limits};
+use database::{Database, DatabaseLimits};
 use rlhost_plugin_sdk::environment::{Call, Environment, Message, Opening, Random, Reply, Start, Tool, Turn};
 use rlhost_plugin_sdk::prelude::*;
-use text::Text;
-use truth::{Given, Rows};
+use text::LimitedText;
+use truth::{RowReference, RowsFingerprint};
 
 /// Settings.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 #[schemars(extend("x-rlhost" = {"isolated_rows": true}))]
-pub struct Settings {
+pub struct SqliteSettings {
     /// Dataset column with the SQL text that creates and fills the tables.
     pub schema_column: String,
     /// Dataset column with the right answer: a text or a number.
@@ -51,7 +51,7 @@ pub struct Settings {
     pub now: String,
 }
 
-impl Default for Settings {
+impl Default for SqliteSettings {
     fn default() -> Self {
         Self {
             schema_column: "schema".into(),
@@ -74,51 +74,51 @@ impl Default for Settings {
 /// Arguments of the tool.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct Arguments {
+pub struct QueryArguments {
     /// One or more SQL statements.
     pub sql: String,
 }
 
 /// The environment.
 pub struct Sqlite {
-    settings: Settings,
-    limits: Limits,
+    settings: SqliteSettings,
+    limits: DatabaseLimits,
 }
 
 /// What is right in an episode.
 enum Truth {
     Answer(String),
-    Rows { wanted: Rows, ordered: bool },
+    Rows { wanted: RowsFingerprint, ordered: bool },
     Unknown,
 }
 
 /// An episode.
-pub struct Session {
+pub struct SqliteEpisode {
     database: Database,
     random: Random,
     truth: Truth,
     /// The rows of the last query that returned any.
-    found: Option<Rows>,
+    found: Option<RowsFingerprint>,
     calls: u32,
     right: bool,
 }
 
 impl Sqlite {
-    fn schema_of(&self, start: &Start, given: &Given) -> Result<String, Error> {
+    fn schema_of(&self, start: &Start, given: &RowReference) -> Result<String, Error> {
         let column = &self.settings.schema_column;
         match (start.column_as(column)?, given) {
             (Some(schema), _) => Ok(schema),
             // A row that says nothing at all is no row of a dataset.
-            (None, Given::Nothing) => Ok(String::new()),
+            (None, RowReference::Nothing) => Ok(String::new()),
             (None, _) => Err(Error::Input(format!("the row has no column {column:?}, which creates the database"))),
         }
     }
 
-    fn truth_of(&self, given: Given, database: &mut Database) -> Result<Truth, Error> {
+    fn truth_of(&self, given: RowReference, database: &mut Database) -> Result<Truth, Error> {
         let sql = match given {
-            Given::Answer(answer) => return Ok(Truth::Answer(answer)),
-            Given::Nothing => return Ok(Truth::Unknown),
-            Given::Query(sql) => sql,
+            RowReference::Answer(answer) => return Ok(Truth::Answer(answer)),
+            RowReference::Nothing => return Ok(Truth::Unknown),
+            RowReference::Query(sql) => sql,
         };
         let column = &self.settings.query_column;
         let wrong = |told: String| Error::Input(format!("the query in the dataset's column {column:?} fails: {told}"));
@@ -127,20 +127,20 @@ impl Sqlite {
         Ok(Truth::Rows { wanted, ordered: truth::is_ordered(&sql) })
     }
 
-    fn answer(&self, session: &mut Session, call: &Call) -> Result<String, String> {
+    fn answer(&self, session: &mut SqliteEpisode, call: &Call) -> Result<String, String> {
         if call.name != "query" {
             return Err(format!("there is no tool {:?}; there is query", call.name));
         }
-        let sql = call.arguments_as::<Arguments>()?.sql;
+        let sql = call.arguments_as::<QueryArguments>()?.sql;
         let outcome = session.database.run(&sql, session.random.bits(), &self.limits)?;
         session.found = outcome.rows.or(session.found);
         Ok(outcome.text)
     }
 
-    fn end(&self, session: &mut Session, said: &str) -> Reply {
+    fn end(&self, session: &mut SqliteEpisode, said: &str) -> Reply {
         session.right = match &session.truth {
             Truth::Answer(answer) => truth::is_right(said, answer),
-            Truth::Rows { wanted, ordered } => session.found.is_some_and(|found| found.are(wanted, *ordered)),
+            Truth::Rows { wanted, ordered } => session.found.is_some_and(|found| found.matches(wanted, *ordered)),
             Truth::Unknown => return Reply { done: true, ..Reply::say(Vec::new()) },
         };
         Reply::end(if session.right { self.settings.right } else { self.settings.wrong })
@@ -148,19 +148,19 @@ impl Sqlite {
 }
 
 impl Environment for Sqlite {
-    type Config = Settings;
-    type Episode = Session;
+    type Config = SqliteSettings;
+    type Episode = SqliteEpisode;
 
-    fn new(settings: Settings) -> Result<Self, Error> {
-        let limits = Limits::of(&settings).map_err(Error::Config)?;
+    fn new(settings: SqliteSettings) -> Result<Self, Error> {
+        let limits = DatabaseLimits::from_settings(&settings).map_err(Error::Config)?;
         Ok(Self { settings, limits })
     }
 
-    fn begin(&self, start: &Start) -> Result<(Session, Opening), Error> {
-        let given = Given::of(&self.settings, start)?;
+    fn begin(&self, start: &Start) -> Result<(SqliteEpisode, Opening), Error> {
+        let given = RowReference::from_row(&self.settings, start)?;
         let schema = self.schema_of(start, &given)?;
         let column = &self.settings.schema_column;
-        let open = || Database::of(&schema, &self.limits);
+        let open = || Database::from_schema(&schema, &self.limits);
         let open = || open().map_err(|told| Error::Input(format!("the SQL in the dataset's column {column:?} fails: {told}")));
         let mut database = open()?;
         let truth = self.truth_of(given, &mut database)?;
@@ -168,12 +168,13 @@ impl Environment for Sqlite {
             // The reference may have changed the first.
             database = open()?;
         }
-        let tool = Tool::of::<Arguments>("query", "Runs SQL on a SQLite database and returns the rows of the last statement.");
-        let session = Session { database, random: start.random(), truth, found: None, calls: 0, right: false };
+        let tool =
+            Tool::new::<QueryArguments>("query", "Runs SQL on a SQLite database and returns the rows of the last statement.");
+        let session = SqliteEpisode { database, random: start.random(), truth, found: None, calls: 0, right: false };
         Ok((session, Opening::plain().with_tools(vec![tool])))
     }
 
-    fn step(&self, session: &mut Session, turn: &Turn) -> Result<Reply, Error> {
+    fn step(&self, session: &mut SqliteEpisode, turn: &Turn) -> Result<Reply, Error> {
         if turn.calls.is_empty() {
             return Ok(self.end(session, &turn.text));
         }
@@ -182,17 +183,19 @@ impl Environment for Sqlite {
             session.calls += 1;
             let (text, of_call) = match self.answer(session, call) {
                 Ok(text) => (text, self.settings.call_reward),
-                Err(told) => (format!("error: {}", Text::of(&told, self.settings.longest_output)), self.settings.bad_call),
+                Err(message) => {
+                    (format!("error: {}", LimitedText::sanitize(&message, self.settings.longest_output)), self.settings.bad_call)
+                }
             };
             messages.push(Message::tool(call, text));
             reward += of_call;
         }
         let unknown = matches!(session.truth, Truth::Unknown) && reward == 0.0;
         let reply = Reply::say(messages);
-        Ok(if unknown { reply } else { reply.rewarded(reward) })
+        Ok(if unknown { reply } else { reply.with_reward(reward) })
     }
 
-    fn finish(&self, session: Session) -> Vec<Metric> {
+    fn finish(&self, session: SqliteEpisode) -> Vec<Metric> {
         let right = (!matches!(session.truth, Truth::Unknown))
             .then(|| Metric::mean("sqlite_tool/right", f64::from(u8::from(session.right)), 1.0));
         right.into_iter().chain([Metric::mean("sqlite_tool/calls", f64::from(session.calls), 1.0)]).collect()

@@ -9,28 +9,28 @@ const SCHEMA: &str = "CREATE TABLE towns (name TEXT, people INTEGER);
     INSERT INTO towns VALUES ('Ulm', 126000), ('Bonn', 331000), ('Kiel', 246000);";
 
 /// SQLite counts the memory of the process: a database that another test drops meanwhile would disturb.
-struct Game {
+struct SqliteGame {
     play: Play<Sqlite>,
     _one: MutexGuard<'static, ()>,
 }
 
-fn game_of(settings: Settings, seed: u64, columns: &[(&str, &str)]) -> Game {
+fn game_of(settings: SqliteSettings, seed: u64, columns: &[(&str, &str)]) -> SqliteGame {
     static ONE: Mutex<()> = Mutex::new(());
     let one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     let quoted: Vec<(&str, String)> = columns.iter().map(|(name, text)| (*name, format!("{text:?}"))).collect();
     let columns: Vec<(&str, &str)> = quoted.iter().map(|(name, json)| (*name, json.as_str())).collect();
-    Game { play: Play::begin(settings, seed, &columns).unwrap(), _one: one }
+    SqliteGame { play: Play::begin(settings, seed, &columns).unwrap(), _one: one }
 }
 
-fn game(settings: Settings) -> Game {
+fn game(settings: SqliteSettings) -> SqliteGame {
     game_of(settings, 3, &[("schema", SCHEMA), ("answer", "3")])
 }
 
-fn writable() -> Settings {
-    Settings { read_only: false, ..Settings::default() }
+fn writable() -> SqliteSettings {
+    SqliteSettings { read_only: false, ..SqliteSettings::default() }
 }
 
-impl Game {
+impl SqliteGame {
     fn reply(&mut self, sql: &str) -> Reply {
         self.play.calls("query", &format!("{{\"sql\": {sql:?}}}")).unwrap()
     }
@@ -49,7 +49,7 @@ impl Game {
 
 #[test]
 fn a_query_is_answered_and_the_answer_rewarded() {
-    let mut game = game(Settings::default());
+    let mut game = game(SqliteSettings::default());
     assert_eq!(game.play.opening().tools[0].name, "query");
     let reply = game.reply("SELECT 1; SELECT name, people FROM towns ORDER BY people -- largest last");
     assert_eq!(reply.messages[0].content, "name | people\nUlm | 126000\nKiel | 246000\nBonn | 331000");
@@ -63,7 +63,7 @@ fn a_query_is_answered_and_the_answer_rewarded() {
 
 #[test]
 fn bad_calls_are_told_what_is_wrong() {
-    let mut game = game(Settings::default());
+    let mut game = game(SqliteSettings::default());
     let mut told = |name: &str, arguments: &str| {
         let reply = game.play.calls(name, arguments).unwrap();
         assert_eq!(reply.reward, Some(-0.1));
@@ -82,7 +82,7 @@ fn bad_calls_are_told_what_is_wrong() {
 #[test]
 fn the_last_query_is_compared_with_the_reference() {
     let reward = |reference: &str, asked: &[&str]| {
-        let mut game = game_of(Settings::default(), 3, &[("schema", SCHEMA), ("query", reference)]);
+        let mut game = game_of(SqliteSettings::default(), 3, &[("schema", SCHEMA), ("query", reference)]);
         asked.iter().for_each(|sql| drop(game.asks(sql)));
         game.play.says("done").unwrap().reward
     };
@@ -98,10 +98,10 @@ fn the_last_query_is_compared_with_the_reference() {
 
 #[test]
 fn an_answer_counts_more_than_a_query_and_without_either_there_is_no_reward() {
-    let mut both = game_of(Settings::default(), 3, &[("schema", SCHEMA), ("answer", "Bonn"), ("query", "SELECT 1")]);
+    let mut both = game_of(SqliteSettings::default(), 3, &[("schema", SCHEMA), ("answer", "Bonn"), ("query", "SELECT 1")]);
     assert_eq!(both.play.says("It is Bonn.").unwrap().reward, Some(1.0));
     drop(both);
-    let mut neither = game_of(Settings::default(), 3, &[("schema", SCHEMA)]);
+    let mut neither = game_of(SqliteSettings::default(), 3, &[("schema", SCHEMA)]);
     assert_eq!(neither.reply("SELECT 1").reward, None);
     assert_eq!(neither.play.says("It is Bonn.").unwrap().reward, None);
     assert_eq!(neither.play.finish().len(), 1);
@@ -109,17 +109,17 @@ fn an_answer_counts_more_than_a_query_and_without_either_there_is_no_reward() {
 
 #[test]
 fn faults_of_the_dataset_are_errors() {
-    let told = |columns: &[(&str, &str)]| Play::<Sqlite>::begin(Settings::default(), 3, columns).err().unwrap().to_string();
+    let told = |columns: &[(&str, &str)]| Play::<Sqlite>::begin(SqliteSettings::default(), 3, columns).err().unwrap().to_string();
     assert!(told(&[("answer", "3")]).contains("which creates the database"));
     assert!(told(&[("schema", "\"CREATE nonsense\""), ("answer", "3")]).contains("syntax error"));
     assert!(told(&[("schema", "\"\""), ("query", "\"SELECT a FROM b\"")]).contains("no such table: b"));
-    let unreadable = Settings { now: "soon".into(), ..Settings::default() };
+    let unreadable = SqliteSettings { now: "soon".into(), ..SqliteSettings::default() };
     assert!(Play::<Sqlite>::begin(unreadable, 3, &[]).err().unwrap().to_string().contains("soon"));
 }
 
 #[test]
 fn the_model_cannot_change_the_database() {
-    let mut game = game(Settings::default());
+    let mut game = game(SqliteSettings::default());
     for sql in [
         "INSERT INTO towns VALUES ('Jena', 1)",
         "WITH t AS (SELECT 1) DELETE FROM towns WHERE 1 IN t",
@@ -179,7 +179,7 @@ fn a_reference_is_run_on_a_copy() {
 
 #[test]
 fn what_never_ends_is_stopped() {
-    let mut game = game(Settings { most_steps: 200_000, ..Settings::default() });
+    let mut game = game(SqliteSettings { most_steps: 200_000, ..SqliteSettings::default() });
     game.refuses("WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n", "200000 steps");
     game.refuses("WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT * FROM n", "200000 steps");
     let joined = (0..14).map(|i| format!("towns t{i}")).collect::<Vec<_>>().join(", ");
@@ -189,7 +189,7 @@ fn what_never_ends_is_stopped() {
 
 #[test]
 fn slow_functions_count_and_say_what_sqlite_says() {
-    let mut game = game(Settings { most_steps: 300_000, ..Settings::default() });
+    let mut game = game(SqliteSettings { most_steps: 300_000, ..SqliteSettings::default() });
     let pattern = "%0".repeat(48);
     let many = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 100)";
     game.refuses(&format!("{many} SELECT sum(hex(zeroblob(8000)) || i LIKE '{pattern}x') FROM n"), "300000 steps");
@@ -219,7 +219,7 @@ fn slow_functions_count_and_say_what_sqlite_says() {
 
 #[test]
 fn what_takes_too_much_memory_is_stopped() {
-    let mut game = game(Settings { memory_mb: 4, most_steps: 10_000_000, ..Settings::default() });
+    let mut game = game(SqliteSettings { memory_mb: 4, most_steps: 10_000_000, ..SqliteSettings::default() });
     for sql in [
         "SELECT randomblob(1e9)",
         "SELECT zeroblob(2147483647)",
@@ -237,7 +237,7 @@ fn what_takes_too_much_memory_is_stopped() {
 
 #[test]
 fn what_nests_too_deep_is_refused() {
-    let mut game = game(Settings::default());
+    let mut game = game(SqliteSettings::default());
     game.refuses(&format!("SELECT {}1{}", "(".repeat(5000), ")".repeat(5000)), "");
     game.refuses(&format!("SELECT {}1", "- -".repeat(5000)), "");
     game.refuses(&format!("SELECT 1{}", " + 1".repeat(1000)), "depth");
@@ -251,7 +251,7 @@ fn what_nests_too_deep_is_refused() {
 
 #[test]
 fn long_results_are_cut() {
-    let mut game = game(Settings { longest_output: 40, ..Settings::default() });
+    let mut game = game(SqliteSettings { longest_output: 40, ..SqliteSettings::default() });
     let cut = game.asks("SELECT a.name, b.name FROM towns a, towns b");
     assert_eq!(cut, "name | name\nUlm | Ulm\nUlm | Bonn\nUlm | K\n(7 of 9 rows cut or left out)");
     let cut = game.asks("SELECT printf('%100d', 1) AS n");
@@ -262,13 +262,13 @@ fn long_results_are_cut() {
 #[test]
 fn random_numbers_follow_from_the_seed_and_time_stands() {
     let asked = |seed| {
-        let mut game = game_of(Settings::default(), seed, &[("schema", SCHEMA), ("answer", "3")]);
+        let mut game = game_of(SqliteSettings::default(), seed, &[("schema", SCHEMA), ("answer", "3")]);
         [game.asks("SELECT random(), hex(randomblob(8))"), game.asks("SELECT random()"), game.asks("SELECT random()")]
     };
     assert_eq!(asked(1), asked(1));
     assert_ne!(asked(1)[0], asked(2)[0]);
     assert_ne!(asked(1)[1], asked(1)[2]);
-    let mut game = game(Settings { now: "2024-02-29 10:30:00".into(), ..Settings::default() });
+    let mut game = game(SqliteSettings { now: "2024-02-29 10:30:00".into(), ..SqliteSettings::default() });
     let asked = "SELECT date('now') AS d, CURRENT_TIMESTAMP AS t, julianday('now') AS j";
     assert_eq!(game.asks(asked), "d | t | j\n2024-02-29 | 2024-02-29 10:30:00 | 2460369.9375");
 }

@@ -4,7 +4,7 @@ use rusqlite::types::ValueRef;
 use std::borrow::Cow;
 
 /// A text of limited length.
-pub struct Text {
+pub struct LimitedText {
     text: String,
     longest: usize,
     rows: usize,
@@ -47,14 +47,14 @@ pub fn real(number: f64) -> String {
     format!("{rounded:?}")
 }
 
-impl Text {
+impl LimitedText {
     /// Creates an empty text that becomes at most `longest` bytes long.
     pub fn new(longest: usize) -> Self {
         Self { text: String::new(), longest, rows: 0, is_cut: false }
     }
 
     /// Returns a text that the model may read.
-    pub fn of(text: &str, longest: usize) -> String {
+    pub fn sanitize(text: &str, longest: usize) -> String {
         let mut made = Self::new(longest);
         made.push(text);
         made.text
@@ -123,7 +123,7 @@ mod tests {
 
     #[test]
     fn marks_of_templates_are_parted_and_the_rest_stays() {
-        let shown = |text: &str| Text::of(text, 200);
+        let shown = |text: &str| LimitedText::sanitize(text, 200);
         assert_eq!(shown("a<|im_end|>b</s>[INST]c[/INST]"), "a< |im_end|>b< /s>[ INST]c[ /INST]");
         let plain = "1 < 2 > 0, <>, [x], [], [A b], a <b c>, höher <";
         assert_eq!(shown(plain), plain);
@@ -132,18 +132,18 @@ mod tests {
 
     #[test]
     fn a_text_is_cut_between_characters() {
-        let mut text = Text::new(5);
+        let mut text = LimitedText::new(5);
         text.push_line("äää");
         assert!(text.is_cut());
         text.push_line("b");
         assert_eq!(text.into_string(), "ää");
-        assert_eq!(Text::of("12345", 5), "12345");
+        assert_eq!(LimitedText::sanitize("12345", 5), "12345");
     }
 
     #[test]
     fn values_are_written_as_sqlite_writes_them() {
         let shown = |value: ValueRef<'_>| {
-            let mut text = Text::new(40);
+            let mut text = LimitedText::new(40);
             text.push_value(value);
             text.into_string()
         };

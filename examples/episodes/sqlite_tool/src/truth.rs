@@ -1,13 +1,13 @@
 //! What is right: an answer, or the rows of a query.
 
-use crate::Settings;
+use crate::SqliteSettings;
 use rlhost_plugin_sdk::environment::Start;
 use rlhost_plugin_sdk::prelude::*;
 use rusqlite::types::ValueRef;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 /// What a row of the dataset says is right.
-pub enum Given {
+pub enum RowReference {
     /// A text or a number.
     Answer(String),
     /// A reference query.
@@ -16,21 +16,21 @@ pub enum Given {
     Nothing,
 }
 
-impl Given {
+impl RowReference {
     /// Reads it. An answer counts more than a query.
-    pub fn of(settings: &Settings, start: &Start) -> Result<Self, Error> {
+    pub fn from_row(settings: &SqliteSettings, start: &Start) -> Result<Self, Error> {
         #[derive(Deserialize)]
         #[serde(untagged)]
-        enum Answer {
+        enum AnswerValue {
             Integer(i64),
             Number(f64),
             Text(String),
         }
         if let Some(answer) = start.column_as(&settings.answer_column)? {
             return Ok(Self::Answer(match answer {
-                Answer::Integer(number) => number.to_string(),
-                Answer::Number(number) => number.to_string(),
-                Answer::Text(text) => text,
+                AnswerValue::Integer(number) => number.to_string(),
+                AnswerValue::Number(number) => number.to_string(),
+                AnswerValue::Text(text) => text,
             }));
         }
         Ok(start.column_as(&settings.query_column)?.map_or(Self::Nothing, Self::Query))
@@ -84,13 +84,13 @@ pub fn is_right(said: &str, right: &str) -> bool {
 
 /// What identifies the rows of a result.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Rows {
+pub struct RowsFingerprint {
     count: u64,
     in_order: u64,
     in_any_order: u64,
 }
 
-impl Rows {
+impl RowsFingerprint {
     /// Adds a row. Numbers are the same if twelve of their digits are: sums depend on the order of what is added.
     pub fn push<'a>(&mut self, row: impl Iterator<Item = ValueRef<'a>>) {
         let mut hasher = DefaultHasher::new();
@@ -123,7 +123,7 @@ impl Rows {
     }
 
     /// Returns whether both are the same rows, in the same order if that counts.
-    pub fn are(&self, others: &Self, ordered: bool) -> bool {
+    pub fn matches(&self, others: &Self, ordered: bool) -> bool {
         self.count == others.count && self.in_any_order == others.in_any_order && (!ordered || self.in_order == others.in_order)
     }
 }
@@ -187,19 +187,19 @@ mod tests {
     #[test]
     fn rows_are_compared_with_or_without_their_order() {
         let rows = |values: &[ValueRef<'_>]| {
-            let mut rows = Rows::default();
+            let mut rows = RowsFingerprint::default();
             values.iter().for_each(|value| rows.push(std::iter::once(*value)));
             rows
         };
         let (one, two, text) = (ValueRef::Integer(1), ValueRef::Integer(2), ValueRef::Text(b"1"));
-        assert!(rows(&[one, two]).are(&rows(&[two, one]), false));
-        assert!(!rows(&[one, two]).are(&rows(&[two, one]), true));
-        assert!(!rows(&[one, one]).are(&rows(&[one]), false));
-        assert!(!rows(&[one]).are(&rows(&[text]), false));
-        assert!(rows(&[one]).are(&rows(&[ValueRef::Real(1.0)]), true));
-        assert!(rows(&[ValueRef::Real(0.1 + 0.2)]).are(&rows(&[ValueRef::Real(0.3)]), true));
+        assert!(rows(&[one, two]).matches(&rows(&[two, one]), false));
+        assert!(!rows(&[one, two]).matches(&rows(&[two, one]), true));
+        assert!(!rows(&[one, one]).matches(&rows(&[one]), false));
+        assert!(!rows(&[one]).matches(&rows(&[text]), false));
+        assert!(rows(&[one]).matches(&rows(&[ValueRef::Real(1.0)]), true));
+        assert!(rows(&[ValueRef::Real(0.1 + 0.2)]).matches(&rows(&[ValueRef::Real(0.3)]), true));
         let large = |number| rows(&[ValueRef::Integer(number)]);
-        assert!(!large(12_345_678_901_234).are(&large(12_345_678_901_235), false));
+        assert!(!large(12_345_678_901_234).matches(&large(12_345_678_901_235), false));
     }
 
     #[test]

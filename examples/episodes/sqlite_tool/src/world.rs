@@ -111,10 +111,10 @@ extern "C" fn sqlite3_os_end() -> c_int {
 }
 
 /// The right to use SQLite.
-pub struct Alone(#[expect(dead_code, reason = "held until dropped")] MutexGuard<'static, ()>);
+pub struct SqliteGuard(#[expect(dead_code, reason = "held until dropped")] MutexGuard<'static, ()>);
 
 /// Waits for the right to use SQLite.
-pub fn alone() -> Alone {
+pub fn lock_sqlite() -> SqliteGuard {
     static ONE: Mutex<()> = Mutex::new(());
     static REGISTERED: Once = Once::new();
     let one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -123,10 +123,10 @@ pub fn alone() -> Alone {
             register();
         }
     });
-    Alone(one)
+    SqliteGuard(one)
 }
 
-impl Alone {
+impl SqliteGuard {
     /// Sets SQLite's time, in milliseconds as SQLite counts them, and begins its random numbers anew.
     pub fn set(&self, now: i64, seed: u64) {
         NOW.store(now, Relaxed);

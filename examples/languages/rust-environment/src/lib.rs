@@ -3,25 +3,25 @@
 use rlhost_plugin_sdk::environment::{Environment, Message, Opening, Reply, Start, Turn};
 use rlhost_plugin_sdk::prelude::*;
 
-/// Settings.
+/// EchoSettings.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-pub struct Settings {
+pub struct EchoSettings {
     /// Number of turns in which the word may be repeated.
     pub tries: u32,
 }
 
-impl Default for Settings {
+impl Default for EchoSettings {
     fn default() -> Self {
         Self { tries: 3 }
     }
 }
 
 /// The environment: its settings, and nothing of any episode.
-pub struct Echo(Settings);
+pub struct Echo(EchoSettings);
 
 /// An episode.
-pub struct Playing {
+pub struct EchoEpisode {
     word: &'static str,
     turns: u32,
 }
@@ -29,23 +29,23 @@ pub struct Playing {
 const WORDS: [&str; 4] = ["yes", "no", "north", "south"];
 
 impl Environment for Echo {
-    type Config = Settings;
-    type Episode = Playing;
+    type Config = EchoSettings;
+    type Episode = EchoEpisode;
 
-    fn new(settings: Settings) -> Result<Self, Error> {
+    fn new(settings: EchoSettings) -> Result<Self, Error> {
         match settings.tries {
             0 => Err(Error::Config("tries must be at least 1".into())),
             _ => Ok(Self(settings)),
         }
     }
 
-    fn begin(&self, start: &Start) -> Result<(Playing, Opening), Error> {
+    fn begin(&self, start: &Start) -> Result<(EchoEpisode, Opening), Error> {
         // The start's seed is the only randomness: all samples of a row play the same game.
         let word = WORDS[start.random().below(WORDS.len() as u64) as usize];
-        Ok((Playing { word, turns: 0 }, Opening::with_prompt(vec![Message::user(format!("Say {word}."))])))
+        Ok((EchoEpisode { word, turns: 0 }, Opening::with_prompt(vec![Message::user(format!("Say {word}."))])))
     }
 
-    fn step(&self, playing: &mut Playing, turn: &Turn) -> Result<Reply, Error> {
+    fn step(&self, playing: &mut EchoEpisode, turn: &Turn) -> Result<Reply, Error> {
         playing.turns += 1;
         if turn.text.contains(playing.word) {
             return Ok(Reply::end(1.0 / playing.turns as f32));
@@ -56,7 +56,7 @@ impl Environment for Echo {
         Ok(Reply::say(vec![Message::user(format!("Not that. Say {}.", playing.word))]))
     }
 
-    fn finish(&self, playing: Playing) -> Vec<Metric> {
+    fn finish(&self, playing: EchoEpisode) -> Vec<Metric> {
         vec![Metric::mean("echo/turns", f64::from(playing.turns), 1.0)]
     }
 }
@@ -70,7 +70,7 @@ mod tests {
 
     #[test]
     fn a_word_that_is_repeated_later_is_worth_less() {
-        let mut play = Play::<Echo>::begin(Settings::default(), 7, &[]).unwrap();
+        let mut play = Play::<Echo>::begin(EchoSettings::default(), 7, &[]).unwrap();
         let word = play.prompt()[0].content.replace("Say ", "").replace('.', "");
         assert!(play.says("what?").unwrap().messages[0].content.contains(&word));
         assert_eq!(play.says(&word).unwrap(), Reply::end(0.5));
@@ -78,8 +78,8 @@ mod tests {
 
     #[test]
     fn an_episode_ends_when_its_tries_are_over() {
-        let mut play = Play::<Echo>::begin(Settings { tries: 1 }, 7, &[]).unwrap();
+        let mut play = Play::<Echo>::begin(EchoSettings { tries: 1 }, 7, &[]).unwrap();
         assert_eq!(play.says("what?").unwrap(), Reply::end(0.0));
-        assert!(Echo::new(Settings { tries: 0 }).is_err());
+        assert!(Echo::new(EchoSettings { tries: 0 }).is_err());
     }
 }

@@ -2,7 +2,7 @@
 //! mean over the batch, and the loss is `-advantage * logp`, averaged over the step's tokens.
 
 use rlhost_plugin_sdk::config::NoConfig;
-use rlhost_plugin_sdk::policy::{Advantages, Gradient, Needs, Policy, Rollouts, Tokens, rows};
+use rlhost_plugin_sdk::policy::{Advantages, Needs, Policy, PolicyGradient, Rollouts, Tokens, rows};
 use rlhost_plugin_sdk::{Error, policy_plugin};
 
 /// The algorithm; it has no settings.
@@ -42,7 +42,7 @@ impl Policy for Reinforce {
         Ok(Advantages { advantages, returns: None, mask: Some(mask), metrics: Vec::new() })
     }
 
-    fn loss(&mut self, tokens: &Tokens) -> Result<Gradient, Error> {
+    fn loss(&mut self, tokens: &Tokens) -> Result<PolicyGradient, Error> {
         let share = 1.0 / tokens.scale.tokens.max(1) as f64;
         let mut loss = 0.0;
         let mut d_logp = vec![0.0; tokens.logp.len()];
@@ -51,7 +51,7 @@ impl Policy for Reinforce {
             loss += derivative * f64::from(tokens.logp[token]);
             *slope = derivative as f32;
         }
-        Ok(Gradient { loss, d_logp, d_entropy: None, d_values: None, metrics: Vec::new() })
+        Ok(PolicyGradient { loss, d_logp, d_entropy: None, d_values: None, metrics: Vec::new() })
     }
 }
 

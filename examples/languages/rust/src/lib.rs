@@ -2,15 +2,15 @@
 
 use rlhost_plugin_sdk::prelude::*;
 
-/// Settings.
+/// WordCountSettings.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-pub struct Settings {
+pub struct WordCountSettings {
     /// The number of words that scores highest.
     pub target: u32,
 }
 
-impl Default for Settings {
+impl Default for WordCountSettings {
     fn default() -> Self {
         Self { target: 20 }
     }
@@ -23,7 +23,7 @@ fn is_space(byte: &u8) -> bool {
 
 reward! {
     /// Minus the distance of the number of words from the target: the row's own, where it has one.
-    config: Settings,
+    config: WordCountSettings,
     needs: COMPLETION_TEXT | DATASET_COLUMNS,
     |config, sample| {
         let words = sample.completion.as_bytes().split(is_space).filter(|word| !word.is_empty()).count() as i64;
@@ -41,7 +41,7 @@ mod tests {
     fn score_of(completion: &str, column: Option<&str>) -> Option<f32> {
         let columns = column.map(|json| ("target".to_owned(), json.to_owned())).into_iter().collect();
         let case = Case { completion: completion.into(), columns, ..Case::default() };
-        case.run(|sample| score(&Settings { target: 2 }, sample)).unwrap()
+        case.run(|sample| score(&WordCountSettings { target: 2 }, sample)).unwrap()
     }
 
     #[test]

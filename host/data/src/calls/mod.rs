@@ -9,7 +9,7 @@ use tagged::MOST;
 
 /// The format in which a family of models writes calls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Calls {
+pub(super) enum ToolCallFormat {
     /// `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`: Hermes, Qwen, and models without a template.
     #[default]
     Hermes,
@@ -30,9 +30,9 @@ pub(super) enum Calls {
 /// Number of a prompt's last tokens in which an open thought is looked for.
 pub(super) const TAIL: usize = 32;
 
-impl Calls {
+impl ToolCallFormat {
     /// Returns the format that a chat template uses.
-    pub(super) fn of(template: &str) -> Self {
+    pub(super) fn from_template(template: &str) -> Self {
         match template {
             _ if template.contains("<function=") => Self::Functions,
             _ if template.contains("<arg_key>") => Self::KeysAndValues,
@@ -94,7 +94,7 @@ impl Calls {
 
 /// Returns the calls that a text has in each format.
 pub fn calls_in(text: &str) -> Vec<(String, String)> {
-    use Calls::{Channels, DeepSeek, Functions, Hermes, KeysAndValues, Llama, Mistral};
+    use ToolCallFormat::{Channels, DeepSeek, Functions, Hermes, KeysAndValues, Llama, Mistral};
     let formats = [Hermes, Functions, KeysAndValues, Mistral, Llama, DeepSeek, Channels];
     formats.into_iter().flat_map(|format| format.found("", text, &Value::Null)).collect()
 }
@@ -175,9 +175,9 @@ fn channels(text: &str) -> Vec<(String, String)> {
 
 #[cfg(test)]
 mod tests {
-    use super::Calls;
+    use super::ToolCallFormat;
 
-    pub(super) fn found(format: Calls, text: &str) -> Vec<(String, String)> {
+    pub(super) fn found(format: ToolCallFormat, text: &str) -> Vec<(String, String)> {
         format.found("", text, &serde_json::Value::Null)
     }
 
@@ -185,17 +185,22 @@ mod tests {
     fn what_is_thought_is_no_call() {
         let call = "<tool_call>{\"name\": \"a\"}</tool_call>";
         let none = serde_json::Value::Null;
-        assert!(found(Calls::Hermes, &format!("<think>maybe {call}</think>42")).is_empty());
-        assert_eq!(found(Calls::Hermes, &format!("<think>maybe {call}</think>{call}")), one("a", "{}"));
-        assert!(Calls::Hermes.found("<|im_start|>assistant\n<think>\n", &format!("maybe {call}</think>42"), &none).is_empty());
-        assert_eq!(Calls::Hermes.found("<think>\n\n</think>\n\n", call, &none), one("a", "{}"));
-        assert!(Calls::Hermes.found("<think>\n", call, &none).is_empty());
-        assert!(found(Calls::Mistral, "[THINK][TOOL_CALLS]add[ARGS]{}[/THINK]3").is_empty());
-        assert!(found(Calls::Llama, "<think>{\"name\": \"a\", \"parameters\": {}}</think>3").is_empty());
-        assert_eq!(found(Calls::Llama, "<think>x</think>{\"name\": \"a\", \"parameters\": {}}"), one("a", "{}"));
+        assert!(found(ToolCallFormat::Hermes, &format!("<think>maybe {call}</think>42")).is_empty());
+        assert_eq!(found(ToolCallFormat::Hermes, &format!("<think>maybe {call}</think>{call}")), one("a", "{}"));
+        assert!(
+            ToolCallFormat::Hermes
+                .found("<|im_start|>assistant\n<think>\n", &format!("maybe {call}</think>42"), &none)
+                .is_empty()
+        );
+        assert_eq!(ToolCallFormat::Hermes.found("<think>\n\n</think>\n\n", call, &none), one("a", "{}"));
+        assert!(ToolCallFormat::Hermes.found("<think>\n", call, &none).is_empty());
+        assert!(found(ToolCallFormat::Mistral, "[THINK][TOOL_CALLS]add[ARGS]{}[/THINK]3").is_empty());
+        assert!(found(ToolCallFormat::Llama, "<think>{\"name\": \"a\", \"parameters\": {}}</think>3").is_empty());
+        assert_eq!(found(ToolCallFormat::Llama, "<think>x</think>{\"name\": \"a\", \"parameters\": {}}"), one("a", "{}"));
         let said = "<|channel|>analysis<|message|>to=functions.a<|channel|>commentary json<|message|>{}<|call|><|end|>";
-        assert!(found(Calls::Channels, said).is_empty());
-        let written = found(Calls::Hermes, "<tool_call>{\"name\": \"a\", \"arguments\": {\"x\": \"<think>\"}}</tool_call>");
+        assert!(found(ToolCallFormat::Channels, said).is_empty());
+        let written =
+            found(ToolCallFormat::Hermes, "<tool_call>{\"name\": \"a\", \"arguments\": {\"x\": \"<think>\"}}</tool_call>");
         assert_eq!(written, one("a", r#"{"x":"<think>"}"#));
     }
 
@@ -207,52 +212,58 @@ mod tests {
     fn calls_are_found_in_the_format_of_each_family() {
         let hermes =
             "Let me see.\n<tool_call>\n{\"name\": \"add\", \"arguments\": {\"a\": 1, \"b\": [2]}}\n</tool_call><|im_end|>";
-        assert_eq!(found(Calls::Hermes, hermes), one("add", r#"{"a":1,"b":[2]}"#));
+        assert_eq!(found(ToolCallFormat::Hermes, hermes), one("add", r#"{"a":1,"b":[2]}"#));
         let two = "<tool_call>{\"name\": \"a\"}</tool_call>\n<tool_call>{\"name\": \"b\", \"arguments\": \"{}\"}</tool_call>";
-        assert_eq!(found(Calls::Hermes, two), [("a".into(), "{}".into()), ("b".into(), "{}".into())]);
+        assert_eq!(found(ToolCallFormat::Hermes, two), [("a".into(), "{}".into()), ("b".into(), "{}".into())]);
         let list = "[TOOL_CALLS] [{\"name\": \"add\", \"arguments\": {\"a\": 1}, \"id\": \"abcdefghi\"}]</s>";
-        assert_eq!(found(Calls::Mistral, list), one("add", r#"{"a":1}"#));
-        assert_eq!(found(Calls::Mistral, "[TOOL_CALLS]add[ARGS]{\"a\": 1}</s>"), one("add", r#"{"a":1}"#));
-        assert_eq!(found(Calls::Llama, "{\"name\": \"add\", \"parameters\": {\"a\": 1}}<|eot_id|>"), one("add", r#"{"a":1}"#));
-        let tagged = "<|python_tag|>{\"name\": \"a\", \"parameters\": {}}; {\"name\": \"b\", \"parameters\": {}}<|eom_id|>";
-        assert_eq!(found(Calls::Llama, tagged).len(), 2);
-        let old = "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>add\n```json\n{\"a\": 1}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>";
-        assert_eq!(found(Calls::DeepSeek, old), one("add", r#"{"a":1}"#));
+        assert_eq!(found(ToolCallFormat::Mistral, list), one("add", r#"{"a":1}"#));
+        assert_eq!(found(ToolCallFormat::Mistral, "[TOOL_CALLS]add[ARGS]{\"a\": 1}</s>"), one("add", r#"{"a":1}"#));
         assert_eq!(
-            found(Calls::DeepSeek, "<｜tool▁call▁begin｜>add<｜tool▁sep｜>{\"a\": 1}<｜tool▁call▁end｜>"),
+            found(ToolCallFormat::Llama, "{\"name\": \"add\", \"parameters\": {\"a\": 1}}<|eot_id|>"),
+            one("add", r#"{"a":1}"#)
+        );
+        let tagged = "<|python_tag|>{\"name\": \"a\", \"parameters\": {}}; {\"name\": \"b\", \"parameters\": {}}<|eom_id|>";
+        assert_eq!(found(ToolCallFormat::Llama, tagged).len(), 2);
+        let old = "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>add\n```json\n{\"a\": 1}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>";
+        assert_eq!(found(ToolCallFormat::DeepSeek, old), one("add", r#"{"a":1}"#));
+        assert_eq!(
+            found(ToolCallFormat::DeepSeek, "<｜tool▁call▁begin｜>add<｜tool▁sep｜>{\"a\": 1}<｜tool▁call▁end｜>"),
             one("add", r#"{"a":1}"#)
         );
         for text in [
             "<|channel|>analysis<|message|>hm<|end|><|start|>assistant to=functions.add<|channel|>commentary json<|message|>{\"a\": 1}<|call|>",
             "<|channel|>commentary to=functions.add <|constrain|>json<|message|>{\"a\": 1}<|call|>",
         ] {
-            assert_eq!(found(Calls::Channels, text), one("add", r#"{"a":1}"#));
+            assert_eq!(found(ToolCallFormat::Channels, text), one("add", r#"{"a":1}"#));
         }
     }
 
     #[test]
     fn malformed_calls_are_text() {
         for text in ["<tool_call>{\"name\": \"a\"", "<tool_call>{\"name\": </tool_call>", "<tool_call>[]</tool_call>", "no", ""] {
-            assert!(found(Calls::Hermes, text).is_empty(), "{text}");
+            assert!(found(ToolCallFormat::Hermes, text).is_empty(), "{text}");
         }
         for text in ["[TOOL_CALLS] [{]", "[TOOL_CALLS]", "x [ARGS] {}"] {
-            assert!(found(Calls::Mistral, text).is_empty(), "{text}");
+            assert!(found(ToolCallFormat::Mistral, text).is_empty(), "{text}");
         }
         for text in ["I say {\"name\": \"a\"}", "{\"name\": 3}", "{\"name\"", "<|python_tag|>print(1)"] {
-            assert!(found(Calls::Llama, text).is_empty(), "{text}");
+            assert!(found(ToolCallFormat::Llama, text).is_empty(), "{text}");
         }
-        assert_eq!(found(Calls::Hermes, &"<tool_call>{\"name\": \"a\"}</tool_call>".repeat(100)).len(), 64);
+        assert_eq!(found(ToolCallFormat::Hermes, &"<tool_call>{\"name\": \"a\"}</tool_call>".repeat(100)).len(), 64);
     }
 
     #[test]
     fn the_template_says_the_format() {
-        assert_eq!(Calls::of("... <tool_call> ... <|im_start|>"), Calls::Hermes);
-        assert_eq!(Calls::of("... [TOOL_CALLS] ..."), Calls::Mistral);
-        assert_eq!(Calls::of("... '{\"name\": ..., \"parameters\": ...' <|python_tag|>"), Calls::Llama);
-        assert_eq!(Calls::of("... <tool_call>\\n<function= ..."), Calls::Functions);
-        assert_eq!(Calls::of("... <tool_call>{name}<arg_key> ..."), Calls::KeysAndValues);
-        assert_eq!(Calls::of("... <｜tool▁call▁begin｜> ..."), Calls::DeepSeek);
-        assert_eq!(Calls::of("... <|channel|>commentary ..."), Calls::Channels);
-        assert_eq!(Calls::of("plain"), Calls::Hermes);
+        assert_eq!(ToolCallFormat::from_template("... <tool_call> ... <|im_start|>"), ToolCallFormat::Hermes);
+        assert_eq!(ToolCallFormat::from_template("... [TOOL_CALLS] ..."), ToolCallFormat::Mistral);
+        assert_eq!(
+            ToolCallFormat::from_template("... '{\"name\": ..., \"parameters\": ...' <|python_tag|>"),
+            ToolCallFormat::Llama
+        );
+        assert_eq!(ToolCallFormat::from_template("... <tool_call>\\n<function= ..."), ToolCallFormat::Functions);
+        assert_eq!(ToolCallFormat::from_template("... <tool_call>{name}<arg_key> ..."), ToolCallFormat::KeysAndValues);
+        assert_eq!(ToolCallFormat::from_template("... <｜tool▁call▁begin｜> ..."), ToolCallFormat::DeepSeek);
+        assert_eq!(ToolCallFormat::from_template("... <|channel|>commentary ..."), ToolCallFormat::Channels);
+        assert_eq!(ToolCallFormat::from_template("plain"), ToolCallFormat::Hermes);
     }
 }

@@ -1,8 +1,8 @@
 //! Finds out whether the calls that a chat template asks for can be read: it writes one, which is then looked for.
 
-use super::Calls;
+use super::ToolCallFormat;
 use crate::chat::RenderError;
-use crate::{ChatTemplate, Extras, Message};
+use crate::{ChatMessage, ChatTemplate, TemplateVariables};
 use serde_json::{Map, Value, json};
 
 /// Name of the tool that is called.
@@ -10,7 +10,7 @@ const TOOL: &str = "probe_of_calls";
 
 /// What a chat template does with tools.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Tools {
+pub(crate) enum ToolSupport {
     /// It describes them, and its calls can be read, or it writes none.
     Written,
     /// It leaves them out.
@@ -20,7 +20,7 @@ pub(crate) enum Tools {
 }
 
 /// Renders a conversation with a call, and reads it back.
-pub(crate) fn tools(chat: &ChatTemplate) -> std::result::Result<Tools, RenderError> {
+pub(crate) fn tools(chat: &ChatTemplate) -> std::result::Result<ToolSupport, RenderError> {
     let text = |result: std::result::Result<String, RenderError>| match result {
         Ok(text) => Ok(Some(text)),
         Err(RenderError::Refused(_)) => Ok(None),
@@ -28,12 +28,12 @@ pub(crate) fn tools(chat: &ChatTemplate) -> std::result::Result<Tools, RenderErr
     };
     let parameters = json!({"type": "object", "properties": {"x": {"type": "string", "description": "x"}}, "required": ["x"]});
     let tool = json!({"type": "function", "function": {"name": TOOL, "description": "d", "parameters": parameters}});
-    let extras = Extras { tools: json!([tool]), kwargs: Map::new() };
-    let question = Message { role: "user".into(), content: "q".into(), ..Message::default() };
-    let render = |messages: &[Message], generate: bool| text(chat.render(messages, generate, &extras));
+    let extras = TemplateVariables { tools: json!([tool]), kwargs: Map::new() };
+    let question = ChatMessage { role: "user".into(), content: "q".into(), ..ChatMessage::default() };
+    let render = |messages: &[ChatMessage], generate: bool| text(chat.render(messages, generate, &extras));
     let asked = render(std::slice::from_ref(&question), true)?;
     if asked.as_ref().is_some_and(|text| !text.contains(TOOL)) {
-        return Ok(Tools::LeftOut);
+        return Ok(ToolSupport::LeftOut);
     }
     let arguments = json!({"x": "a b"});
     let mut unread = None;
@@ -50,13 +50,13 @@ pub(crate) fn tools(chat: &ChatTemplate) -> std::result::Result<Tools, RenderErr
         let Some(answered) = render(&[question.clone(), turn], false)? else { continue };
         let turn = behind(&answered, asked.as_deref().unwrap_or_default());
         if reads(chat.calls(true), &answered, turn, &extras.tools) {
-            return Ok(Tools::Written);
+            return Ok(ToolSupport::Written);
         }
         if turn.contains(TOOL) {
             unread.get_or_insert_with(|| turn.to_owned());
         }
     }
-    Ok(unread.map_or(Tools::Written, Tools::Unreadable))
+    Ok(unread.map_or(ToolSupport::Written, ToolSupport::Unreadable))
 }
 
 /// Returns the part of a conversation behind what asks for it, or from the line in which they begin to differ.
@@ -69,7 +69,7 @@ fn behind<'a>(answered: &'a str, asked: &str) -> &'a str {
 }
 
 /// Returns whether the call is found.
-fn reads(calls: Calls, whole: &str, turn: &str, tools: &Value) -> bool {
+fn reads(calls: ToolCallFormat, whole: &str, turn: &str, tools: &Value) -> bool {
     let is_probe = |(name, arguments): &(String, String)| {
         name == TOOL && serde_json::from_str::<Value>(arguments).is_ok_and(|arguments| arguments["x"] == "a b")
     };
@@ -80,7 +80,7 @@ fn reads(calls: Calls, whole: &str, turn: &str, tools: &Value) -> bool {
 mod tests {
     use super::*;
 
-    fn of(calls: &str) -> Tools {
+    fn tool_support(calls: &str) -> ToolSupport {
         let source = format!(
             "{{% for tool in tools %}}{{{{ tool | tojson }}}}\n{{% endfor %}}{{% for m in messages %}}<{{{{ m.role }}}}>{{{{ m.content }}}}{{% for c in m.tool_calls %}}{calls}{{% endfor %}}<end>\n{{% endfor %}}{{% if add_generation_prompt %}}<assistant>{{% endif %}}"
         );
@@ -99,17 +99,17 @@ mod tests {
             "{{ '<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>' + c.function.name + '<｜tool▁sep｜>' + c.function.arguments + '<｜tool▁call▁end｜>' }}",
             " to=functions.{{ c.function.name }}<|channel|>commentary json<|message|>{{ c.function.arguments | tojson }}<|call|>",
         ] {
-            assert_eq!(of(calls), Tools::Written, "{calls}");
+            assert_eq!(tool_support(calls), ToolSupport::Written, "{calls}");
         }
         for calls in [
             "<|tool_call>call:{{ c.function.name }}{x:<|\"|>a b<|\"|>}<tool_call|>",
             "<|tool_call_start|>[{{ c.function.name }}(x='a b')]<|tool_call_end|>",
         ] {
-            assert!(matches!(of(calls), Tools::Unreadable(call) if call.contains(TOOL)), "{calls}");
+            assert!(matches!(tool_support(calls), ToolSupport::Unreadable(call) if call.contains(TOOL)), "{calls}");
         }
         // A template that writes no calls, and one that knows no tools.
-        assert_eq!(of(""), Tools::Written);
+        assert_eq!(tool_support(""), ToolSupport::Written);
         let plain = "{% for m in messages %}{{ m.content }}{% endfor %}".to_owned();
-        assert_eq!(tools(&ChatTemplate::new(plain, String::new(), String::new()).unwrap()).unwrap(), Tools::LeftOut);
+        assert_eq!(tools(&ChatTemplate::new(plain, String::new(), String::new()).unwrap()).unwrap(), ToolSupport::LeftOut);
     }
 }

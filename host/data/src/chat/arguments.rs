@@ -9,9 +9,9 @@ pub(super) fn error(detail: impl Into<String>) -> Error {
 }
 
 /// Arguments in the order of their names.
-pub(super) struct Arguments(Vec<Option<Value>>);
+pub(super) struct TemplateArguments(Vec<Option<Value>>);
 
-impl Arguments {
+impl TemplateArguments {
     /// Binds arguments, of which the last may hold those given by name.
     ///
     /// # Errors

@@ -1,6 +1,6 @@
 //! Filters, tests and functions of Jinja that the engine lacks or treats differently.
 
-use super::arguments::{Arguments, all, error};
+use super::arguments::{TemplateArguments, all, error};
 use super::{json, methods, namespace, printf, text};
 use minijinja::value::{Kwargs, Rest, ValueKind};
 use minijinja::{Environment, Error, Value, filters};
@@ -55,7 +55,7 @@ fn is_sized(value: &Value) -> bool {
 
 /// Python's `range`, as long as Jinja's sandbox allows.
 fn range(args: Rest<Value>, named: Kwargs) -> Result<Value, Error> {
-    let args = Arguments::bind(&all(args, named), &["start", "stop", "step"])?;
+    let args = TemplateArguments::bind(&all(args, named), &["start", "stop", "step"])?;
     let first = args.integer(0)?.ok_or_else(|| error("range: wants an integer"))?;
     let (start, stop) = args.integer(1)?.map_or((0, first), |stop| (first, stop));
     let step = args.integer(2)?.unwrap_or(1);
@@ -88,7 +88,7 @@ fn dict(args: Rest<Value>, named: Kwargs) -> Result<Value, Error> {
 }
 
 fn replace(value: &Value, args: Rest<Value>, named: Kwargs) -> Result<String, Error> {
-    let args = Arguments::bind(&all(args, named), &["old", "new", "count"])?;
+    let args = TemplateArguments::bind(&all(args, named), &["old", "new", "count"])?;
     let (old, new) = (text::str(args.required(0)?)?, text::str(args.required(1)?)?);
     let whole = text::str(value)?;
     Ok(match args.integer(2)?.map(usize::try_from) {
@@ -98,13 +98,13 @@ fn replace(value: &Value, args: Rest<Value>, named: Kwargs) -> Result<String, Er
 }
 
 fn default(value: &Value, args: Rest<Value>, named: Kwargs) -> Result<Value, Error> {
-    let args = Arguments::bind(&all(args, named), &["default_value", "boolean"])?;
+    let args = TemplateArguments::bind(&all(args, named), &["default_value", "boolean"])?;
     let is_missing = value.is_undefined() || args.is_true(1) && !value.is_true();
     Ok(if is_missing { args.given(0).cloned().unwrap_or_else(|| "".into()) } else { value.clone() })
 }
 
 fn indent(value: &Value, args: Rest<Value>, named: Kwargs) -> Result<String, Error> {
-    let args = Arguments::bind(&all(args, named), &["width", "first", "blank"])?;
+    let args = TemplateArguments::bind(&all(args, named), &["width", "first", "blank"])?;
     let by = match args.value(0) {
         None => " ".repeat(4),
         Some(text) if text.as_str().is_some() => text.as_str().unwrap_or_default().to_owned(),
@@ -128,7 +128,7 @@ fn length(value: &Value) -> Result<usize, Error> {
 
 /// The filter `int`: what is no number is the default.
 fn int(value: &Value, args: Rest<Value>, named: Kwargs) -> Result<Value, Error> {
-    let args = Arguments::bind(&all(args, named), &["default", "base"])?;
+    let args = TemplateArguments::bind(&all(args, named), &["default", "base"])?;
     let base = args.integer(1)?.unwrap_or(10);
     let number = match value.kind() {
         ValueKind::Undefined => return Err(error("int: the value is undefined")),
@@ -174,7 +174,7 @@ fn integer(text: &str, base: i64) -> Option<i128> {
 
 /// The filter `float`: what is no number is the default.
 fn float(value: &Value, args: Rest<Value>, named: Kwargs) -> Result<Value, Error> {
-    let args = Arguments::bind(&all(args, named), &["default"])?;
+    let args = TemplateArguments::bind(&all(args, named), &["default"])?;
     let number = match value.kind() {
         ValueKind::Undefined => return Err(error("float: the value is undefined")),
         ValueKind::String => value.as_str().and_then(|text| text.trim().replace('_', "").parse().ok()),
@@ -224,13 +224,13 @@ fn quoted(text: &str, safe: &str, space: &str) -> String {
 }
 
 fn center(value: &Value, args: Rest<Value>, named: Kwargs) -> Result<String, Error> {
-    let args = Arguments::bind(&all(args, named), &["width"])?;
+    let args = TemplateArguments::bind(&all(args, named), &["width"])?;
     methods::centered(&text::str(value)?, args.integer(0)?.unwrap_or(80))
 }
 
 /// The filter `truncate`.
 fn truncate(value: &Value, args: Rest<Value>, named: Kwargs) -> Result<String, Error> {
-    let args = Arguments::bind(&all(args, named), &["length", "killwords", "end", "leeway"])?;
+    let args = TemplateArguments::bind(&all(args, named), &["length", "killwords", "end", "leeway"])?;
     let (whole, end) = (text::str(value)?, args.text(2)?.unwrap_or("..."));
     let count = |at, default| Ok::<_, Error>(args.integer(at)?.map_or(default, |n| usize::try_from(n).unwrap_or(0)));
     let (length, leeway) = (count(0, 255)?, count(3, 5)?);

@@ -1,6 +1,6 @@
 //! The filter `tojson`: Python's `json.dumps` with the arguments that transformers passes on.
 
-use super::arguments::{Arguments, all, error};
+use super::arguments::{TemplateArguments, all, error};
 use super::text::{DEEPEST_VALUE, failed, float, too_deep};
 use minijinja::value::{Kwargs, Rest, ValueKind};
 use minijinja::{Error, Value};
@@ -9,7 +9,7 @@ use std::fmt::Write;
 /// Maximum width of an indentation.
 const WIDEST: usize = 64;
 
-struct Writer {
+struct TemplateJsonWriter {
     text: String,
     ascii: bool,
     /// What each level is indented by.
@@ -21,7 +21,7 @@ struct Writer {
 
 /// Writes a value as JSON.
 pub(super) fn to_json(value: &Value, args: Rest<Value>, named: Kwargs) -> Result<String, Error> {
-    let args = Arguments::bind(&all(args, named), &["ensure_ascii", "indent", "separators", "sort_keys"])?;
+    let args = TemplateArguments::bind(&all(args, named), &["ensure_ascii", "indent", "separators", "sort_keys"])?;
     let indent = match args.value(1) {
         Some(text) if text.as_str().is_some() => args.text(1)?.map(str::to_owned),
         Some(_) => args.integer(1)?.map(|spaces| " ".repeat(usize::try_from(spaces).unwrap_or(0).min(WIDEST))),
@@ -37,12 +37,13 @@ pub(super) fn to_json(value: &Value, args: Rest<Value>, named: Kwargs) -> Result
         }
         None => [if indent.is_some() { "," } else { ", " }.to_owned(), ": ".to_owned()],
     };
-    let mut writer = Writer { text: String::new(), ascii: args.is_true(0), indent, separators, sorted: args.is_true(3) };
+    let mut writer =
+        TemplateJsonWriter { text: String::new(), ascii: args.is_true(0), indent, separators, sorted: args.is_true(3) };
     writer.value(value, DEEPEST_VALUE)?;
     Ok(writer.text)
 }
 
-impl Writer {
+impl TemplateJsonWriter {
     /// Writes a value that may hold so many levels of others.
     fn value(&mut self, value: &Value, deepest: usize) -> Result<(), Error> {
         match value.kind() {

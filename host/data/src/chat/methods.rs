@@ -1,6 +1,6 @@
 //! Methods of Python's strings, lists and mappings that the engine lacks or treats differently.
 
-use super::arguments::{Arguments, error, parts};
+use super::arguments::{TemplateArguments, error, parts};
 use super::text::str;
 use minijinja::value::{Object, ObjectRepr, Tuple, ValueKind};
 use minijinja::{Error, ErrorKind, State, Value};
@@ -17,9 +17,9 @@ pub(super) const OF_MAPPINGS: [&str; 11] =
 
 /// A method that is not called.
 #[derive(Debug)]
-struct Method(String);
+struct UncalledMethod(String);
 
-impl Object for Method {
+impl Object for UncalledMethod {
     fn repr(self: &Arc<Self>) -> ObjectRepr {
         ObjectRepr::Plain
     }
@@ -32,7 +32,7 @@ impl Object for Method {
 /// Gets an attribute that is not called. For Python, that of a mapping is its method, whatever keys it has.
 pub(super) fn uncalled(value: &Value, name: &str) -> Result<Value, Error> {
     match value.kind() {
-        ValueKind::Map => Ok(Value::from_object(Method(name.to_owned()))),
+        ValueKind::Map => Ok(Value::from_object(UncalledMethod(name.to_owned()))),
         _ => value.get_attr(name),
     }
 }
@@ -54,30 +54,34 @@ pub(super) fn call(state: &mut State<'_, '_>, value: &Value, name: &str, args: &
 
 fn of_string(state: &mut State<'_, '_>, value: &Value, name: &str, args: &[Value]) -> Result<Option<Value>, Error> {
     let text = value.as_str().unwrap_or_default();
-    let chars = |args: &[Value]| Ok::<_, Error>(Arguments::bind(args, &["chars"])?.text(0)?.map(str::to_owned));
+    let chars = |args: &[Value]| Ok::<_, Error>(TemplateArguments::bind(args, &["chars"])?.text(0)?.map(str::to_owned));
     Ok(Some(match name {
         "strip" => strip(text, chars(args)?.as_deref(), true, true).into(),
         "lstrip" => strip(text, chars(args)?.as_deref(), true, false).into(),
         "rstrip" => strip(text, chars(args)?.as_deref(), false, true).into(),
-        "split" | "rsplit" => split(text, name == "rsplit", &Arguments::bind(args, &["sep", "maxsplit"])?)?,
-        "splitlines" => lines(text, Arguments::bind(args, &["keepends"])?.is_true(0)).into_iter().map(Value::from).collect(),
+        "split" | "rsplit" => split(text, name == "rsplit", &TemplateArguments::bind(args, &["sep", "maxsplit"])?)?,
+        "splitlines" => {
+            lines(text, TemplateArguments::bind(args, &["keepends"])?.is_true(0)).into_iter().map(Value::from).collect()
+        }
         "title" => titled(text).into(),
         "istitle" => (text == titled(text) && text.chars().any(char::is_uppercase)).into(),
-        "expandtabs" => expanded(text, Arguments::bind(args, &["tabsize"])?.integer(0)?.unwrap_or(8)).into(),
+        "expandtabs" => expanded(text, TemplateArguments::bind(args, &["tabsize"])?.integer(0)?.unwrap_or(8)).into(),
         "format" => return formatted(state, value, args).map(Some),
-        "find" | "rfind" | "index" | "rindex" | "count" => search(text, name, &Arguments::bind(args, &["sub", "start", "end"])?)?,
-        "startswith" | "endswith" => affix(text, name, &Arguments::bind(args, &["prefix", "start", "end"])?)?.into(),
-        "replace" => replace(text, &Arguments::bind(args, &["old", "new", "count"])?)?.into(),
-        "partition" | "rpartition" => partition(text, name == "rpartition", &Arguments::bind(args, &["sep"])?)?,
+        "find" | "rfind" | "index" | "rindex" | "count" => {
+            search(text, name, &TemplateArguments::bind(args, &["sub", "start", "end"])?)?
+        }
+        "startswith" | "endswith" => affix(text, name, &TemplateArguments::bind(args, &["prefix", "start", "end"])?)?.into(),
+        "replace" => replace(text, &TemplateArguments::bind(args, &["old", "new", "count"])?)?.into(),
+        "partition" | "rpartition" => partition(text, name == "rpartition", &TemplateArguments::bind(args, &["sep"])?)?,
         "removeprefix" => text.strip_prefix(needed(args)?.as_str()).unwrap_or(text).into(),
         "removesuffix" => text.strip_suffix(needed(args)?.as_str()).unwrap_or(text).into(),
-        "center" | "ljust" | "rjust" => justify(text, name, &Arguments::bind(args, &["width", "fillchar"])?)?.into(),
-        "zfill" => zfill(text, Arguments::bind(args, &["width"])?.integer(0)?.unwrap_or(0)).into(),
+        "center" | "ljust" | "rjust" => justify(text, name, &TemplateArguments::bind(args, &["width", "fillchar"])?)?.into(),
+        "zfill" => zfill(text, TemplateArguments::bind(args, &["width"])?.integer(0)?.unwrap_or(0)).into(),
         "swapcase" => swapped(text).into(),
         "casefold" => text.to_lowercase().replace('ß', "ss").into(),
         "isdecimal" => (!text.is_empty() && text.chars().all(|c| c.is_ascii_digit())).into(),
         "isidentifier" => is_identifier(text).into(),
-        "join" => joined(text, &Arguments::bind(args, &["iterable"])?)?.into(),
+        "join" => joined(text, &TemplateArguments::bind(args, &["iterable"])?)?.into(),
         _ => return Ok(None),
     }))
 }
@@ -86,14 +90,14 @@ fn of_list(value: &Value, name: &str, args: &[Value]) -> Result<Option<Value>, E
     let items = || value.try_iter()?.checked().collect::<Result<Vec<Value>, Error>>();
     Ok(Some(match name {
         "index" => {
-            let args = Arguments::bind(args, &["value", "start", "stop"])?;
+            let args = TemplateArguments::bind(args, &["value", "start", "stop"])?;
             let (items, wanted) = (items()?, args.required(0)?);
             let span = span(items.len(), args.integer(1)?, args.integer(2)?);
             let found = items[span.clone()].iter().position(|item| item == wanted);
             Value::from(found.ok_or_else(|| error("index: the value is not in the list"))? + span.start)
         }
         "count" => {
-            let args = Arguments::bind(args, &["value"])?;
+            let args = TemplateArguments::bind(args, &["value"])?;
             let wanted = args.required(0)?;
             Value::from(items()?.iter().filter(|item| *item == wanted).count())
         }
@@ -109,7 +113,7 @@ fn of_mapping(value: &Value, name: &str, args: &[Value]) -> Result<Option<Value>
     Ok(Some(match name {
         "copy" => value.clone(),
         "get" if parts(args).1.is_empty() => {
-            let args = Arguments::bind(args, &["key", "default"])?;
+            let args = TemplateArguments::bind(args, &["key", "default"])?;
             let found = value.as_object().and_then(|object| object.get_value(args.required(0).ok()?));
             found.or_else(|| args.given(1).cloned()).unwrap_or_else(|| Value::from(()))
         }
@@ -124,7 +128,7 @@ fn of_mapping(value: &Value, name: &str, args: &[Value]) -> Result<Option<Value>
 fn of_number(value: &Value, name: &str, args: &[Value]) -> Result<Option<Value>, Error> {
     Ok(match name {
         "is_integer" => {
-            Arguments::bind(args, &[])?;
+            TemplateArguments::bind(args, &[])?;
             let float = f64::try_from(value.clone()).map_err(|e| error(e.to_string()))?;
             Some((value.is_integer() || float.fract() == 0.0).into())
         }
@@ -134,7 +138,7 @@ fn of_number(value: &Value, name: &str, args: &[Value]) -> Result<Option<Value>,
 
 /// Returns the argument of a method that has one.
 fn needed(args: &[Value]) -> Result<String, Error> {
-    Arguments::bind(args, &["text"])?.text(0)?.map(str::to_owned).ok_or_else(|| error("argument 1 must be a string"))
+    TemplateArguments::bind(args, &["text"])?.text(0)?.map(str::to_owned).ok_or_else(|| error("argument 1 must be a string"))
 }
 
 /// Returns whether Python counts a character as whitespace.
@@ -148,7 +152,7 @@ fn strip<'a>(text: &'a str, chars: Option<&str>, left: bool, right: bool) -> &'a
     if right { text.trim_end_matches(goes) } else { text }
 }
 
-fn split(text: &str, from_right: bool, args: &Arguments) -> Result<Value, Error> {
+fn split(text: &str, from_right: bool, args: &TemplateArguments) -> Result<Value, Error> {
     let most = args.integer(1)?.and_then(|most| usize::try_from(most).ok()).unwrap_or(usize::MAX);
     let Some(between) = args.text(0)? else { return Ok(words(text, from_right, most)) };
     if between.is_empty() {
@@ -211,7 +215,7 @@ fn span(length: usize, start: Option<i64>, end: Option<i64>) -> std::ops::Range<
 }
 
 /// Returns the part of a text between two bounds in characters, and its start in characters.
-fn part<'a>(text: &'a str, args: &Arguments) -> Result<(&'a str, usize), Error> {
+fn part<'a>(text: &'a str, args: &TemplateArguments) -> Result<(&'a str, usize), Error> {
     let (start, end) = (args.integer(1)?, args.integer(2)?);
     if start.is_none() && end.is_none() {
         return Ok((text, 0));
@@ -221,7 +225,7 @@ fn part<'a>(text: &'a str, args: &Arguments) -> Result<(&'a str, usize), Error> 
     Ok((&text[byte(span.start)..byte(span.end)], span.start))
 }
 
-fn search(text: &str, name: &str, args: &Arguments) -> Result<Value, Error> {
+fn search(text: &str, name: &str, args: &TemplateArguments) -> Result<Value, Error> {
     let wanted = args.text(0)?.ok_or_else(|| error(format!("{name}: argument 1 must be a string")))?;
     let (part, start) = part(text, args)?;
     let found = match name {
@@ -236,7 +240,7 @@ fn search(text: &str, name: &str, args: &Arguments) -> Result<Value, Error> {
     }
 }
 
-fn affix(text: &str, name: &str, args: &Arguments) -> Result<bool, Error> {
+fn affix(text: &str, name: &str, args: &TemplateArguments) -> Result<bool, Error> {
     let (part, _) = part(text, args)?;
     let wanted = args.required(0)?;
     let has = |wanted: &Value| {
@@ -254,7 +258,7 @@ fn affix(text: &str, name: &str, args: &Arguments) -> Result<bool, Error> {
     Ok(false)
 }
 
-fn replace(text: &str, args: &Arguments) -> Result<String, Error> {
+fn replace(text: &str, args: &TemplateArguments) -> Result<String, Error> {
     let wanted = |at| args.text(at)?.ok_or_else(|| error(format!("replace: argument {} must be a string", at + 1)));
     let (old, new) = (wanted(0)?, wanted(1)?);
     Ok(match args.integer(2)?.map(usize::try_from) {
@@ -263,7 +267,7 @@ fn replace(text: &str, args: &Arguments) -> Result<String, Error> {
     })
 }
 
-fn partition(text: &str, from_right: bool, args: &Arguments) -> Result<Value, Error> {
+fn partition(text: &str, from_right: bool, args: &TemplateArguments) -> Result<Value, Error> {
     let between = args.text(0)?.filter(|between| !between.is_empty());
     let between = between.ok_or_else(|| error("partition: the separator must be a string that is not empty"))?;
     let parts = if from_right { text.rsplit_once(between) } else { text.split_once(between) };
@@ -274,7 +278,7 @@ fn partition(text: &str, from_right: bool, args: &Arguments) -> Result<Value, Er
     })))
 }
 
-fn justify(text: &str, name: &str, args: &Arguments) -> Result<String, Error> {
+fn justify(text: &str, name: &str, args: &TemplateArguments) -> Result<String, Error> {
     let width = usize::try_from(args.integer(0)?.unwrap_or(0)).unwrap_or(0);
     let fill = args.text(1)?.unwrap_or(" ");
     if fill.chars().count() != 1 {
@@ -291,7 +295,7 @@ fn justify(text: &str, name: &str, args: &Arguments) -> Result<String, Error> {
 
 /// Centers a text, as the filter `center` does.
 pub(super) fn centered(text: &str, width: i64) -> Result<String, Error> {
-    justify(text, "center", &Arguments::bind(&[width.into()], &["width", "fillchar"])?)
+    justify(text, "center", &TemplateArguments::bind(&[width.into()], &["width", "fillchar"])?)
 }
 
 /// Begins each word with a capital letter. What follows a character that is no letter is a word.
@@ -358,7 +362,7 @@ fn is_identifier(text: &str) -> bool {
     text.starts_with(|c: char| c.is_alphabetic() || c == '_') && text.chars().all(|c| c.is_alphanumeric() || c == '_')
 }
 
-fn joined(between: &str, args: &Arguments) -> Result<String, Error> {
+fn joined(between: &str, args: &TemplateArguments) -> Result<String, Error> {
     let mut text = String::new();
     for (i, item) in args.required(0)?.try_iter()?.checked().enumerate() {
         let item = item?;

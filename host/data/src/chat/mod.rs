@@ -2,7 +2,7 @@
 //!
 //! A template is an untrusted program from whoever made the model. The engine counts instructions, but a single one can create a
 //! string of any size (`indent`, repeated `x + x`) or loop over an endless list, and the engine can't interrupt it. So all of it
-//! runs with bounded memory, stack and time ([`Pace`]), and what a template nests is bounded before it is compiled ([`source`]).
+//! runs with bounded memory, stack and time ([`TextWorkLimiter`]), and what a template nests is bounded before it is compiled ([`source`]).
 
 mod arguments;
 mod error;
@@ -17,13 +17,13 @@ mod template;
 mod text;
 
 pub use error::RenderError;
-pub use template::Extras;
+pub use template::TemplateVariables;
 
-use super::calls::Calls;
-use super::message::Message;
-use super::pace::Pace;
-use super::turns::Spoken;
-use super::{continuing, turns, unwritten};
+use super::calls::ToolCallFormat;
+use super::message::ChatMessage;
+use super::turns::AssistantSpans;
+use super::work_limiter::TextWorkLimiter;
+use super::{omissions, turn_suffix, turns};
 use jiff::civil::DateTime;
 use serde::Serialize;
 use serde_json::{Map, Value as Json};
@@ -41,10 +41,10 @@ const MESSAGE: usize = 256;
 pub struct ChatTemplate {
     template: Arc<Template>,
     /// The one for conversations with tools, if it is another, and how its models write calls.
-    tool_use: Option<(Arc<Template>, Calls)>,
-    pace: Arc<Pace>,
+    tool_use: Option<(Arc<Template>, ToolCallFormat)>,
+    pace: Arc<TextWorkLimiter>,
     /// How its models write tool calls.
-    calls: Calls,
+    calls: ToolCallFormat,
 }
 
 impl ChatTemplate {
@@ -54,7 +54,7 @@ impl ChatTemplate {
     /// Says what is wrong with it, mostly in Jinja's words.
     pub fn new(source: String, bos: String, eos: String) -> Result<Self, String> {
         let tokens = [("bos_token", bos), ("eos_token", eos)].map(|(name, text)| (name.to_owned(), text.into()));
-        let (calls, pace) = (Calls::of(&source), Arc::new(Pace::default()));
+        let (calls, pace) = (ToolCallFormat::from_template(&source), Arc::new(TextWorkLimiter::default()));
         let template = Arc::new(Template::compile(source, Map::from_iter(tokens), &pace)?);
         Ok(Self { template, tool_use: None, pace, calls })
     }
@@ -65,7 +65,7 @@ impl ChatTemplate {
     /// Says what is wrong with the other.
     pub(super) fn with_tool_use(mut self, source: Option<String>) -> Result<Self, String> {
         if let Some(source) = source {
-            let (calls, tokens) = (Calls::of(&source), self.template.tokens.clone());
+            let (calls, tokens) = (ToolCallFormat::from_template(&source), self.template.tokens.clone());
             let template = Template::compile(source, tokens, &self.pace).map_err(|e| format!("tool_use: {e}"))?;
             self.tool_use = Some((Arc::new(template), calls));
         }
@@ -88,14 +88,14 @@ impl ChatTemplate {
     }
 
     /// How its models write calls in conversations with tools or without.
-    pub(super) fn calls(&self, with_tools: bool) -> Calls {
+    pub(super) fn calls(&self, with_tools: bool) -> ToolCallFormat {
         self.tool_use.as_ref().filter(|_| with_tools).map_or(self.calls, |(_, calls)| *calls)
     }
 
     /// Returns the same template with more variables, and with the time that `strftime_now` returns. Without a time, the function
     /// does not exist, and templates with a built-in date use that.
     #[must_use]
-    pub fn told(mut self, kwargs: Map<String, Json>, now: Option<DateTime>) -> Self {
+    pub fn with_variables(mut self, kwargs: Map<String, Json>, now: Option<DateTime>) -> Self {
         self.each(|template| {
             template.kwargs.clone_from(&kwargs);
             template.now = now;
@@ -107,37 +107,46 @@ impl ChatTemplate {
     ///
     /// # Errors
     /// What the template itself raises, and if it takes too much time or memory.
-    pub fn render(&self, messages: &[Message], generate: bool, extras: &Extras) -> Result<String, RenderError> {
+    pub fn render(&self, messages: &[ChatMessage], generate: bool, extras: &TemplateVariables) -> Result<String, RenderError> {
         self.within(messages, 1, extras, move |template, messages, extras| template.render(messages, generate, extras, None))
     }
 
     /// Renders a conversation, and finds the assistant's text in it.
-    pub(super) fn spoken(&self, messages: &[Message], extras: &Extras) -> Result<Spoken, RenderError> {
-        self.within(messages, 2 + 10 * messages.len(), extras, turns::spoken)
-    }
-
-    /// Returns what follows a turn of the assistant after these messages, given the `replies`; see [`continuing`].
-    pub(super) fn following(&self, before: &[Message], replies: &[Message], extras: &Extras) -> Result<String, RenderError> {
-        let (all, count) = ([before, replies].concat(), before.len());
-        self.within(&all, 1, extras, move |template, all, extras| continuing::following(template, all, count, extras))
-    }
-
-    /// Describes what the template leaves out of a conversation, whose text this is; see [`unwritten`]. Short contents are tried only if
-    /// `thorough`.
-    pub(super) fn left_out(
+    pub(super) fn assistant_spans(
         &self,
-        (messages, generate): (&[Message], bool),
+        messages: &[ChatMessage],
+        extras: &TemplateVariables,
+    ) -> Result<AssistantSpans, RenderError> {
+        self.within(messages, 2 + 10 * messages.len(), extras, turns::find_assistant_spans)
+    }
+
+    /// Returns what follows a turn of the assistant after these messages, given the `replies`; see [`turn_suffix`].
+    pub(super) fn following(
+        &self,
+        before: &[ChatMessage],
+        replies: &[ChatMessage],
+        extras: &TemplateVariables,
+    ) -> Result<String, RenderError> {
+        let (all, count) = ([before, replies].concat(), before.len());
+        self.within(&all, 1, extras, move |template, all, extras| turn_suffix::following(template, all, count, extras))
+    }
+
+    /// Describes what the template leaves out of a conversation, whose text this is; see [`omissions`]. Short contents are tried only if
+    /// `thorough`.
+    pub(super) fn find_omission(
+        &self,
+        (messages, generate): (&[ChatMessage], bool),
         text: &str,
         thorough: bool,
-        extras: &Extras,
+        extras: &TemplateVariables,
     ) -> Result<Option<String>, RenderError> {
-        let suspects = unwritten::suspects(messages, text, thorough);
+        let suspects = omissions::suspects(messages, text, thorough);
         if suspects.is_empty() && (!thorough || extras.tools.is_null()) {
             return Ok(None);
         }
         let times = 2 + 2 * suspects.len();
-        let first = move |template: &Template, messages: &[Message], extras: &Extras| {
-            unwritten::first(template, messages, generate, &suspects, extras)
+        let first = move |template: &Template, messages: &[ChatMessage], extras: &TemplateVariables| {
+            omissions::first(template, messages, generate, &suspects, extras)
         };
         self.within(messages, times, extras, first)
     }
@@ -145,15 +154,15 @@ impl ChatTemplate {
     /// Runs work that renders a conversation up to this many times.
     fn within<T: Send + 'static>(
         &self,
-        messages: &[Message],
+        messages: &[ChatMessage],
         times: usize,
-        extras: &Extras,
-        work: impl FnOnce(&Template, &[Message], &Extras) -> Result<T, RenderError> + Send + 'static,
+        extras: &TemplateVariables,
+        work: impl FnOnce(&Template, &[ChatMessage], &TemplateVariables) -> Result<T, RenderError> + Send + 'static,
     ) -> Result<T, RenderError> {
         let with_tools = self.tool_use.as_ref().filter(|_| !extras.tools.is_null());
         let template = Arc::clone(with_tools.map_or(&self.template, |(template, _)| template));
         let extras = extras.clone();
-        let messages: Vec<Message> = messages.iter().map(with_reasoning).collect();
+        let messages: Vec<ChatMessage> = messages.iter().map(with_reasoning).collect();
         let bytes = messages.iter().map(size).sum::<usize>() + length(&extras.kwargs) + length(&extras.tools);
         let done = self.pace.run(bytes.saturating_mul(times), move || work(&template, &messages, &extras));
         done.map_err(|e| RenderError::Unbounded(e.to_string()))?
@@ -161,7 +170,7 @@ impl ChatTemplate {
 }
 
 /// Adds a message's reasoning under the names that templates use, as transformers does.
-fn with_reasoning(message: &Message) -> Message {
+fn with_reasoning(message: &ChatMessage) -> ChatMessage {
     let mut message = message.clone();
     let rest = &message.rest;
     let given = REASONING.into_iter().find_map(|name| rest.get(name).filter(|value| !value.is_null())).cloned();
@@ -173,7 +182,7 @@ fn with_reasoning(message: &Message) -> Message {
 }
 
 /// Returns the size of a message.
-fn size(message: &Message) -> usize {
+fn size(message: &ChatMessage) -> usize {
     let rest = if message.rest.is_empty() { 0 } else { length(&message.rest) };
     MESSAGE + message.role.len() + message.content.len() + rest
 }

@@ -11,7 +11,7 @@ pub(super) const DEEPEST_BRACKETS: usize = 64;
 
 /// A part of a template.
 #[derive(Debug)]
-pub(super) enum Piece<'a> {
+pub(super) enum TemplatePiece<'a> {
     /// Text, a comment or a raw block, as it is.
     Verbatim(&'a str),
     Tag(Tag<'a>),
@@ -22,7 +22,7 @@ pub(super) enum Piece<'a> {
 pub(super) struct Tag<'a> {
     /// Opening mark, with the sign for whitespace, as in `{%-`.
     pub open: &'a str,
-    pub tokens: Vec<Token<'a>>,
+    pub tokens: Vec<TagToken<'a>>,
     /// Whitespace after the last token.
     pub space: &'a str,
     /// Closing mark, with the sign for whitespace.
@@ -31,7 +31,7 @@ pub(super) struct Tag<'a> {
 
 /// A token and the whitespace before it.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Token<'a> {
+pub(super) struct TagToken<'a> {
     pub space: &'a str,
     pub text: &'a str,
 }
@@ -40,14 +40,14 @@ pub(super) struct Token<'a> {
 ///
 /// # Errors
 /// If it has too many tags or tokens, or too many brackets within each other.
-pub(super) fn split(source: &str) -> Result<Vec<Piece<'_>>, String> {
+pub(super) fn split(source: &str) -> Result<Vec<TemplatePiece<'_>>, String> {
     let (mut pieces, mut rest, mut tags) = (Vec::new(), source, 0);
     while let Some(at) = opening(rest) {
         let (text, from) = rest.split_at(at);
-        pieces.push(Piece::Verbatim(text));
+        pieces.push(TemplatePiece::Verbatim(text));
         if from.starts_with("{#") {
             let length = from.find("#}").map_or(from.len(), |end| end + 2);
-            pieces.push(Piece::Verbatim(&from[..length]));
+            pieces.push(TemplatePiece::Verbatim(&from[..length]));
             rest = &from[length..];
             continue;
         }
@@ -63,13 +63,13 @@ pub(super) fn split(source: &str) -> Result<Vec<Piece<'_>>, String> {
         if tag.tokens.len() == 1 && tag.open.starts_with("{%") && tag.tokens[0].text == "raw" {
             let length = end_of_raw(rest);
             let whole = from.len() - rest.len() + length;
-            pieces.push(Piece::Verbatim(&from[..whole]));
+            pieces.push(TemplatePiece::Verbatim(&from[..whole]));
             rest = &rest[length..];
         } else {
-            pieces.push(Piece::Tag(tag));
+            pieces.push(TemplatePiece::Tag(tag));
         }
     }
-    pieces.push(Piece::Verbatim(rest));
+    pieces.push(TemplatePiece::Verbatim(rest));
     Ok(pieces)
 }
 
@@ -123,7 +123,7 @@ fn tag(text: &str) -> Result<Option<(Tag<'_>, &str)>, String> {
         if tokens.len() == MOST_TOKENS {
             return Err(format!("it has a tag of more than {MOST_TOKENS} words and signs"));
         }
-        tokens.push(Token { space, text: own });
+        tokens.push(TagToken { space, text: own });
         rest = after;
     }
 }
@@ -179,8 +179,8 @@ mod tests {
     fn tokens(source: &str) -> Vec<&str> {
         let pieces = split(source).unwrap();
         let tags = pieces.iter().filter_map(|piece| match piece {
-            Piece::Tag(tag) => Some(tag.tokens.iter().map(|token| token.text)),
-            Piece::Verbatim(_) => None,
+            TemplatePiece::Tag(tag) => Some(tag.tokens.iter().map(|token| token.text)),
+            TemplatePiece::Verbatim(_) => None,
         });
         tags.flatten().collect()
     }
@@ -209,10 +209,10 @@ mod tests {
         }
     }
 
-    fn written(piece: &Piece<'_>) -> String {
+    fn written(piece: &TemplatePiece<'_>) -> String {
         match piece {
-            Piece::Verbatim(text) => (*text).to_owned(),
-            Piece::Tag(tag) => {
+            TemplatePiece::Verbatim(text) => (*text).to_owned(),
+            TemplatePiece::Tag(tag) => {
                 let inside: String = tag.tokens.iter().flat_map(|token| [token.space, token.text]).collect();
                 [tag.open, &inside, tag.space, tag.close].concat()
             }

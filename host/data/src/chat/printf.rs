@@ -72,7 +72,7 @@ fn formatted(format: &str, values: &[Value], named: Option<&Value>) -> Result<St
             used += 1;
             values.next().cloned().ok_or_else(|| error("not enough arguments for the format"))
         };
-        let mut spec = Spec::default();
+        let mut spec = FormatSpec::default();
         let mut after = after;
         let mut own = None;
         if let Some((name, then)) = after.strip_prefix('(').and_then(|after| after.split_once(')')) {
@@ -119,14 +119,14 @@ fn formatted(format: &str, values: &[Value], named: Option<&Value>) -> Result<St
 
 /// A field of a format.
 #[derive(Default)]
-struct Spec<'a> {
+struct FormatSpec<'a> {
     flags: &'a str,
     left: bool,
     width: usize,
     digits: Option<usize>,
 }
 
-impl Spec<'_> {
+impl FormatSpec<'_> {
     fn write(&self, kind: char, value: &Value, text: &mut String) -> Result<(), Error> {
         let own = match kind {
             's' => self.shortened(str(value)?),
@@ -244,7 +244,7 @@ mod tests {
     use minijinja::value::{Serde, Tuple};
     use serde_json::{Value as Json, json};
 
-    fn of(format: &str, values: Json) -> Result<String, String> {
+    fn format_values(format: &str, values: Json) -> Result<String, String> {
         let values = match values {
             Json::Array(values) => {
                 Tuple::from(values.into_iter().map(|value| Serde(value).into()).collect::<Vec<Value>>()).into()
@@ -266,13 +266,13 @@ mod tests {
             ("%(a)s-%(b)02d", json!({"a": 1e-5, "b": 3}), "1e-05-03"),
             ("%s", json!({"a": 1}), "{'a': 1}"),
         ] {
-            assert_eq!(of(format, values).as_deref(), Ok(expected), "{format}");
+            assert_eq!(format_values(format, values).as_deref(), Ok(expected), "{format}");
         }
-        assert!(of("%s", json!([])).unwrap_err().contains("not enough"));
-        assert!(of("%s", json!([1, 2])).unwrap_err().contains("not all"));
-        assert!(of("%d", json!(["x"])).unwrap_err().contains("wants a number"));
-        assert!(of("%y", json!([1])).unwrap_err().contains("unknown format"));
-        assert!(of("%.99999f", json!([1])).unwrap_err().contains("digits"));
+        assert!(format_values("%s", json!([])).unwrap_err().contains("not enough"));
+        assert!(format_values("%s", json!([1, 2])).unwrap_err().contains("not all"));
+        assert!(format_values("%d", json!(["x"])).unwrap_err().contains("wants a number"));
+        assert!(format_values("%y", json!([1])).unwrap_err().contains("unknown format"));
+        assert!(format_values("%.99999f", json!([1])).unwrap_err().contains("digits"));
     }
 
     #[test]

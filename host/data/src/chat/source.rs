@@ -8,7 +8,7 @@
 //!   numbers as Python does. A unary plus is left out.
 
 use super::super::marks;
-use super::pieces::{DEEPEST_BRACKETS, Piece, Tag, Token, split};
+use super::pieces::{DEEPEST_BRACKETS, Tag, TagToken, TemplatePiece, split};
 use super::{methods, namespace, text};
 
 /// Maximum depth of blocks within each other; each `elif` counts as one.
@@ -18,7 +18,7 @@ const DEEPEST_BLOCKS: usize = 128;
 const ASSIGNED: &str = "assigned_in_passing";
 
 /// A template for the engine.
-pub(super) struct Rewritten {
+pub(super) struct RewrittenTemplate {
     pub source: String,
     /// Whether it marks the assistant's text.
     pub marked: bool,
@@ -28,19 +28,19 @@ pub(super) struct Rewritten {
 ///
 /// # Errors
 /// If it is too large or nested too deeply, or loads other templates.
-pub(super) fn rewritten(source: &str) -> Result<Rewritten, String> {
-    let mut writer = Writer::default();
+pub(super) fn rewritten(source: &str) -> Result<RewrittenTemplate, String> {
+    let mut writer = TemplateRewriter::default();
     for piece in split(source)? {
         match piece {
-            Piece::Verbatim(text) => writer.source += text,
-            Piece::Tag(tag) => writer.tag(&tag)?,
+            TemplatePiece::Verbatim(text) => writer.source += text,
+            TemplatePiece::Tag(tag) => writer.tag(&tag)?,
         }
     }
-    Ok(Rewritten { source: writer.source, marked: writer.marked })
+    Ok(RewrittenTemplate { source: writer.source, marked: writer.marked })
 }
 
 #[derive(Default)]
-struct Writer {
+struct TemplateRewriter {
     source: String,
     marked: bool,
     /// The open blocks: the depth that each adds and, for a block that sets a namespace's attribute, the two names.
@@ -48,7 +48,7 @@ struct Writer {
     depth: usize,
 }
 
-impl Writer {
+impl TemplateRewriter {
     fn tag(&mut self, tag: &Tag<'_>) -> Result<(), String> {
         let Tag { open, tokens, space, close } = tag;
         let words: Vec<&str> = tokens.iter().map(|token| token.text).collect();
@@ -80,7 +80,7 @@ impl Writer {
     }
 
     /// Rewrites an assignment, or the beginning of a block whose text is assigned.
-    fn set(&mut self, tokens: &[Token<'_>]) -> Result<String, String> {
+    fn set(&mut self, tokens: &[TagToken<'_>]) -> Result<String, String> {
         let equals = tokens.iter().position(|token| token.text == "=");
         let end = equals.or_else(|| tokens.iter().position(|token| token.text == "|")).unwrap_or(tokens.len());
         let (targets, rest) = tokens.split_at(end);
@@ -164,33 +164,33 @@ fn is_name(text: &str) -> bool {
 }
 
 /// Writes tokens as they were.
-fn raw(tokens: &[Token<'_>]) -> String {
+fn raw(tokens: &[TagToken<'_>]) -> String {
     tokens.iter().flat_map(|token| [token.space, token.text]).collect()
 }
 
 /// Rewrites the expressions of a tag.
-fn expression(tokens: &[Token<'_>]) -> String {
-    Expression { tokens, at: 0, depth: 0 }.all()
+fn expression(tokens: &[TagToken<'_>]) -> String {
+    ExpressionRewriter { tokens, at: 0, depth: 0 }.all()
 }
 
 /// Words between expressions, which begin none.
 const KEYWORDS: [&str; 8] = ["if", "elif", "else", "and", "or", "not", "in", "is"];
 
 /// Reads a tag's expressions by the precedence of Jinja's operators, and rewrites them.
-struct Expression<'a> {
-    tokens: &'a [Token<'a>],
+struct ExpressionRewriter<'a> {
+    tokens: &'a [TagToken<'a>],
     at: usize,
     depth: usize,
 }
 
-impl Expression<'_> {
+impl ExpressionRewriter<'_> {
     fn peek(&self) -> &str {
         self.tokens.get(self.at).map_or("", |token| token.text)
     }
 
     /// Writes the next token as it was.
     fn next(&mut self) -> String {
-        let token = self.tokens.get(self.at).copied().unwrap_or(Token { space: "", text: "" });
+        let token = self.tokens.get(self.at).copied().unwrap_or(TagToken { space: "", text: "" });
         self.at += 1;
         match token.text.chars().next() {
             Some(quote @ ('\'' | '"')) if token.text.contains('\\') => token.space.to_owned() + &literal(token.text, quote),
@@ -459,7 +459,7 @@ mod tests {
 
     #[test]
     fn what_marks_the_assistants_text_becomes_a_call_block_outside_comments() {
-        let Rewritten { source, marked } =
+        let RewrittenTemplate { source, marked } =
             rewritten("{# {% generation %} #}a{%- generation -%}b{%+ endgeneration %}{% if x %}{{ y }}{% endif %}{%").unwrap();
         assert!(marked);
         let call = marks::call();
@@ -488,7 +488,7 @@ mod tests {
     proptest! {
         #[test]
         fn nothing_panics_and_little_is_added(source in "[{}%#'\"\\\\a~(). |é\\[\\],+set-]{0,60}") {
-            if let Ok(Rewritten { source: written, .. }) = rewritten(&source) {
+            if let Ok(RewrittenTemplate { source: written, .. }) = rewritten(&source) {
                 prop_assert!(written.len() <= 64 * source.len() + 64);
             }
         }

@@ -1,11 +1,11 @@
 //! A compiled chat template, and what it renders.
 
 use super::super::marks;
-use super::super::message::Message;
-use super::super::pace::Pace;
+use super::super::message::ChatMessage;
+use super::super::work_limiter::TextWorkLimiter;
 use super::error::RenderError;
 use super::filters;
-use super::source::{Rewritten, rewritten};
+use super::source::{RewrittenTemplate, rewritten};
 use crate::config::printable;
 use crate::ops::bounded::in_use;
 use jiff::civil::DateTime;
@@ -52,19 +52,19 @@ pub(crate) struct Template {
 
 /// The template's variables besides the messages.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
-pub struct Extras {
+pub struct TemplateVariables {
     /// Descriptions of the tools that the model may call; null for none.
     pub tools: Json,
     /// Further variables.
     pub kwargs: Map<String, Json>,
 }
 
-impl Extras {
+impl TemplateVariables {
     /// Reads the columns `tools`, a list of JSON schemas, and `chat_template_kwargs`; either may be JSON text.
     ///
     /// # Errors
     /// If one is something else.
-    pub fn of(columns: &Map<String, Json>) -> Result<Self, String> {
+    pub fn from_columns(columns: &Map<String, Json>) -> Result<Self, String> {
         let read = |name: &str| match columns.get(name) {
             None => Ok(Json::Null),
             Some(Json::String(text)) if text.trim().is_empty() => Ok(Json::Null),
@@ -98,7 +98,7 @@ pub(super) fn schema(tool: Json) -> Result<Json, String> {
 
 impl Template {
     /// Compiles a template of a tokenizer with these tokens.
-    pub(super) fn compile(source: String, tokens: Map<String, Json>, pace: &Pace) -> Result<Self, String> {
+    pub(super) fn compile(source: String, tokens: Map<String, Json>, pace: &TextWorkLimiter) -> Result<Self, String> {
         if source.len() > LARGEST {
             return Err(format!("it has {} bytes; the maximum is {LARGEST}", source.len()));
         }
@@ -116,9 +116,9 @@ impl Template {
     /// Renders a conversation. Puts the assistant's text between `marks`, if the template marks it.
     pub(crate) fn render(
         &self,
-        messages: &[Message],
+        messages: &[ChatMessage],
         generate: bool,
-        extras: &Extras,
+        extras: &TemplateVariables,
         marks: Option<[char; 2]>,
     ) -> Result<String, RenderError> {
         let refused = |e: minijinja::Error| {
@@ -173,7 +173,7 @@ pub(super) fn environment(source: &str) -> Result<(Environment<'static>, bool), 
         Err(minijinja::Error::new(ErrorKind::InvalidOperation, text))
     });
     marks::add_function(&mut environment);
-    let Rewritten { source, marked } = rewritten(source)?;
+    let RewrittenTemplate { source, marked } = rewritten(source)?;
     environment.add_template_owned("chat", source).map_err(|e| e.to_string())?;
     Ok((environment, marked))
 }

@@ -5,15 +5,15 @@ use super::*;
 fn renders_chatml_with_and_without_the_assistants_opening() {
     let source = "{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' + m['content'].strip() + '<|im_end|>\\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}";
     let chat = ChatTemplate::new(source.into(), String::new(), String::new()).unwrap();
-    let messages = [Message { role: "user".into(), content: " hi ".into(), ..Message::default() }];
-    assert_eq!(chat.render(&messages, false, &Extras::default()).unwrap(), "<|im_start|>user\nhi<|im_end|>\n");
-    assert!(chat.render(&messages, true, &Extras::default()).unwrap().ends_with("<|im_start|>assistant\n"));
+    let messages = [ChatMessage { role: "user".into(), content: " hi ".into(), ..ChatMessage::default() }];
+    assert_eq!(chat.render(&messages, false, &TemplateVariables::default()).unwrap(), "<|im_start|>user\nhi<|im_end|>\n");
+    assert!(chat.render(&messages, true, &TemplateVariables::default()).unwrap().ends_with("<|im_start|>assistant\n"));
 }
 
 fn told(source: &str, kwargs: Json, columns: Json) -> Result<String, String> {
     let (Json::Object(kwargs), Json::Object(columns)) = (kwargs, columns) else { panic!("a test gives objects") };
-    let chat = ChatTemplate::new(source.into(), "<s>".into(), String::new())?.told(kwargs, "2024-07-06".parse().ok());
-    chat.render(&[Message::default()], false, &Extras::of(&columns)?).map_err(|e| e.to_string())
+    let chat = ChatTemplate::new(source.into(), "<s>".into(), String::new())?.with_variables(kwargs, "2024-07-06".parse().ok());
+    chat.render(&[ChatMessage::default()], false, &TemplateVariables::from_columns(&columns)?).map_err(|e| e.to_string())
 }
 
 #[test]
@@ -29,7 +29,7 @@ fn a_template_is_told_tools_variables_and_a_date() {
     assert_eq!(told(date, json!({}), json!({})).unwrap(), "06 Jul 2024");
     assert_eq!(rendered(date, json!([])), "");
     let chat = ChatTemplate::new("{{ strftime_now('%Y') }}".into(), String::new(), String::new()).unwrap();
-    let error = chat.render(&[], false, &Extras::default()).unwrap_err().to_string();
+    let error = chat.render(&[], false, &TemplateVariables::default()).unwrap_err().to_string();
     assert!(error.contains("as in --strftime-now 2024-07-26"), "{error}");
     assert!(told("{{ strftime_now('%!') }}", json!({}), json!({})).unwrap_err().contains("strftime_now"));
     assert!(told("", json!({}), json!({"tools": 3})).unwrap_err().contains("list of JSON schemas"));
@@ -58,8 +58,11 @@ fn what_python_does_with_strings_and_with_nothing_is_done_here() {
 }
 
 fn rendered(source: &str, messages: Json) -> String {
-    let messages: Vec<Message> = serde_json::from_value(messages).unwrap();
-    ChatTemplate::new(source.into(), String::new(), String::new()).unwrap().render(&messages, false, &Extras::default()).unwrap()
+    let messages: Vec<ChatMessage> = serde_json::from_value(messages).unwrap();
+    ChatTemplate::new(source.into(), String::new(), String::new())
+        .unwrap()
+        .render(&messages, false, &TemplateVariables::default())
+        .unwrap()
 }
 
 #[test]
@@ -113,9 +116,9 @@ fn a_template_that_never_ends_or_makes_too_much_is_stopped_with_one_line() {
         &"{% if true %}".repeat(50_000),
         &"x".repeat(LARGEST + 1),
     ] {
-        let message = Message { role: "user".into(), content: "hi".into(), ..Message::default() };
+        let message = ChatMessage { role: "user".into(), content: "hi".into(), ..ChatMessage::default() };
         let made = ChatTemplate::new(source.to_owned(), String::new(), String::new());
-        match made.and_then(|chat| chat.render(&[message], false, &Extras::default()).map_err(|e| e.to_string())) {
+        match made.and_then(|chat| chat.render(&[message], false, &TemplateVariables::default()).map_err(|e| e.to_string())) {
             Ok(text) => assert!(text.len() < 1 << 20, "{source:.100}: {} bytes", text.len()),
             Err(error) => assert!(!error.contains('\n') && error.len() < 2 * SHOWN, "{source:.100}: {error}"),
         }
@@ -126,14 +129,15 @@ fn a_template_that_never_ends_or_makes_too_much_is_stopped_with_one_line() {
 fn what_is_nested_deeply_is_dropped_without_harm() {
     let source =
         "{% set ns = namespace(x=[]) %}{% for i in range(100000) %}{% set ns.x = [[[[[[[[ns.x]]]]]]]] %}{% endfor %}done";
-    let _ = ChatTemplate::new(source.into(), String::new(), String::new()).unwrap().render(&[], false, &Extras::default());
+    let _ =
+        ChatTemplate::new(source.into(), String::new(), String::new()).unwrap().render(&[], false, &TemplateVariables::default());
 }
 
 /// Renders a template, and returns its text or what is wrong.
 fn tried(source: &str) -> Result<String, String> {
-    let message = Message { role: "user".into(), content: "hi".into(), ..Message::default() };
+    let message = ChatMessage { role: "user".into(), content: "hi".into(), ..ChatMessage::default() };
     let chat = ChatTemplate::new(source.to_owned(), String::new(), String::new())?;
-    chat.render(&[message], false, &Extras::default()).map_err(|e| e.to_string())
+    chat.render(&[message], false, &TemplateVariables::default()).map_err(|e| e.to_string())
 }
 
 /// Ways to look at all of a value.
@@ -274,12 +278,12 @@ fn what_renderings_leave_behind_is_counted() {
     // A loop that remembers itself is never freed.
     let source = "{% for i in [1] %}{% set size = 10000000 %}{% set big = 'x' * size %}{{ loop.changed(loop, big) }}{% endfor %}";
     let chat = ChatTemplate::new(source.into(), String::new(), String::new()).unwrap();
-    let results: Vec<_> = (0..10).map(|_| chat.render(&[], false, &Extras::default())).collect();
+    let results: Vec<_> = (0..10).map(|_| chat.render(&[], false, &TemplateVariables::default())).collect();
     assert!(results[0].is_ok());
     let error = results.into_iter().find_map(Result::err).unwrap().to_string();
     assert!(error.contains("never frees"), "{error}");
     let plain = ChatTemplate::new("{{ 'x' * 10000000 }}".into(), String::new(), String::new()).unwrap();
-    assert!((0..10).all(|_| plain.render(&[], false, &Extras::default()).is_ok()));
+    assert!((0..10).all(|_| plain.render(&[], false, &TemplateVariables::default()).is_ok()));
 }
 
 #[test]
@@ -288,23 +292,23 @@ fn a_conversation_with_tools_has_its_own_template() {
     let chat = chat.with_tool_use(Some("{{ bos_token }}tools{{ tools[0].name }} <function={{ x }}".into())).unwrap();
     let tokens = serde_json::json!({"bos_token": "<s>", "boi_token": "<i>"});
     let kwargs = serde_json::json!({"x": 1});
-    let chat = chat.with_tokens(tokens.as_object().unwrap().clone()).told(kwargs.as_object().unwrap().clone(), None);
-    let with = Extras { tools: serde_json::json!([{"name": "f"}]), ..Extras::default() };
-    assert_eq!(chat.render(&[], false, &Extras::default()).unwrap(), "<s>default<i>");
+    let chat = chat.with_tokens(tokens.as_object().unwrap().clone()).with_variables(kwargs.as_object().unwrap().clone(), None);
+    let with = TemplateVariables { tools: serde_json::json!([{"name": "f"}]), ..TemplateVariables::default() };
+    assert_eq!(chat.render(&[], false, &TemplateVariables::default()).unwrap(), "<s>default<i>");
     assert_eq!(chat.render(&[], false, &with).unwrap(), "<s>toolsf <function=1");
-    assert_eq!((chat.calls(false), chat.calls(true)), (Calls::Hermes, Calls::Functions));
+    assert_eq!((chat.calls(false), chat.calls(true)), (ToolCallFormat::Hermes, ToolCallFormat::Functions));
     let wrong = ChatTemplate::new(String::new(), String::new(), String::new()).unwrap().with_tool_use(Some("{% if".into()));
     assert!(wrong.unwrap_err().contains("tool_use"));
 }
 
-/// Returns the cases of a file of `tests/check_templates.py` that give something else here.
+/// Returns the cases of a file of `tests/parity/check_templates.py` that give something else here.
 fn differences(file: &str) -> Vec<String> {
     let whole: Json = serde_json::from_str(file).unwrap();
     let mut other = Vec::new();
     for case in whole["cases"].as_array().unwrap() {
         let of = |key: &str| case.get(key).unwrap_or(&whole[key]).clone();
-        let messages: Vec<Message> = serde_json::from_value(of("messages")).unwrap();
-        let extras = Extras { tools: of("tools"), kwargs: of("variables").as_object().unwrap().clone() };
+        let messages: Vec<ChatMessage> = serde_json::from_value(of("messages")).unwrap();
+        let extras = TemplateVariables { tools: of("tools"), kwargs: of("variables").as_object().unwrap().clone() };
         let source = case["source"].as_str().unwrap();
         let made = ChatTemplate::new(source.into(), "<s>".into(), "</s>".into());
         let generate = case["generate"] == true;
@@ -321,10 +325,10 @@ fn differences(file: &str) -> Vec<String> {
     other
 }
 
-/// `tests/check_templates.py` makes the file, and one of whole templates, whose path is in a variable.
+/// `tests/parity/check_templates.py` makes the file, and one of whole templates, whose path is in a variable.
 #[test]
 fn snippets_give_what_jinja_gives() {
-    let mut other = differences(include_str!("../../../../tests/check_templates.json"));
+    let mut other = differences(include_str!("../../../../tests/parity/check_templates.json"));
     if let Some(path) = std::env::var_os("RLHOST_TEMPLATES") {
         other.extend(differences(&std::fs::read_to_string(path).unwrap()));
     }

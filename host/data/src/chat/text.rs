@@ -1,6 +1,6 @@
 //! Spells values as Python's `str` and `repr` do.
 
-use super::arguments::{Arguments, all, error};
+use super::arguments::{TemplateArguments, all, error};
 use minijinja::value::{Kwargs, Rest, ValueKind};
 use minijinja::{Error, Output, State, Value};
 use std::fmt::Write;
@@ -165,7 +165,7 @@ pub(super) fn concatenated(value: &Value) -> Result<String, Error> {
 
 /// The filter `join`.
 pub(super) fn join(value: &Value, args: Rest<Value>, named: Kwargs) -> Result<String, Error> {
-    let args = Arguments::bind(&all(args, named), &["d", "attribute"])?;
+    let args = TemplateArguments::bind(&all(args, named), &["d", "attribute"])?;
     let between = args.value(0).map(str).transpose()?.unwrap_or_default();
     let attribute = args.text(1)?;
     let mut text = String::new();

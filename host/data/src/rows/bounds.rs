@@ -1,6 +1,6 @@
 //! Limits on the size of a dataset and each of its rows, so that a file can't exhaust memory.
 
-use super::row::File;
+use super::row::DatasetFile;
 use crate::Result;
 use indicatif::HumanBytes;
 
@@ -44,7 +44,7 @@ pub(super) fn unpacked_limit(size: u64) -> u64 {
 }
 
 /// The part of a file's limit that its rows have not used yet.
-pub(super) struct Budget {
+pub(super) struct FileMemoryBudget {
     limit: u64,
     taken: u64,
     /// Maximum bytes of text, and those that were counted so far.
@@ -55,9 +55,9 @@ pub(super) struct Budget {
     rows: u64,
 }
 
-impl Budget {
+impl FileMemoryBudget {
     /// Returns the budget of a file of this many bytes.
-    pub(super) fn of_file(size: u64) -> Self {
+    pub(super) fn for_file_size(size: u64) -> Self {
         Self { most_text: ALWAYS_TEXT.max(TIMES.saturating_mul(size)), ..Self::new(limit(size)) }
     }
 
@@ -70,13 +70,13 @@ impl Budget {
     ///
     /// # Errors
     /// If it is far more than the table has bytes.
-    pub(super) fn text(&mut self, file: &File, bytes: u64) -> Result<()> {
+    pub(super) fn text(&mut self, file: &DatasetFile, bytes: u64) -> Result<()> {
         self.text = self.text.saturating_add(bytes);
         if self.text <= self.most_text {
             return Ok(());
         }
         let most = HumanBytes(self.most_text);
-        Err(file.wrong(format!(
+        Err(file.file_error(format!(
             "has more than {most} of text, more than {TIMES} times its size, so its rows repeat the same text; write it as JSON lines"
         )))
     }
@@ -85,23 +85,23 @@ impl Budget {
     ///
     /// # Errors
     /// If the rows of the file would exceed its limit.
-    pub(super) fn row(&mut self, file: &File, bytes: u64) -> Result<()> {
+    pub(super) fn row(&mut self, file: &DatasetFile, bytes: u64) -> Result<()> {
         self.taken = self.taken.saturating_add(bytes).saturating_add(EMPTY_ROW);
-        if self.taken > self.limit { Err(file.wrong(too_large(self.limit))) } else { Ok(()) }
+        if self.taken > self.limit { Err(file.file_error(too_large(self.limit))) } else { Ok(()) }
     }
 
     /// Reserves memory for a row of this many bytes that was read from so much text.
     ///
     /// # Errors
     /// Also if the rows would take far more memory than their text.
-    pub(super) fn row_of(&mut self, file: &File, text: usize, bytes: u64) -> Result<()> {
+    pub(super) fn row_of(&mut self, file: &DatasetFile, text: usize, bytes: u64) -> Result<()> {
         self.read = self.read.saturating_add(text as u64);
         self.rows = self.rows.saturating_add(1);
         self.row(file, bytes)?;
         // Rows of a few bytes are many, but not damaged.
         let rows = self.rows.saturating_mul(EMPTY_ROW + 2 * VALUE);
         let limit = ALWAYS.max(A_BYTE.saturating_mul(self.read).saturating_add(rows));
-        if self.taken > limit { Err(file.wrong(too_large(limit))) } else { Ok(()) }
+        if self.taken > limit { Err(file.file_error(too_large(limit))) } else { Ok(()) }
     }
 }
 
@@ -128,15 +128,15 @@ mod tests {
 
     #[test]
     fn rows_of_text_may_take_less_than_what_was_packed() {
-        let file = File::new(Path::new("x"));
+        let file = DatasetFile::new(Path::new("x"));
         let rows = |text: usize, values: u64| {
-            let mut budget = Budget::new(limit(72 << 20));
+            let mut budget = FileMemoryBudget::new(limit(72 << 20));
             (0..72).try_for_each(|_| budget.row_of(&file, text, values * VALUE)).map_err(|e| e.to_string())
         };
         // A megabyte of digits and commas, and of tokens in five digits.
         assert!(rows(1 << 20, 1 << 19).unwrap_err().contains("more than 1.00 GiB in memory"));
         assert!(rows(1 << 20, (1 << 20) / 6).is_ok());
-        let mut packed = Budget::new(limit(72 << 20));
+        let mut packed = FileMemoryBudget::new(limit(72 << 20));
         assert!((0..72).try_for_each(|_| packed.row(&file, (1 << 19) * VALUE)).is_ok());
     }
 }

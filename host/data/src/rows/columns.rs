@@ -1,7 +1,7 @@
 //! Renames columns.
 
 use super::row::names;
-use super::{Columns, Location};
+use super::{Location, RowColumns};
 use crate::Result;
 
 /// Renames a row's columns, given pairs of the wanted name and the dataset's own. All are renamed at once, so two can be swapped; a
@@ -9,12 +9,12 @@ use crate::Result;
 ///
 /// # Errors
 /// Names the row if it lacks one of the columns, and the columns that it has.
-pub(super) fn rename(place: &Location, columns: &mut Columns, wanted: &[(String, String)]) -> Result<()> {
+pub(super) fn rename(place: &Location, columns: &mut RowColumns, wanted: &[(String, String)]) -> Result<()> {
     let mut renamed = Vec::with_capacity(wanted.len());
     for (name, own) in wanted {
         let missing = || {
             let found = names(columns);
-            place.wrong(format!("has no column {own:?} to read as {name:?}; it has {found}"))
+            place.row_error(format!("has no column {own:?} to read as {name:?}; it has {found}"))
         };
         renamed.push((name.clone(), columns.get(own).cloned().ok_or_else(missing)?));
     }

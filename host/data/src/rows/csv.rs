@@ -3,11 +3,11 @@
 
 mod records;
 
-pub(super) use records::{Header, Records};
+pub(super) use records::{CsvHeader, Records};
 
 use super::Location;
-use super::bounds::{Budget, ROW, VALUE, VALUES, long_row, many_values};
-use super::row::{File, Row, listed};
+use super::bounds::{FileMemoryBudget, ROW, VALUE, VALUES, long_row, many_values};
+use super::row::{DatasetFile, LocatedRow, listed};
 use crate::Result;
 use crate::config::{json, printable_path};
 use crate::message::{begins_conversation, conversation_in};
@@ -18,8 +18,13 @@ use std::collections::{BTreeSet, HashSet};
 use std::io::BufRead;
 
 /// Reads a table. Empty lines are skipped.
-pub(super) fn rows(file: &File, from: &mut dyn BufRead, delimiter: u8, budget: &mut Budget) -> Result<Vec<Row>> {
-    let mut reader = Reader::new(file, from, delimiter);
+pub(super) fn rows(
+    file: &DatasetFile,
+    from: &mut dyn BufRead,
+    delimiter: u8,
+    budget: &mut FileMemoryBudget,
+) -> Result<Vec<LocatedRow>> {
+    let mut reader = CsvReader::new(file, from, delimiter);
     let Some(place) = reader.record()? else { return Ok(Vec::new()) };
     let names = reader.header(&place)?;
     let mut no_messages = BTreeSet::new();
@@ -36,7 +41,7 @@ pub(super) fn rows(file: &File, from: &mut dyn BufRead, delimiter: u8, budget: &
 }
 
 /// Warns of columns with values that look like lists of messages but are not.
-fn warn_of_no_messages(file: &File, columns: BTreeSet<&str>) {
+fn warn_of_no_messages(file: &DatasetFile, columns: BTreeSet<&str>) {
     let (file, columns) = (printable_path(&file.0), listed(columns.into_iter()));
     tracing::warn!(
         "{file}: some values in the columns {columns} look like lists of messages but are not, so they are read as text; \
@@ -48,8 +53,8 @@ fn warn_of_no_messages(file: &File, columns: BTreeSet<&str>) {
 const UNCLOSED: &str = "opens a quote that is never closed; a quote within quotes is written twice";
 
 /// The bytes of a table, and where they are.
-struct Bytes<'a> {
-    file: &'a File,
+struct CsvByteReader<'a> {
+    file: &'a DatasetFile,
     from: &'a mut dyn BufRead,
     /// The offset of the next byte.
     at: u64,
@@ -59,15 +64,15 @@ struct Bytes<'a> {
     returned: bool,
 }
 
-impl<'a> Bytes<'a> {
+impl<'a> CsvByteReader<'a> {
     /// Begins at this offset of the file.
-    fn new(file: &'a File, from: &'a mut dyn BufRead, at: u64) -> Self {
+    fn new(file: &'a DatasetFile, from: &'a mut dyn BufRead, at: u64) -> Self {
         Self { file, from, at, line: 1, returned: false }
     }
 
     /// Returns the next bytes of the file; none at its end.
     fn seen(&mut self) -> Result<&[u8]> {
-        self.from.fill_buf().map_err(|e| self.file.wrong(e.to_string()))
+        self.from.fill_buf().map_err(|e| self.file.file_error(e.to_string()))
     }
 
     /// Skips bytes and counts the lines that end in them.
@@ -109,8 +114,8 @@ fn line_breaks(bytes: &[u8], returned: &mut bool) -> usize {
     lines
 }
 
-struct Reader<'a> {
-    bytes: Bytes<'a>,
+struct CsvReader<'a> {
+    bytes: CsvByteReader<'a>,
     /// Uses only the core of the crate csv, which reads into a buffer of ours: the crate's own reader holds a whole record in
     /// memory before its length is known.
     core: csv_core::Reader,
@@ -119,10 +124,10 @@ struct Reader<'a> {
     ends: Vec<usize>,
 }
 
-impl<'a> Reader<'a> {
-    fn new(file: &'a File, from: &'a mut dyn BufRead, delimiter: u8) -> Self {
+impl<'a> CsvReader<'a> {
+    fn new(file: &'a DatasetFile, from: &'a mut dyn BufRead, delimiter: u8) -> Self {
         let core = ReaderBuilder::new().delimiter(delimiter).build();
-        Self { bytes: Bytes::new(file, from, 0), core, text: Vec::new(), ends: Vec::new() }
+        Self { bytes: CsvByteReader::new(file, from, 0), core, text: Vec::new(), ends: Vec::new() }
     }
 
     /// Reads the next record. Returns where it begins, if there is one.
@@ -146,15 +151,15 @@ impl<'a> Reader<'a> {
             self.bytes.pass(if at_end { 0 } else { read })?;
             (length, written) = (length + read as u64, written + wrote);
             if length > ROW {
-                return Err(place.wrong(format!("{}; are its quotes closed?", long_row())));
+                return Err(place.row_error(format!("{}; are its quotes closed?", long_row())));
             }
             if self.ends.len() as u64 > VALUES {
-                return Err(place.wrong(many_values()));
+                return Err(place.row_error(many_values()));
             }
             match result {
                 ReadRecordResult::Record => return Ok(Some(place)),
                 ReadRecordResult::InputEmpty | ReadRecordResult::End if at_end => {
-                    return Err(place.wrong(UNCLOSED));
+                    return Err(place.row_error(UNCLOSED));
                 }
                 _ => {}
             }
@@ -171,15 +176,15 @@ impl<'a> Reader<'a> {
     fn header(&self, place: &Location) -> Result<Vec<String>> {
         let (mut names, mut seen) = (Vec::new(), HashSet::new());
         for (i, field) in self.fields().enumerate() {
-            let name = text(field).map_err(|what| place.wrong(format!("the name of column {} {what}", i + 1)))?;
+            let name = text(field).map_err(|what| place.row_error(format!("the name of column {} {what}", i + 1)))?;
             if name.is_empty() {
-                return Err(place.wrong(format!(
+                return Err(place.row_error(format!(
                     "column {} has no name; the first row names all columns (in pandas, pass index=False)",
                     i + 1
                 )));
             }
             if !seen.insert(name) {
-                return Err(place.wrong(format!("names the column {name:?} twice; names must be unique")));
+                return Err(place.row_error(format!("names the column {name:?} twice; names must be unique")));
             }
             names.push(name.to_owned());
         }
@@ -197,7 +202,7 @@ impl<'a> Reader<'a> {
         let (fields, columns) = (self.ends.len(), names.len());
         if fields != columns {
             let s = |n: usize| if n == 1 { "" } else { "s" };
-            return Err(place.wrong(format!(
+            return Err(place.row_error(format!(
                 "has {fields} value{}, but the first row names {columns} column{}; put values with a separator, a quote or a \
                  line break in quotes",
                 s(fields),
@@ -207,20 +212,20 @@ impl<'a> Reader<'a> {
         let mut row = Map::with_capacity(columns);
         let (mut values, mut bytes) = (0, 0);
         for (name, field) in names.iter().zip(self.fields()) {
-            let text = text(field).map_err(|what| place.wrong(format!("column {name:?} {what}")))?;
+            let text = text(field).map_err(|what| place.row_error(format!("column {name:?} {what}")))?;
             let (value, taken) = match conversation_in(text, VALUES) {
                 Some(read) => read,
                 None => {
                     if begins_conversation(text) {
                         no_messages.insert(name);
                     }
-                    (text.into(), json::Size { values: 1, text: text.len() as u64 })
+                    (text.into(), json::JsonSize { values: 1, text: text.len() as u64 })
                 }
             };
             values += taken.values;
             bytes += taken.values * VALUE + taken.text + name.len() as u64;
             if values > VALUES {
-                return Err(place.wrong(many_values()));
+                return Err(place.row_error(many_values()));
             }
             row.insert(name.clone(), value);
         }
@@ -376,8 +381,8 @@ mod tests {
         let error = read("t.csv", format!("a,b\n{cell},{cell}\n")).unwrap_err();
         assert!(error.starts_with("t.csv:2: has more than 1048576 values"), "{error}");
         // A thousand rows of two bytes, each with a copy of a long name.
-        let (file, text) = (File::new(Path::new("t.csv")), format!("{}\n{}", "n".repeat(1 << 20), "1\n".repeat(1000)));
-        let error = rows(&file, &mut text.as_bytes(), b',', &mut Budget::new(100 << 20)).unwrap_err().to_string();
+        let (file, text) = (DatasetFile::new(Path::new("t.csv")), format!("{}\n{}", "n".repeat(1 << 20), "1\n".repeat(1000)));
+        let error = rows(&file, &mut text.as_bytes(), b',', &mut FileMemoryBudget::new(100 << 20)).unwrap_err().to_string();
         assert!(error.contains("takes more than"), "{error}");
     }
 
@@ -409,9 +414,9 @@ mod tests {
                 let cells: Vec<String> = row.iter().map(|cell| format!("\"{}\"", cell.replace('"', "\"\""))).collect();
                 text += &(cells.join(",") + "\r\n");
             }
-            let file = File::new(Path::new("t.csv"));
+            let file = DatasetFile::new(Path::new("t.csv"));
             let mut pieces = BufReader::with_capacity(piece, Cursor::new(text));
-            let read = rows(&file, &mut pieces, b',', &mut Budget::new(1 << 30)).unwrap();
+            let read = rows(&file, &mut pieces, b',', &mut FileMemoryBudget::new(1 << 30)).unwrap();
             let read: Vec<Vec<String>> = read
                 .into_iter()
                 .map(|(_, row)| row.into_iter().map(|(_, value)| value.as_str().unwrap().to_owned()).collect())
@@ -424,8 +429,8 @@ mod tests {
             prop_oneof![any::<u8>(), proptest::sample::select(&b"\",\n\r\t a\xef\xbb\xbf"[..])], 0..60), mark in any::<bool>()) {
             let bytes = [if mark { "\u{feff}".as_bytes() } else { b"" }, &bytes].concat();
             let _ = read("t.csv", &bytes);
-            let file = File::new(Path::new("t.csv"));
-            let _ = rows(&file, &mut &bytes[..], b'\t', &mut Budget::new(1 << 30));
+            let file = DatasetFile::new(Path::new("t.csv"));
+            let _ = rows(&file, &mut &bytes[..], b'\t', &mut FileMemoryBudget::new(1 << 30));
         }
     }
 }

@@ -1,6 +1,6 @@
 //! A folder of shards: the files of one split of a dataset, in the order of their names.
 
-use super::row::{File, listed};
+use super::row::{DatasetFile, listed};
 use crate::config::{files, printable_path};
 use crate::{Error, Result};
 use std::collections::BTreeSet;
@@ -36,7 +36,7 @@ fn split(path: &Path) -> Option<&'static str> {
 /// If there is none, if they belong to several splits, or if the folder is a model's.
 pub(super) fn shards(folder: &Path) -> Result<Vec<PathBuf>> {
     let io = |source| Error::Io { path: folder.to_owned(), source };
-    let wrong = |detail: String| Err(File::new(folder).wrong(detail));
+    let wrong = |detail: String| Err(DatasetFile::new(folder).file_error(detail));
     let entries = folder.read_dir().map_err(io)?.collect::<std::io::Result<Vec<_>>>().map_err(io)?;
     let mut names: Vec<PathBuf> = entries.iter().map(std::fs::DirEntry::path).collect();
     names.sort_unstable();

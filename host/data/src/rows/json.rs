@@ -2,8 +2,8 @@
 //! a row.
 
 use super::Location;
-use super::bounds::{Budget, ROW, VALUE, VALUES, long_row};
-use super::row::{File, Row};
+use super::bounds::{FileMemoryBudget, ROW, VALUE, VALUES, long_row};
+use super::row::{DatasetFile, LocatedRow};
 use crate::Result;
 use crate::config::json;
 use memchr::memchr2;
@@ -12,7 +12,7 @@ use std::io::{BufRead, Read};
 use std::sync::Once;
 
 /// Reads all rows.
-pub(super) fn rows(file: &File, mut texts: Texts<'_>, budget: &mut Budget) -> Result<Vec<Row>> {
+pub(super) fn rows(file: &DatasetFile, mut texts: JsonRowReader<'_>, budget: &mut FileMemoryBudget) -> Result<Vec<LocatedRow>> {
     let mut rows = Vec::new();
     while let Some(text) = texts.next_row()? {
         let (row, bytes) = text.parse()?;
@@ -23,7 +23,7 @@ pub(super) fn rows(file: &File, mut texts: Texts<'_>, budget: &mut Budget) -> Re
 }
 
 /// The text of a row.
-pub(super) struct Text {
+pub(super) struct RowText {
     pub(super) place: Location,
     /// Its offset in the file.
     pub(super) at: u64,
@@ -33,22 +33,22 @@ pub(super) struct Text {
     pub(super) column: Option<usize>,
 }
 
-impl Text {
+impl RowText {
     /// Returns its columns, and roughly how much memory they take.
     pub(super) fn parse(&self) -> Result<(Map<String, Value>, u64)> {
         let place = &self.place;
-        let text = std::str::from_utf8(&self.text).map_err(|_| place.wrong("is not UTF-8 text"))?;
+        let text = std::str::from_utf8(&self.text).map_err(|_| place.row_error("is not UTF-8 text"))?;
         match self.column {
             Some(column) => {
-                object(text.strip_suffix('\n').unwrap_or(text), Some(place)).map_err(|e| place.wrong(e.of_line(column)))
+                object(text.strip_suffix('\n').unwrap_or(text), Some(place)).map_err(|e| place.row_error(e.of_line(column)))
             }
-            None => object(text, Some(place)).map_err(|e| place.wrong(e.of_value())),
+            None => object(text, Some(place)).map_err(|e| place.row_error(e.of_value())),
         }
     }
 }
 
 /// Where a reader is between two rows.
-enum Between {
+enum JsonReadState {
     Begin,
     Lines,
     /// In an array, after this many elements and this byte.
@@ -56,10 +56,10 @@ enum Between {
 }
 
 /// Cuts a stream into the texts of rows: JSON lines, of which empty ones are skipped, or the elements of an array.
-pub(super) struct Texts<'a> {
-    file: &'a File,
+pub(super) struct JsonRowReader<'a> {
+    file: &'a DatasetFile,
     from: &'a mut dyn BufRead,
-    between: Between,
+    between: JsonReadState,
     /// The offset of the next byte.
     at: u64,
     /// The current position, with the line from 1; counted only between rows.
@@ -69,13 +69,13 @@ pub(super) struct Texts<'a> {
 
 /// A search for the end of an array element.
 #[derive(Default)]
-struct Scan {
+struct JsonElementScan {
     depth: usize,
     text: bool,
     escaped: bool,
 }
 
-impl Scan {
+impl JsonElementScan {
     /// Returns the place of the first byte after the element, if it is among these.
     fn end_in(&mut self, bytes: &[u8]) -> Option<usize> {
         let mut at = 0;
@@ -113,23 +113,23 @@ impl Scan {
     }
 }
 
-impl<'a> Texts<'a> {
+impl<'a> JsonRowReader<'a> {
     /// Reads a stream that begins at this offset of the file.
-    pub(super) fn new(file: &'a File, from: &'a mut dyn BufRead, at: u64) -> Self {
-        Self { file, from, between: Between::Begin, at, line: 1, column: 0 }
+    pub(super) fn new(file: &'a DatasetFile, from: &'a mut dyn BufRead, at: u64) -> Self {
+        Self { file, from, between: JsonReadState::Begin, at, line: 1, column: 0 }
     }
 
     /// Reads JSON lines, of which the first is at this offset.
-    pub(super) fn lines(file: &'a File, from: &'a mut dyn BufRead, at: u64) -> Self {
-        Self { between: Between::Lines, ..Self::new(file, from, at) }
+    pub(super) fn from_json_lines(file: &'a DatasetFile, from: &'a mut dyn BufRead, at: u64) -> Self {
+        Self { between: JsonReadState::Lines, ..Self::new(file, from, at) }
     }
 
     /// Returns the next row's text, or none at the end.
-    pub(super) fn next_row(&mut self) -> Result<Option<Text>> {
+    pub(super) fn next_row(&mut self) -> Result<Option<RowText>> {
         match self.between {
-            Between::Begin => {
+            JsonReadState::Begin => {
                 if self.next_visible()? != Some(b'[') {
-                    self.between = Between::Lines;
+                    self.between = JsonReadState::Lines;
                     return self.next_line();
                 }
                 self.consume(1);
@@ -139,10 +139,10 @@ impl<'a> Texts<'a> {
                 }
                 self.element(0).map(Some)
             }
-            Between::Lines => self.next_line(),
-            Between::Array(rows, b',') => self.element(rows).map(Some),
-            Between::Array(_, b']') => self.end(),
-            Between::Array(..) => Err(self.file.wrong("is not a JSON array: it ends with }")),
+            JsonReadState::Lines => self.next_line(),
+            JsonReadState::Array(rows, b',') => self.element(rows).map(Some),
+            JsonReadState::Array(_, b']') => self.end(),
+            JsonReadState::Array(..) => Err(self.file.file_error("is not a JSON array: it ends with }")),
         }
     }
 
@@ -157,7 +157,7 @@ impl<'a> Texts<'a> {
             let seen = match self.from.fill_buf() {
                 Ok([]) => return Ok(None),
                 Ok(seen) => seen,
-                Err(e) => return Err(self.file.wrong(e.to_string())),
+                Err(e) => return Err(self.file.file_error(e.to_string())),
             };
             let space = seen.iter().position(|b| !b.is_ascii_whitespace());
             let passed = &seen[..space.unwrap_or(seen.len())];
@@ -176,65 +176,65 @@ impl<'a> Texts<'a> {
         }
     }
 
-    fn next_line(&mut self) -> Result<Option<Text>> {
+    fn next_line(&mut self) -> Result<Option<RowText>> {
         if self.next_visible()?.is_none() {
             return Ok(None);
         }
         let mut text = Vec::new();
         let read = (&mut *self.from).take(ROW + 1).read_until(b'\n', &mut text);
-        read.map_err(|e| self.file.wrong(e.to_string()))?;
+        read.map_err(|e| self.file.file_error(e.to_string()))?;
         let (place, at, column) = (self.file.place(self.line), self.at, Some(self.column));
         if text.len() as u64 > ROW {
-            return Err(place.wrong(long_row()));
+            return Err(place.row_error(long_row()));
         }
         self.at += text.len() as u64;
         self.line += usize::from(text.ends_with(b"\n"));
         self.column = 0;
-        Ok(Some(Text { place, at, text, column }))
+        Ok(Some(RowText { place, at, text, column }))
     }
 
     /// Returns the element after this many others.
-    fn element(&mut self, rows: usize) -> Result<Text> {
+    fn element(&mut self, rows: usize) -> Result<RowText> {
         self.next_visible()?;
         let (place, at, mut text) = (self.file.place(rows + 1), self.at, Vec::new());
-        let mut scan = Scan::default();
+        let mut scan = JsonElementScan::default();
         loop {
             let seen = match self.from.fill_buf() {
-                Ok([]) => return Err(self.file.wrong("is not a JSON array: it is truncated")),
+                Ok([]) => return Err(self.file.file_error("is not a JSON array: it is truncated")),
                 Ok(seen) => seen,
-                Err(e) => return Err(self.file.wrong(e.to_string())),
+                Err(e) => return Err(self.file.file_error(e.to_string())),
             };
             let end = scan.end_in(seen);
             let part = &seen[..end.unwrap_or(seen.len())];
             if (text.len() + part.len()) as u64 > ROW {
-                return Err(place.wrong(long_row()));
+                return Err(place.row_error(long_row()));
             }
             text.extend_from_slice(part);
             let (passed, end) = (part.len() + usize::from(end.is_some()), end.map(|at| seen[at]));
             self.consume(passed);
             if let Some(end) = end {
-                self.between = Between::Array(rows + 1, end);
-                return Ok(Text { place, at, text, column: None });
+                self.between = JsonReadState::Array(rows + 1, end);
+                return Ok(RowText { place, at, text, column: None });
             }
         }
     }
 
     /// Checks that nothing follows an array.
-    fn end(&mut self) -> Result<Option<Text>> {
+    fn end(&mut self) -> Result<Option<RowText>> {
         match self.next_visible()? {
             None => Ok(None),
-            Some(_) => Err(self.file.wrong("is not a JSON array: something follows its end")),
+            Some(_) => Err(self.file.file_error("is not a JSON array: something follows its end")),
         }
     }
 }
 
 /// Why a text is not a row.
-pub(super) enum Unfit {
+pub(super) enum RowTextError {
     Json(serde_json::Error),
     NoObject,
 }
 
-impl Unfit {
+impl RowTextError {
     /// serde_json counts lines too, but there is only one here.
     fn said(error: &serde_json::Error) -> String {
         error.to_string().rsplit_once(" at line ").map_or_else(|| error.to_string(), |(said, _)| said.to_owned())
@@ -260,20 +260,20 @@ impl Unfit {
 ///
 /// NaN and infinite numbers, which Python writes where a number is missing, are read as null; a warning has the first such `place`, if
 /// it is given.
-pub(super) fn object(text: &str, place: Option<&Location>) -> std::result::Result<(Map<String, Value>, u64), Unfit> {
+pub(super) fn object(text: &str, place: Option<&Location>) -> std::result::Result<(Map<String, Value>, u64), RowTextError> {
     static SAID: Once = Once::new();
     let read = json::sized(text, VALUES).or_else(|error| {
         let Some(text) = without_odd_numbers(text).filter(|_| error.is_syntax()) else { return Err(error) };
         let read = json::sized(&text, VALUES)?;
         if let Some(place) = place {
             let said = "has NaN or infinite numbers; they are read as null, here and in other rows";
-            SAID.call_once(|| tracing::warn!("{}", place.wrong(said)));
+            SAID.call_once(|| tracing::warn!("{}", place.row_error(said)));
         }
         Ok(read)
     });
-    match read.map_err(Unfit::Json)? {
+    match read.map_err(RowTextError::Json)? {
         (Value::Object(columns), size) => Ok((columns, size.values * VALUE + size.text)),
-        _ => Err(Unfit::NoObject),
+        _ => Err(RowTextError::NoObject),
     }
 }
 

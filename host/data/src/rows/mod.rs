@@ -5,29 +5,29 @@
 mod bounds;
 mod columns;
 mod csv;
+mod decompression;
 mod folder;
 mod json;
-mod packed;
+mod json_lines_blocks;
 mod parquet;
 mod row;
 mod spill;
 mod table;
 mod text;
-mod together;
 
 pub(super) use bounds::VALUES;
-pub use row::{Columns, Location};
-pub use table::Table;
-pub use together::Alone;
-pub use together::Peers;
+pub use json_lines_blocks::DatasetRanks;
+pub use json_lines_blocks::SingleRank;
+pub use row::{Location, RowColumns};
+pub use table::DatasetTable;
 
 use super::{Dataset, Error, Result};
 use crate::config::files;
-use bounds::Budget;
+use bounds::FileMemoryBudget;
 use bytes::Bytes;
-use packed::Unpacked;
-use row::File;
-pub(super) use row::{Row, absent, advice, has, names, take};
+use decompression::DecompressedFile;
+use row::DatasetFile;
+pub(super) use row::{LocatedRow, absent, advice, has, names, take};
 use std::fs;
 use std::io::{self, BufRead, Read};
 use std::ops::Range;
@@ -39,13 +39,13 @@ use std::sync::Arc;
 /// # Errors
 /// Names the file and row that is unreadable or lacks the given columns, what is damaged or too large, what is not a file, or
 /// what a folder holds instead of data.
-pub(super) fn read(dataset: &Dataset) -> Result<Vec<Row>> {
+pub(super) fn read(dataset: &Dataset) -> Result<Vec<LocatedRow>> {
     let mut rows = Vec::new();
-    for Window { files, rows: own } in windows(dataset)? {
+    for FileWindow { files, rows: own } in windows(dataset)? {
         let mut all = Vec::new();
         for file in files {
             let opened = files::open(&file).map_err(|source| Error::Io { path: file.clone(), source })?;
-            all.extend(rows_of(&file, Raw::Disk(opened))?);
+            all.extend(rows_of(&file, RawFile::Disk(opened))?);
         }
         match own {
             Some(own) => rows.extend(all.into_iter().skip(own.start).take(own.len())),
@@ -67,23 +67,23 @@ pub fn size_on_disk(dataset: &Dataset) -> Result<u64> {
 }
 
 /// Files that are read one after another.
-struct Window {
+struct FileWindow {
     files: Vec<PathBuf>,
     /// Which of all their rows are used; none if all are.
     rows: Option<Range<usize>>,
 }
 
 /// Returns what is read of a dataset's files, one after another.
-fn windows(dataset: &Dataset) -> Result<Vec<Window>> {
+fn windows(dataset: &Dataset) -> Result<Vec<FileWindow>> {
     if dataset.parts.is_empty() {
-        return Ok(vec![Window { files: files_of(&dataset.files)?, rows: None }]);
+        return Ok(vec![FileWindow { files: files_of(&dataset.files)?, rows: None }]);
     }
     let mut counts: Vec<(Range<usize>, usize)> = Vec::new();
     let mut windows = Vec::new();
     for part in &dataset.parts {
         let files = files_of(dataset.files.get(part.files.clone()).unwrap_or_default())?;
         let Some(slice) = part.slice else {
-            windows.push(Window { files, rows: None });
+            windows.push(FileWindow { files, rows: None });
             continue;
         };
         let known = counts.iter().find(|(of, _)| *of == part.files).map(|(_, count)| *count);
@@ -92,8 +92,8 @@ fn windows(dataset: &Dataset) -> Result<Vec<Window>> {
             None => files.iter().map(|file| count(file)).sum::<Result<usize>>()?,
         };
         counts.push((part.files.clone(), count));
-        let rows = slice.rows(count).map_err(|detail| File::new(Path::new(&dataset.to_string())).wrong(detail))?;
-        windows.push(Window { files, rows: Some(rows) });
+        let rows = slice.rows(count).map_err(|detail| DatasetFile::new(Path::new(&dataset.to_string())).file_error(detail))?;
+        windows.push(FileWindow { files, rows: Some(rows) });
     }
     Ok(windows)
 }
@@ -102,15 +102,15 @@ fn windows(dataset: &Dataset) -> Result<Vec<Window>> {
 fn count(path: &Path) -> Result<usize> {
     let opened = files::open(path).map_err(|source| Error::Io { path: path.to_owned(), source })?;
     let mut count = 0;
-    content_as(path, Raw::Disk(opened), true, |part| {
+    content_as(path, RawFile::Disk(opened), true, |part| {
         match part {
-            Part::Rows(rows) => count += rows.len(),
-            Part::Texts(_, mut texts, ..) => {
+            FileContent::Rows(rows) => count += rows.len(),
+            FileContent::Texts(_, mut texts, ..) => {
                 while texts.next_row()?.is_some() {
                     count += 1;
                 }
             }
-            Part::Records(_, mut records, ..) => {
+            FileContent::Records(_, mut records, ..) => {
                 while records.next_row()?.is_some() {
                     count += 1;
                 }
@@ -135,15 +135,15 @@ fn files_of(given: &[PathBuf]) -> Result<Vec<PathBuf>> {
 }
 
 /// Reads the rows of a file that is in memory; errors name `path`.
-pub(super) fn parse(path: &Path, bytes: &[u8]) -> Result<Vec<Row>> {
-    let rows = rows_of(path, Raw::Memory(bytes.to_vec().into()))?;
+pub(super) fn parse(path: &Path, bytes: &[u8]) -> Result<Vec<LocatedRow>> {
+    let rows = rows_of(path, RawFile::Memory(bytes.to_vec().into()))?;
     some(path, !rows.is_empty())?;
     Ok(rows)
 }
 
 /// Refuses a dataset without rows.
 fn some(path: &Path, has_rows: bool) -> Result<()> {
-    if has_rows { Ok(()) } else { Err(File::new(path).wrong("has no rows")) }
+    if has_rows { Ok(()) } else { Err(DatasetFile::new(path).file_error("has no rows")) }
 }
 
 /// Bytes of a compressed file that are decompressed after an unusable row, to see whether the file is damaged.
@@ -153,12 +153,12 @@ const FURTHER: u64 = 64 << 20;
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
 /// A file on disk.
-enum Raw {
+enum RawFile {
     Disk(fs::File),
     Memory(Bytes),
 }
 
-impl Raw {
+impl RawFile {
     fn size(&self) -> io::Result<u64> {
         match self {
             Self::Disk(file) => file.metadata().map(|is| is.len()),
@@ -174,13 +174,13 @@ impl Raw {
     }
 }
 
-fn rows_of(path: &Path, raw: Raw) -> Result<Vec<Row>> {
+fn rows_of(path: &Path, raw: RawFile) -> Result<Vec<LocatedRow>> {
     let mut all = Vec::new();
-    let take = |part: Part<'_>| {
+    let take = |part: FileContent<'_>| {
         all.extend(match part {
-            Part::Rows(rows) => rows,
-            Part::Texts(file, texts, _, budget) => json::rows(file, texts, budget)?,
-            Part::Records(file, mut records, header, _) => {
+            FileContent::Rows(rows) => rows,
+            FileContent::Texts(file, texts, _, budget) => json::rows(file, texts, budget)?,
+            FileContent::Records(file, mut records, header, _) => {
                 let mut rows = Vec::new();
                 while let Some(text) = records.next_row()? {
                     rows.push((text.place.clone(), header.parse(file, &text.place, &text.text)?));
@@ -195,38 +195,39 @@ fn rows_of(path: &Path, raw: Raw) -> Result<Vec<Row>> {
 }
 
 /// The content of a file, or some of it.
-enum Part<'a> {
+enum FileContent<'a> {
     /// The next rows.
-    Rows(Vec<Row>),
+    Rows(Vec<LocatedRow>),
     /// A reader of its rows' texts, and the file's size if the texts are in it as they are.
-    Texts(&'a File, json::Texts<'a>, Option<u64>, &'a mut Budget),
+    Texts(&'a DatasetFile, json::JsonRowReader<'a>, Option<u64>, &'a mut FileMemoryBudget),
     /// A reader of the places of a table's rows, with its columns, if only these are wanted, and the file's size if the texts are
     /// in it as they are.
-    Records(&'a File, csv::Records<'a>, Arc<csv::Header>, Option<u64>),
+    Records(&'a DatasetFile, csv::Records<'a>, Arc<csv::CsvHeader>, Option<u64>),
 }
 
 /// Detects a file's format and passes its content on.
-fn content_of(path: &Path, raw: Raw, take: impl FnMut(Part<'_>) -> Result<()>) -> Result<()> {
+fn content_of(path: &Path, raw: RawFile, take: impl FnMut(FileContent<'_>) -> Result<()>) -> Result<()> {
     content_as(path, raw, false, take)
 }
 
 /// Detects a file's format and passes its content on; if a table's rows are only `located`, as their texts.
-fn content_as(path: &Path, raw: Raw, located: bool, mut take: impl FnMut(Part<'_>) -> Result<()>) -> Result<()> {
-    let file = File::new(path);
+fn content_as(path: &Path, raw: RawFile, located: bool, mut take: impl FnMut(FileContent<'_>) -> Result<()>) -> Result<()> {
+    let file = DatasetFile::new(path);
     let io = |source| Error::Io { path: path.to_owned(), source };
     let size = raw.size().map_err(io)?;
     let limit = bounds::limit(size);
-    let Unpacked { mut stream, packed, begin } = packed::unpack(&file, raw.stream(), bounds::unpacked_limit(size))?;
-    let budget = &mut Budget::of_file(size);
+    let DecompressedFile { mut stream, packed, begin } =
+        decompression::unpack(&file, raw.stream(), bounds::unpacked_limit(size))?;
+    let budget = &mut FileMemoryBudget::for_file_size(size);
     if begin.starts_with(parquet::MAGIC) {
-        let each = |rows| take(Part::Rows(rows));
+        let each = |rows| take(FileContent::Rows(rows));
         if packed {
             return parquet::rows(&file, parquet::whole(&file, stream)?, limit, budget, each);
         }
         drop(stream);
         return match raw {
-            Raw::Disk(disk) => parquet::rows(&file, disk, limit, budget, each),
-            Raw::Memory(bytes) => parquet::rows(&file, bytes, limit, budget, each),
+            RawFile::Disk(disk) => parquet::rows(&file, disk, limit, budget, each),
+            RawFile::Memory(bytes) => parquet::rows(&file, bytes, limit, budget, each),
         };
     }
     let mut mark = 0;
@@ -235,24 +236,24 @@ fn content_as(path: &Path, raw: Raw, located: bool, mut take: impl FnMut(Part<'_
         mark = BYTE_ORDER_MARK.len();
         stream.consume(mark);
     }
-    let stored = (!packed && matches!(raw, Raw::Disk(_))).then_some(size);
+    let stored = (!packed && matches!(raw, RawFile::Disk(_))).then_some(size);
     let read = match folder::kind(path) {
         Some(kind @ ("csv" | "tsv")) if located => {
             let delimiter = if kind == "csv" { b',' } else { b'\t' };
             csv::Records::new(&file, &mut *stream, delimiter, mark as u64).and_then(|(records, header)| match header {
-                Some(header) => take(Part::Records(&file, records, header, stored)),
+                Some(header) => take(FileContent::Records(&file, records, header, stored)),
                 None => Ok(()),
             })
         }
-        Some("csv") => csv::rows(&file, &mut *stream, b',', budget).and_then(|rows| take(Part::Rows(rows))),
-        Some("tsv") => csv::rows(&file, &mut *stream, b'\t', budget).and_then(|rows| take(Part::Rows(rows))),
-        Some("txt") => text::rows(&file, &mut *stream, budget).and_then(|rows| take(Part::Rows(rows))),
-        _ => take(Part::Texts(&file, json::Texts::new(&file, &mut *stream, mark as u64), stored, budget)),
+        Some("csv") => csv::rows(&file, &mut *stream, b',', budget).and_then(|rows| take(FileContent::Rows(rows))),
+        Some("tsv") => csv::rows(&file, &mut *stream, b'\t', budget).and_then(|rows| take(FileContent::Rows(rows))),
+        Some("txt") => text::rows(&file, &mut *stream, budget).and_then(|rows| take(FileContent::Rows(rows))),
+        _ => take(FileContent::Texts(&file, json::JsonRowReader::new(&file, &mut *stream, mark as u64), stored, budget)),
     };
     read.map_err(|error| match io::copy(&mut stream.take(if packed { FURTHER } else { 0 }), &mut io::sink()) {
         Ok(_) => error,
         // What makes no sense may be what a damaged file was unpacked to.
-        Err(damage) => file.wrong(damage.to_string()),
+        Err(damage) => file.file_error(damage.to_string()),
     })
 }
 

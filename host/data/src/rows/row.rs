@@ -21,7 +21,7 @@ pub struct Location {
 
 impl Location {
     /// Returns the error of an unusable row.
-    pub fn wrong(&self, detail: impl Into<String>) -> Error {
+    pub fn row_error(&self, detail: impl Into<String>) -> Error {
         Error::Row { path: self.file.to_path_buf(), line: self.line, detail: printable(&detail.into(), LONGEST_DETAIL) }
     }
 
@@ -33,7 +33,7 @@ impl Location {
                 Error::Unbounded { place: own, detail: format!("{place}: {detail}") }
             }
             row @ Error::Row { .. } => row,
-            other => self.wrong(other.to_string()),
+            other => self.row_error(other.to_string()),
         }
     }
 
@@ -44,13 +44,13 @@ impl Location {
 }
 
 /// A row and its location.
-pub(crate) type Row = (Location, Columns);
+pub(crate) type LocatedRow = (Location, RowColumns);
 
 /// Numbers the rows of one file.
 #[derive(Debug)]
-pub(super) struct File(pub(super) Arc<Path>);
+pub(super) struct DatasetFile(pub(super) Arc<Path>);
 
-impl File {
+impl DatasetFile {
     pub(super) fn new(path: &Path) -> Self {
         Self(path.into())
     }
@@ -60,7 +60,7 @@ impl File {
     }
 
     /// Returns the error of a file that is unusable as a whole.
-    pub(super) fn wrong(&self, detail: impl Into<String>) -> Error {
+    pub(super) fn file_error(&self, detail: impl Into<String>) -> Error {
         Error::Dataset { path: self.0.to_path_buf(), detail: printable(&detail.into(), LONGEST_DETAIL) }
     }
 }
@@ -120,4 +120,4 @@ pub(super) fn listed<'a>(names: impl ExactSizeIterator<Item = &'a str>) -> Strin
 }
 
 /// The columns of a row.
-pub type Columns = Map<String, Value>;
+pub type RowColumns = Map<String, Value>;

@@ -18,12 +18,12 @@ pub(super) struct Spill {
 impl Default for Spill {
     /// Spills into the user's cache, since the system's folder for temporary files may be in memory.
     fn default() -> Self {
-        Self::within(files::cache_folder().unwrap_or_else(std::env::temp_dir))
+        Self::in_folder(files::cache_folder().unwrap_or_else(std::env::temp_dir))
     }
 }
 
 impl Spill {
-    pub(super) fn within(folder: PathBuf) -> Self {
+    pub(super) fn in_folder(folder: PathBuf) -> Self {
         Self { folder, file: None, end: 0, failed: false }
     }
 
@@ -79,7 +79,7 @@ mod tests {
     #[test]
     fn texts_come_back_and_a_folder_that_can_not_be_written_is_tried_once() {
         let folder = tempfile::tempdir().unwrap();
-        let mut spill = Spill::within(folder.path().join("new"));
+        let mut spill = Spill::in_folder(folder.path().join("new"));
         assert_eq!((spill.write(b"one"), spill.write(b""), spill.write(b"two!")), (Some(0), Some(3), Some(3)));
         assert_eq!((spill.read(3, 4).unwrap(), spill.read(1, 2).unwrap()), (b"two!".to_vec(), b"ne".to_vec()));
         assert!(spill.read(5, 4).is_err());
@@ -88,7 +88,7 @@ mod tests {
 
         let taken = folder.path().join("file");
         fs::write(&taken, b"").unwrap();
-        let mut spill = Spill::within(taken.clone());
+        let mut spill = Spill::in_folder(taken.clone());
         assert_eq!(spill.write(b"one"), None);
         fs::remove_file(&taken).unwrap();
         assert_eq!(spill.write(b"one"), None);

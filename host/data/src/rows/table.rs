@@ -3,13 +3,13 @@
 
 mod rounds;
 
-use super::csv::Header;
-use super::json::Text;
-use super::row::Columns;
-use super::row::{File, Row};
+use super::csv::CsvHeader;
+use super::json::RowText;
+use super::json_lines_blocks::{BLOCK, DatasetRanks, JsonLinesLayout};
+use super::row::RowColumns;
+use super::row::{DatasetFile, LocatedRow};
 use super::spill::Spill;
-use super::together::{BLOCK, Lines, Peers};
-use super::{Location, Part, Raw, Window, columns, content_as, some, windows};
+use super::{FileContent, FileWindow, Location, RawFile, columns, content_as, some, windows};
 use crate::config::files;
 use crate::{Dataset, Error, Result};
 use rayon::prelude::*;
@@ -34,18 +34,18 @@ const ROWS_A_THREAD: usize = 256;
 
 /// The rows of a dataset.
 #[derive(Debug, Default)]
-pub struct Table {
+pub struct DatasetTable {
     /// Renamed columns: the wanted name, and the dataset's own.
     renamed: Vec<(String, String)>,
-    shelves: Vec<Shelf>,
-    rows: Vec<Stored>,
+    segments: Vec<TableSegment>,
+    rows: Vec<RowPosition>,
     spill: Spill,
     /// Whether other ranks have read some of the rows.
     shared: bool,
 }
 
 /// Where rows are kept, and in what parts ranks share them.
-struct Sizes {
+struct TableStorageOptions {
     /// Files of more bytes are read again, and texts of more bytes are not kept in memory.
     small: u64,
     /// Bytes that a rank reads of a shared file at a time.
@@ -53,9 +53,9 @@ struct Sizes {
     spill: Spill,
 }
 
-impl Sizes {
+impl TableStorageOptions {
     /// Returns the usual ones.
-    fn new(peers: &impl Peers) -> Self {
+    fn new(peers: &impl DatasetRanks) -> Self {
         let (most, of_all) = BLOCK;
         let block = (of_all / peers.ranks().1 as u64).clamp(most / 16, most);
         Self { small: SMALL, block, spill: Spill::default() }
@@ -64,16 +64,16 @@ impl Sizes {
 
 /// Some rows of a file.
 #[derive(Debug)]
-struct Shelf {
-    file: File,
-    held: Held,
+struct TableSegment {
+    file: DatasetFile,
+    storage: RowTextStorage,
     /// The table's columns, if its rows' texts are those of its records; otherwise they are JSON.
-    header: Option<Arc<Header>>,
+    header: Option<Arc<CsvHeader>>,
 }
 
 /// Where the texts of some rows are.
 #[derive(Debug)]
-enum Held {
+enum RowTextStorage {
     /// In the dataset's file.
     InFile,
     InMemory(Box<[u8]>),
@@ -83,8 +83,8 @@ enum Held {
 
 /// Where a row's text is.
 #[derive(Clone, Copy, Debug)]
-struct Stored {
-    shelf: u32,
+struct RowPosition {
+    segment: u32,
     length: u32,
     at: u64,
     line: usize,
@@ -95,8 +95,8 @@ struct Stored {
 }
 
 /// Reads a dataset once, row by row.
-struct Scan<'a, T, J, K> {
-    table: Table,
+struct TableScan<'a, T, J, K> {
+    table: DatasetTable,
     judge: &'a J,
     /// Makes the judgement of any row if rows are only located, not parsed.
     located: Option<fn() -> T>,
@@ -114,19 +114,19 @@ struct Scan<'a, T, J, K> {
     passed: usize,
 }
 
-impl Table {
+impl DatasetTable {
     /// Reads a dataset, and has each row judged, given its number from 0, on several threads. Judgements are taken in the order of the
     /// rows, some time after. Ranks share the rows of large files of JSON lines: each judges some, and takes all judgements.
     ///
     /// # Errors
     /// As for any dataset: what is damaged or too large, or lacks a column. One rank may fail where others don't.
-    pub fn read<T: Send + Serialize + DeserializeOwned, P: Peers>(
+    pub fn read<T: Send + Serialize + DeserializeOwned, P: DatasetRanks>(
         dataset: &Dataset,
         peers: &P,
-        judge: impl Fn(usize, &Location, Columns) -> T + Sync,
+        judge: impl Fn(usize, &Location, RowColumns) -> T + Sync,
         take: impl FnMut(usize, T),
     ) -> std::result::Result<Self, P::Error> {
-        Self::read_again(dataset, peers, judge, take, Sizes::new(peers))
+        Self::read_with(dataset, peers, judge, take, TableStorageOptions::new(peers))
     }
 
     /// Finds where a dataset's rows are, without parsing them if their file holds them as they are. `found` is called for each row, in
@@ -134,20 +134,24 @@ impl Table {
     ///
     /// # Errors
     /// What is damaged or too large. A row that is not JSON or lacks a column is an error when it is read.
-    pub fn locate<P: Peers>(dataset: &Dataset, peers: &P, found: impl FnMut(usize)) -> std::result::Result<Self, P::Error> {
-        Self::located(dataset, peers, found, Sizes::new(peers))
+    pub fn locate<P: DatasetRanks>(
+        dataset: &Dataset,
+        peers: &P,
+        found: impl FnMut(usize),
+    ) -> std::result::Result<Self, P::Error> {
+        Self::locate_with(dataset, peers, found, TableStorageOptions::new(peers))
     }
 
-    /// Finds where a dataset's rows are, with sizes that a test may choose; see [`Table::locate`].
-    fn located<P: Peers>(
+    /// Finds where a dataset's rows are, with sizes that a test may choose; see [`DatasetTable::locate`].
+    fn locate_with<P: DatasetRanks>(
         dataset: &Dataset,
         peers: &P,
         mut found: impl FnMut(usize),
-        sizes: Sizes,
+        sizes: TableStorageOptions,
     ) -> std::result::Result<Self, P::Error> {
-        let (never, take) = (|_: usize, _: &Location, _: Columns| (), |row: usize, ()| found(row));
-        let scan = Scan::new(&never, take, dataset.columns.clone(), sizes.small);
-        Self::scanned(dataset, peers, Scan { located: Some(|| ()), ..scan }, sizes)
+        let (never, take) = (|_: usize, _: &Location, _: RowColumns| (), |row: usize, ()| found(row));
+        let scan = TableScan::new(&never, take, dataset.columns.clone(), sizes.small);
+        Self::scanned(dataset, peers, TableScan { located: Some(|| ()), ..scan }, sizes)
     }
 
     /// Returns the number of rows.
@@ -172,31 +176,31 @@ impl Table {
         hash.finalize().into()
     }
 
-    /// Reads a dataset's rows and has them judged, with sizes that a test may choose; see [`Table::read`].
-    fn read_again<T: Send + Serialize + DeserializeOwned, P: Peers>(
+    /// Reads a dataset's rows and has them judged, with sizes that a test may choose; see [`DatasetTable::read`].
+    fn read_with<T: Send + Serialize + DeserializeOwned, P: DatasetRanks>(
         dataset: &Dataset,
         peers: &P,
-        judge: impl Fn(usize, &Location, Columns) -> T + Sync,
+        judge: impl Fn(usize, &Location, RowColumns) -> T + Sync,
         take: impl FnMut(usize, T),
-        sizes: Sizes,
+        sizes: TableStorageOptions,
     ) -> std::result::Result<Self, P::Error> {
-        Self::scanned(dataset, peers, Scan::new(&judge, take, dataset.columns.clone(), sizes.small), sizes)
+        Self::scanned(dataset, peers, TableScan::new(&judge, take, dataset.columns.clone(), sizes.small), sizes)
     }
 
-    fn scanned<T, J, K, P: Peers>(
+    fn scanned<T, J, K, P: DatasetRanks>(
         dataset: &Dataset,
         peers: &P,
-        mut scan: Scan<'_, T, J, K>,
-        Sizes { small, block, spill }: Sizes,
+        mut scan: TableScan<'_, T, J, K>,
+        TableStorageOptions { small, block, spill }: TableStorageOptions,
     ) -> std::result::Result<Self, P::Error>
     where
         T: Send + Serialize + DeserializeOwned,
-        J: Fn(usize, &Location, Columns) -> T + Sync,
+        J: Fn(usize, &Location, RowColumns) -> T + Sync,
         K: FnMut(usize, T),
     {
         scan.table.spill = spill;
-        for Window { files, rows } in windows(dataset)? {
-            let shared: Vec<Option<Lines>> = match rows {
+        for FileWindow { files, rows } in windows(dataset)? {
+            let shared: Vec<Option<JsonLinesLayout>> = match rows {
                 // Which rows a part has is known only in order.
                 Some(_) => vec![None; files.len()],
                 None => shared(&files, peers, (small, block))?,
@@ -207,7 +211,7 @@ impl Table {
                     Some(lines) => scan.rounds(path, lines, peers)?,
                     None => {
                         let opened = files::open(path).map_err(|source| Error::Io { path: path.clone(), source })?;
-                        scan.file(path, Raw::Disk(opened))?;
+                        scan.file(path, RawFile::Disk(opened))?;
                     }
                 }
             }
@@ -218,15 +222,15 @@ impl Table {
     /// Reads a table from bytes in memory and has its rows judged; errors name `path`.
     ///
     /// # Errors
-    /// As [`Table::read`].
+    /// As [`DatasetTable::read`].
     pub fn parse<T: Send>(
         path: &Path,
         bytes: &[u8],
-        judge: impl Fn(usize, &Location, Columns) -> T + Sync,
+        judge: impl Fn(usize, &Location, RowColumns) -> T + Sync,
         take: impl FnMut(usize, T),
     ) -> Result<Self> {
-        let mut scan = Scan::new(&judge, take, Vec::new(), SMALL);
-        scan.file(path, Raw::Memory(bytes.to_vec().into()))?;
+        let mut scan = TableScan::new(&judge, take, Vec::new(), SMALL);
+        scan.file(path, RawFile::Memory(bytes.to_vec().into()))?;
         scan.done(path)
     }
 
@@ -234,10 +238,10 @@ impl Table {
     ///
     /// # Errors
     /// If its file has changed.
-    pub fn row(&self, row: usize) -> Result<(Location, Columns)> {
+    pub fn row(&self, row: usize) -> Result<(Location, RowColumns)> {
         let stored = self.rows.get(row).ok_or_else(|| none(row))?;
         let text = self.text(stored)?;
-        let shelf = self.shelves.get(stored.shelf as usize).ok_or_else(|| none(row))?;
+        let shelf = self.segments.get(stored.segment as usize).ok_or_else(|| none(row))?;
         let mut columns = match &shelf.header {
             Some(header) => header.parse(&shelf.file, &text.place, &text.text)?,
             None => text.parse()?.0,
@@ -249,28 +253,28 @@ impl Table {
     /// Returns where a row is.
     pub fn place(&self, row: usize) -> Option<Location> {
         let stored = self.rows.get(row)?;
-        Some(self.shelves.get(stored.shelf as usize)?.file.place(stored.line))
+        Some(self.segments.get(stored.segment as usize)?.file.place(stored.line))
     }
 
     /// Reads the text of a row again.
-    fn text(&self, stored: &Stored) -> Result<Text> {
-        let shelf = self.shelves.get(stored.shelf as usize).ok_or_else(|| none(self.rows.len()))?;
+    fn text(&self, stored: &RowPosition) -> Result<RowText> {
+        let shelf = self.segments.get(stored.segment as usize).ok_or_else(|| none(self.rows.len()))?;
         let place = shelf.file.place(stored.line);
         let since = match self.shared {
             true => "has changed since a rank read it first, or is another file on this rank's machine",
             false => "has changed since the run read it first",
         };
-        let changed = |_| place.wrong(format!("{since}; start the run again, or resume it with the old file"));
-        let text = match &shelf.held {
-            Held::InMemory(texts) => texts[stored.at as usize..][..stored.length as usize].to_vec(),
-            Held::InFile => stored.text(&shelf.file.0).map_err(changed)?,
-            Held::Spilled(begin) => self.spilled(begin + stored.at, stored)?,
+        let changed = |_| place.row_error(format!("{since}; start the run again, or resume it with the old file"));
+        let text = match &shelf.storage {
+            RowTextStorage::InMemory(texts) => texts[stored.at as usize..][..stored.length as usize].to_vec(),
+            RowTextStorage::InFile => stored.text(&shelf.file.0).map_err(changed)?,
+            RowTextStorage::Spilled(begin) => self.spilled(begin + stored.at, stored)?,
         };
-        Ok(Text { place, at: stored.at, text, column: stored.column.map(|column| column as usize) })
+        Ok(RowText { place, at: stored.at, text, column: stored.column.map(|column| column as usize) })
     }
 
     /// Reads a text from the temporary file.
-    fn spilled(&self, at: u64, stored: &Stored) -> Result<Vec<u8>> {
+    fn spilled(&self, at: u64, stored: &RowPosition) -> Result<Vec<u8>> {
         let read = self.spill.read(at, stored.length as usize);
         let read = read.and_then(|text| if check(&text) == stored.check { Ok(text) } else { Err(ErrorKind::InvalidData.into()) });
         read.map_err(|source| Error::Io { path: "the temporary file with the dataset's rows".into(), source })
@@ -283,11 +287,11 @@ fn none(row: usize) -> Error {
 }
 
 /// A row's text is not where it was.
-struct Changed;
+struct StaleRowText;
 
-impl Stored {
+impl RowPosition {
     /// Reads its text from its file.
-    fn text(&self, path: &Path) -> std::result::Result<Vec<u8>, Changed> {
+    fn text(&self, path: &Path) -> std::result::Result<Vec<u8>, StaleRowText> {
         let mut text = vec![0; self.length as usize];
         let mut read = || {
             let mut file = files::open(path)?;
@@ -296,7 +300,7 @@ impl Stored {
         };
         match read() {
             Ok(()) if check(&text) == self.check => Ok(text),
-            _ => Err(Changed),
+            _ => Err(StaleRowText),
         }
     }
 }
@@ -308,18 +312,18 @@ fn check(text: &[u8]) -> u64 {
 }
 
 /// What a row's text is found to be: its check, and the judgement on its columns.
-struct Found<T> {
+struct RowJudgement<T> {
     check: u64,
     judged: Result<T>,
 }
 
-impl<'a, T: Send, J: Fn(usize, &Location, Columns) -> T + Sync, K: FnMut(usize, T)> Scan<'a, T, J, K> {
+impl<'a, T: Send, J: Fn(usize, &Location, RowColumns) -> T + Sync, K: FnMut(usize, T)> TableScan<'a, T, J, K> {
     fn new(judge: &'a J, take: K, renamed: Vec<(String, String)>, small: u64) -> Self {
-        let table = Table { renamed, ..Table::default() };
+        let table = DatasetTable { renamed, ..DatasetTable::default() };
         Self { table, judge, located: None, take, lacking: None, small, kept: 0, window: None, passed: 0 }
     }
 
-    fn done(self, path: &Path) -> Result<Table> {
+    fn done(self, path: &Path) -> Result<DatasetTable> {
         let Self { mut table, lacking, .. } = self;
         some(path, !table.rows.is_empty())?;
         table.rows.shrink_to_fit();
@@ -332,18 +336,20 @@ impl<'a, T: Send, J: Fn(usize, &Location, Columns) -> T + Sync, K: FnMut(usize, 
         self.window.as_ref().is_none_or(|window| window.contains(&(self.passed - 1)))
     }
 
-    fn file(&mut self, path: &Path, raw: Raw) -> Result<()> {
+    fn file(&mut self, path: &Path, raw: RawFile) -> Result<()> {
         let located = self.located.is_some();
         content_as(path, raw, located, |part| match part {
-            Part::Rows(rows) => self.rows(File::new(path), rows),
+            FileContent::Rows(rows) => self.rows(DatasetFile::new(path), rows),
             // Rows are parsed some at a time, so they take no more memory than their texts.
-            Part::Texts(file, mut texts, stored, _) => self.texts(file, || texts.next_row(), stored, None),
-            Part::Records(file, mut records, header, stored) => self.texts(file, || records.next_row(), stored, Some(&header)),
+            FileContent::Texts(file, mut texts, stored, _) => self.texts(file, || texts.next_row(), stored, None),
+            FileContent::Records(file, mut records, header, stored) => {
+                self.texts(file, || records.next_row(), stored, Some(&header))
+            }
         })
     }
 
     /// Returns a function that renames a row's columns, then judges it.
-    fn judging(&self) -> impl Fn(usize, &Location, Columns) -> Result<T> + Sync {
+    fn judging(&self) -> impl Fn(usize, &Location, RowColumns) -> Result<T> + Sync {
         let (judge, renamed, located) = (self.judge, &self.table.renamed, self.located);
         move |number, place, mut columns| {
             if let Some(judged) = located {
@@ -354,7 +360,7 @@ impl<'a, T: Send, J: Fn(usize, &Location, Columns) -> T + Sync, K: FnMut(usize, 
         }
     }
 
-    fn add(&mut self, judged: Result<T>, stored: Stored) {
+    fn add(&mut self, judged: Result<T>, stored: RowPosition) {
         self.table.rows.push(stored);
         match judged {
             Ok(judged) => (self.take)(self.table.rows.len() - 1, judged),
@@ -364,31 +370,31 @@ impl<'a, T: Send, J: Fn(usize, &Location, Columns) -> T + Sync, K: FnMut(usize, 
         }
     }
 
-    fn shelf(&mut self, file: &File, kept: Option<Vec<u8>>, header: Option<&Arc<Header>>) {
-        let held = kept.map_or(Held::InFile, |texts| self.keep(texts));
-        self.table.shelves.push(Shelf { file: File(file.0.clone()), held, header: header.cloned() });
+    fn add_segment(&mut self, file: &DatasetFile, kept: Option<Vec<u8>>, header: Option<&Arc<CsvHeader>>) {
+        let held = kept.map_or(RowTextStorage::InFile, |texts| self.keep(texts));
+        self.table.segments.push(TableSegment { file: DatasetFile(file.0.clone()), storage: held, header: header.cloned() });
     }
 
     /// Keeps texts: the first ones in memory, others in a temporary file, unless that fails.
-    fn keep(&mut self, texts: Vec<u8>) -> Held {
+    fn keep(&mut self, texts: Vec<u8>) -> RowTextStorage {
         self.kept += texts.len() as u64;
         let spilled = if self.kept > self.small { self.table.spill.write(&texts) } else { None };
-        spilled.map_or_else(|| Held::InMemory(texts.into_boxed_slice()), Held::Spilled)
+        spilled.map_or_else(|| RowTextStorage::InMemory(texts.into_boxed_slice()), RowTextStorage::Spilled)
     }
 
     /// Takes the rows of a file that is read as a whole.
-    fn rows(&mut self, file: File, mut rows: Vec<Row>) -> Result<()> {
+    fn rows(&mut self, file: DatasetFile, mut rows: Vec<LocatedRow>) -> Result<()> {
         rows.retain(|_| self.is_used());
-        let wrong = |e: serde_json::Error| file.wrong(e.to_string());
+        let wrong = |e: serde_json::Error| file.file_error(e.to_string());
         let mut rows = rows.into_iter();
         loop {
-            let some: Vec<Row> = rows.by_ref().take(TOGETHER.1).collect();
+            let some: Vec<LocatedRow> = rows.by_ref().take(TOGETHER.1).collect();
             if some.is_empty() {
                 return Ok(());
             }
-            let (begin, shelf) = (self.table.rows.len(), self.table.shelves.len() as u32);
+            let (begin, shelf) = (self.table.rows.len(), self.table.segments.len() as u32);
             let judge = self.judging();
-            let find = |(i, (place, columns)): (usize, Row)| {
+            let find = |(i, (place, columns)): (usize, LocatedRow)| {
                 let text = serde_json::to_vec(&columns).map_err(wrong)?;
                 let check = check(&text);
                 Ok((text, check, place.line, judge(begin + i, &place, columns)))
@@ -399,20 +405,20 @@ impl<'a, T: Send, J: Fn(usize, &Location, Columns) -> T + Sync, K: FnMut(usize, 
             for found in found {
                 let (text, check, line, judged) = found?;
                 let (length, at) = (text.len() as u32, kept.len() as u64);
-                self.add(judged, Stored { shelf, length, at, line, column: None, check });
+                self.add(judged, RowPosition { segment: shelf, length, at, line, column: None, check });
                 kept.extend_from_slice(&text);
             }
-            self.shelf(&file, Some(kept), None);
+            self.add_segment(&file, Some(kept), None);
         }
     }
 
     /// Takes rows that are read one by one, some at a time.
     fn texts(
         &mut self,
-        file: &File,
-        mut next_row: impl FnMut() -> Result<Option<Text>>,
+        file: &DatasetFile,
+        mut next_row: impl FnMut() -> Result<Option<RowText>>,
         size: Option<u64>,
-        header: Option<&Arc<Header>>,
+        header: Option<&Arc<CsvHeader>>,
     ) -> Result<()> {
         let again = size.is_some_and(|size| size > self.small);
         loop {
@@ -436,47 +442,47 @@ impl<'a, T: Send, J: Fn(usize, &Location, Columns) -> T + Sync, K: FnMut(usize, 
     }
 
     /// Looks at rows, of which the first has the number `begin`.
-    fn find(&self, begin: usize, some: &[Text]) -> Vec<Result<Found<T>>> {
+    fn find(&self, begin: usize, some: &[RowText]) -> Vec<Result<RowJudgement<T>>> {
         let (judge, located) = (self.judging(), self.located);
-        let find = |(i, text): (usize, &Text)| {
+        let find = |(i, text): (usize, &RowText)| {
             let judged = match located {
                 Some(judged) => Ok(judged()),
                 None => judge(begin + i, &text.place, text.parse()?.0),
             };
-            Ok(Found { check: check(&text.text), judged })
+            Ok(RowJudgement { check: check(&text.text), judged })
         };
         some.par_iter().enumerate().with_min_len(ROWS_A_THREAD).map(find).collect()
     }
 
-    fn some_texts(&mut self, file: &File, some: &[Text], again: bool, header: Option<&Arc<Header>>) -> Result<()> {
-        let shelf = self.table.shelves.len() as u32;
+    fn some_texts(&mut self, file: &DatasetFile, some: &[RowText], again: bool, header: Option<&Arc<CsvHeader>>) -> Result<()> {
+        let shelf = self.table.segments.len() as u32;
         let found = self.find(self.table.rows.len(), some);
         let mut kept = Vec::new();
         for (text, found) in some.iter().zip(found) {
-            let Found { check, judged } = found?;
+            let RowJudgement { check, judged } = found?;
             let at = if again { text.at } else { kept.len() as u64 };
             let (length, line, column) = (text.text.len() as u32, text.place.line, text.column.map(|column| column as u32));
-            self.add(judged, Stored { shelf, length, at, line, column, check });
+            self.add(judged, RowPosition { segment: shelf, length, at, line, column, check });
             if !again {
                 kept.extend_from_slice(&text.text);
             }
         }
-        self.shelf(file, (!again).then_some(kept), header);
+        self.add_segment(file, (!again).then_some(kept), header);
         Ok(())
     }
 }
 
 /// Returns which files the ranks read together: none unless all ranks have the same.
-fn shared<P: Peers>(
+fn shared<P: DatasetRanks>(
     files: &[PathBuf],
     peers: &P,
     (small, block): (u64, u64),
-) -> std::result::Result<Vec<Option<Lines>>, P::Error> {
+) -> std::result::Result<Vec<Option<JsonLinesLayout>>, P::Error> {
     let alone = vec![None; files.len()];
     if peers.ranks().1 == 1 {
         return Ok(alone);
     }
-    let own: Vec<Option<Lines>> = files.iter().map(|path| Lines::of(path, small, block)).collect();
+    let own: Vec<Option<JsonLinesLayout>> = files.iter().map(|path| JsonLinesLayout::from_path(path, small, block)).collect();
     let all = peers.gather("a dataset's files", own.clone())?;
     Ok(if all.iter().all(|other| *other == own) { own } else { alone })
 }

@@ -9,7 +9,7 @@ fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/datasets").join(name)
 }
 
-fn columns(rows: Vec<Row>) -> Vec<Value> {
+fn columns(rows: Vec<LocatedRow>) -> Vec<Value> {
     rows.into_iter().map(|(_, columns)| Value::Object(columns)).collect()
 }
 
@@ -62,12 +62,12 @@ fn a_packed_file_that_is_cut_off_or_damaged_is_named() {
 
 #[test]
 fn a_file_that_becomes_too_much_is_refused() {
-    let file = File::new(Path::new("bomb.gz"));
+    let file = DatasetFile::new(Path::new("bomb.gz"));
     let zeros = vec![b' '; 1 << 20];
     for packed in [gzip(&zeros), zstd::encode_all(zeros.as_slice(), 3).unwrap()] {
         let unpacked = |limit| {
             let mut bytes = Vec::new();
-            let Unpacked { mut stream, .. } = packed::unpack(&file, packed.as_slice(), limit).unwrap();
+            let DecompressedFile { mut stream, .. } = decompression::unpack(&file, packed.as_slice(), limit).unwrap();
             stream.read_to_end(&mut bytes).map_err(|e| e.to_string())
         };
         assert_eq!(unpacked(1 << 20).unwrap(), 1 << 20);
@@ -76,12 +76,13 @@ fn a_file_that_becomes_too_much_is_refused() {
     }
     let table = Bytes::from(std::fs::read(fixture("table-none.parquet")).unwrap());
     for (limit, budget) in [(1000, 1 << 20), (1 << 20, 1000)] {
-        let error = parquet::rows(&file, table.clone(), limit, &mut Budget::new(budget), |_| Ok(())).unwrap_err().to_string();
+        let error =
+            parquet::rows(&file, table.clone(), limit, &mut FileMemoryBudget::new(budget), |_| Ok(())).unwrap_err().to_string();
         assert!(error.contains("takes more than"), "{error}");
     }
     let mut rows: &[u8] = b"{}\n{}\n{}\n";
     assert!(
-        json::rows(&file, json::Texts::new(&file, &mut rows, 0), &mut Budget::new(200))
+        json::rows(&file, json::JsonRowReader::new(&file, &mut rows, 0), &mut FileMemoryBudget::new(200))
             .unwrap_err()
             .to_string()
             .contains("takes more than")
@@ -131,7 +132,7 @@ fn a_key_that_comes_twice_is_refused_and_what_is_said_stays_one_line() {
     assert_eq!(says("{\"a\": 1, \"a\": 2}"), "k.jsonl:1: has the key \"a\" twice in one object");
     assert!(says("{}\n{\"x\": [{\"k\\u001b\": 1, \"k\\u001b\": 2}]}").starts_with("k.jsonl:2: has the key \"k\\u{1b}\" twice"));
     assert!(parsed("k.json", b"[{\"a\": {\"b\": 1, \"b\": 1}}]").unwrap_err().starts_with("k.json:1: has the key \"b\" twice"));
-    let wrong = Location::first().wrong(format!("\x1b[2J\n{}", "y".repeat(1 << 20))).to_string();
+    let wrong = Location::first().row_error(format!("\x1b[2J\n{}", "y".repeat(1 << 20))).to_string();
     assert!(wrong.starts_with("test:1: \\u{1b}[2J\\n") && wrong.len() < 3000, "{}", &wrong[..80]);
     let row: Map<String, Value> = (0..100).map(|i| (format!("\x1b{i}{}", "z".repeat(1000)), Value::Null)).collect();
     assert!(names(&row).len() < 3000 && names(&row).contains("\\u{1b}0z") && names(&row).ends_with("and 84 more"));
@@ -178,7 +179,7 @@ fn tables_of_every_codec_give_the_same_json() {
     ];
     for codec in ["none", "snappy", "gzip", "zstd", "lz4", "brotli"] {
         let rows = read(&fixture(&format!("table-{codec}.parquet")).as_path().into()).unwrap();
-        assert!(rows[2].0.wrong("x").to_string().ends_with(&format!("table-{codec}.parquet:3: x")));
+        assert!(rows[2].0.row_error("x").to_string().ends_with(&format!("table-{codec}.parquet:3: x")));
         assert_eq!(columns(rows), expected, "{codec}");
     }
 }
@@ -210,7 +211,7 @@ fn a_table_that_is_cut_off_or_damaged_is_one_line_and_no_panic() {
 fn text_is_cut_into_documents() {
     let text = "\nOne.\nTwo.\n<|endoftext|>\n\n<|endoftext|>\n  Three.\n";
     let rows = parse(Path::new("t.txt"), text.as_bytes()).unwrap();
-    assert!(rows[1].0.wrong("x").to_string().starts_with("t.txt:7: "), "{:?}", rows[1].0);
+    assert!(rows[1].0.row_error("x").to_string().starts_with("t.txt:7: "), "{:?}", rows[1].0);
     assert_eq!(columns(rows), [json!({"text": "One.\nTwo."}), json!({"text": "Three."})]);
     assert_eq!(parsed("t.txt", b"{\"all\": 1}").unwrap(), [json!({"text": "{\"all\": 1}"})]);
     assert!(parsed("t.txt", b"fine\n\xff").unwrap_err().starts_with("t.txt:2: is not UTF-8"));
@@ -220,7 +221,7 @@ fn text_is_cut_into_documents() {
 #[test]
 fn each_line_of_a_text_is_a_row_as_in_datasets() {
     let rows = parse(Path::new("t.txt"), b"One.\n\n  two \r\n\t\nthree\rfour\nlast").unwrap();
-    assert!(rows[1].0.wrong("x").to_string().starts_with("t.txt:3: "), "{:?}", rows[1].0);
+    assert!(rows[1].0.row_error("x").to_string().starts_with("t.txt:3: "), "{:?}", rows[1].0);
     let texts = ["One.", "  two ", "three", "four", "last"];
     assert_eq!(columns(rows), texts.map(|text| json!({"text": text})));
     assert_eq!(parsed("t.txt.gz", &gzip(b"a\nb\n")).unwrap().len(), 2);
@@ -238,19 +239,19 @@ fn each_line_of_a_text_is_a_row_as_in_datasets() {
 
 #[test]
 fn short_rows_are_many_without_being_damaged() {
-    let file = File::new(Path::new("rows.jsonl"));
-    let mut budget = Budget::of_file(45_000_000);
+    let file = DatasetFile::new(Path::new("rows.jsonl"));
+    let mut budget = FileMemoryBudget::for_file_size(45_000_000);
     for _ in 0..3_000_000 {
         // {"prompt":"a"}
         budget.row_of(&file, 15, 2 * bounds::VALUE + 7).unwrap();
     }
-    let mut digits = Budget::of_file(90_000_000);
+    let mut digits = FileMemoryBudget::for_file_size(90_000_000);
     assert!((0..90).any(|_| digits.row_of(&file, 1 << 20, (1 << 19) * bounds::VALUE).is_err()));
 }
 
 #[test]
 fn parts_of_splits_are_read_one_after_another() {
-    use crate::{Alone, FilePart, SplitPart, Table};
+    use crate::{DatasetTable, FilePart, SingleRank, SplitPart};
     let lines = |name: &str, count: usize| (0..count).map(|i| format!("{{\"prompt\": \"{name}{i}\"}}\n")).collect::<String>();
     let csv = format!("prompt\n{}", (0..10).map(|i| format!("c{i}\n")).collect::<String>());
     let shards = folder(&[("a.jsonl", lines("a", 6).as_str()), ("b.jsonl", &lines("b", 4)), ("c.csv", &csv)]);
@@ -264,7 +265,8 @@ fn parts_of_splits_are_read_one_after_another() {
         let rows = columns(read(&dataset).map_err(|e| e.to_string())?);
         // The table of a run has the same rows.
         let mut seen = Vec::new();
-        let table = Table::read(&dataset, &Alone, |_, _, columns| Value::Object(columns), |_, row| seen.push(row)).unwrap();
+        let table =
+            DatasetTable::read(&dataset, &SingleRank, |_, _, columns| Value::Object(columns), |_, row| seen.push(row)).unwrap();
         assert_eq!(seen, rows);
         assert_eq!(Value::Object(table.row(rows.len() - 1).unwrap().1), rows[rows.len() - 1]);
         Ok::<_, String>(rows.iter().map(|row| row["prompt"].as_str().unwrap().to_owned()).collect::<Vec<_>>().join(" "))

@@ -1,8 +1,8 @@
 //! Plain text: a row with a column `text` for each line, as `datasets` reads it; or, in a file with a marker between documents, a row
 //! for each document.
 
-use super::bounds::{Budget, ROW, VALUE, long_row};
-use super::row::{File, Row};
+use super::bounds::{FileMemoryBudget, ROW, VALUE, long_row};
+use super::row::{DatasetFile, LocatedRow};
 use crate::Result;
 use crate::config::printable_path;
 use serde_json::{Map, Value};
@@ -12,14 +12,14 @@ use std::io::{BufRead, Cursor, Read};
 const END: &str = "<|endoftext|>";
 
 /// Reads a file's rows; blank lines and empty documents are skipped.
-pub(super) fn rows(file: &File, from: &mut dyn BufRead, budget: &mut Budget) -> Result<Vec<Row>> {
+pub(super) fn rows(file: &DatasetFile, from: &mut dyn BufRead, budget: &mut FileMemoryBudget) -> Result<Vec<LocatedRow>> {
     let mut rows = Vec::new();
     let (mut number, mut blank) = (0, 0);
     // The file's beginning: the first document, if there are any.
     let mut begin = Some(Vec::new());
     loop {
         let mut line = Vec::new();
-        (&mut *from).take(ROW + 2).read_until(b'\n', &mut line).map_err(|e| file.wrong(e.to_string()))?;
+        (&mut *from).take(ROW + 2).read_until(b'\n', &mut line).map_err(|e| file.file_error(e.to_string()))?;
         if line.is_empty() {
             break;
         }
@@ -33,16 +33,16 @@ pub(super) fn rows(file: &File, from: &mut dyn BufRead, budget: &mut Budget) -> 
                 return documents(file, &mut Cursor::new(before).chain(from), budget);
             }
         } else if is_marked {
-            return Err(file.place(1).wrong(long_document()));
+            return Err(file.place(1).row_error(long_document()));
         }
         begin = begin.filter(|before| before.len() as u64 <= ROW);
         let length = line.len() as u64 - u64::from(line.ends_with(b"\n"));
         if length > ROW {
             return Err(file
                 .place(number)
-                .wrong(format!("is a line that {}; put line breaks between texts, or {END}", long_row())));
+                .row_error(format!("is a line that {}; put line breaks between texts, or {END}", long_row())));
         }
-        let text = std::str::from_utf8(&line).map_err(|_| file.place(number).wrong("is not UTF-8 text"))?;
+        let text = std::str::from_utf8(&line).map_err(|_| file.place(number).row_error("is not UTF-8 text"))?;
         let text = text.strip_suffix('\n').map_or(text, |text| text.strip_suffix('\r').unwrap_or(text));
         // Some old programs end lines so.
         for own in text.split('\r') {
@@ -71,14 +71,14 @@ fn long_document() -> String {
 }
 
 /// Reads documents, without surrounding white space.
-fn documents(file: &File, from: &mut dyn BufRead, budget: &mut Budget) -> Result<Vec<Row>> {
+fn documents(file: &DatasetFile, from: &mut dyn BufRead, budget: &mut FileMemoryBudget) -> Result<Vec<LocatedRow>> {
     let mut rows = Vec::new();
     let (mut line, mut text) = (1, Vec::new());
     loop {
         let last = document(file, from, line, &mut text)?;
         let whole = std::str::from_utf8(&text).map_err(|e| {
             let before = text[..e.valid_up_to()].iter().filter(|b| **b == b'\n').count();
-            file.place(line + before).wrong("is not UTF-8 text")
+            file.place(line + before).row_error("is not UTF-8 text")
         })?;
         let kept = whole.trim();
         if !kept.is_empty() {
@@ -96,17 +96,17 @@ fn documents(file: &File, from: &mut dyn BufRead, budget: &mut Budget) -> Result
 }
 
 /// Reads up to the next separator, which is dropped. Returns whether there was none.
-fn document(file: &File, from: &mut dyn BufRead, line: usize, text: &mut Vec<u8>) -> Result<bool> {
+fn document(file: &DatasetFile, from: &mut dyn BufRead, line: usize, text: &mut Vec<u8>) -> Result<bool> {
     let most = ROW + END.len() as u64;
     loop {
         let left = most.saturating_sub(text.len() as u64) + 1;
-        let read = (&mut *from).take(left).read_until(b'>', text).map_err(|e| file.wrong(e.to_string()))?;
+        let read = (&mut *from).take(left).read_until(b'>', text).map_err(|e| file.file_error(e.to_string()))?;
         let marked = text.ends_with(END.as_bytes());
         if marked {
             text.truncate(text.len() - END.len());
         }
         if text.len() as u64 > if marked || read == 0 { ROW } else { most } {
-            return Err(file.place(line).wrong(long_document()));
+            return Err(file.place(line).row_error(long_document()));
         }
         if marked || read == 0 {
             return Ok(!marked);

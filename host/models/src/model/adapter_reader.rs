@@ -1,12 +1,12 @@
 //! Reads an adapter's parameters.
 
-use super::json::Object;
-use super::lora::Lora;
-use super::names::Names;
+use super::json::ConfigObject;
+use super::lora::LoraSettings;
+use super::names::TensorNames;
 use super::patterns::Patterns;
-use super::shards::Shards;
-use super::trained_rows::Rows;
-use super::weights::{Adapter, MAGNITUDE};
+use super::shards::SafetensorsReader;
+use super::trained_rows::TrainedRows;
+use super::weights::{LinearAdapter, MAGNITUDE};
 use super::{Error, Result};
 use candle_core::Tensor;
 use std::path::{Path, PathBuf};
@@ -25,26 +25,26 @@ pub(super) const BASE: &str = "base_layer";
 pub(super) const MOST_RANK: usize = 1 << 20;
 
 /// An adapter's folder while its parameters are read.
-pub(super) struct Reader {
-    pub lora: Lora,
+pub(super) struct AdapterReader {
+    pub lora: LoraSettings,
     patterns: Patterns,
-    pub rows: Rows,
-    names: &'static Names,
-    pub(super) shards: Shards,
+    pub rows: TrainedRows,
+    names: &'static TensorNames,
+    pub(super) shards: SafetensorsReader,
     config: PathBuf,
     tensors: PathBuf,
     /// What requires the parameters' shapes.
     by: String,
 }
 
-impl Reader {
-    pub(super) fn new(folder: &Path, lora: Lora, names: &'static Names) -> Result<Self> {
+impl AdapterReader {
+    pub(super) fn new(folder: &Path, lora: LoraSettings, names: &'static TensorNames) -> Result<Self> {
         let (config, tensors) = (folder.join(CONFIG), folder.join(TENSORS));
-        let object = Object::read(&config)?.ok_or_else(|| Error::Missing { path: config.clone() })?;
+        let object = ConfigObject::read(&config)?.ok_or_else(|| Error::Missing { path: config.clone() })?;
         let refused = |detail| Error::Config { path: config.clone(), detail };
         let patterns = Patterns::parse(&object, MOST_RANK).map_err(refused)?;
-        let rows = Rows::parse(&object).map_err(refused)?;
-        let (shards, by) = (Shards::of_file(&tensors)?, format!("{CONFIG} and the model"));
+        let rows = TrainedRows::parse(&object).map_err(refused)?;
+        let (shards, by) = (SafetensorsReader::open_file(&tensors)?, format!("{CONFIG} and the model"));
         Ok(Self { lora, patterns, rows, names, shards, config, tensors, by })
     }
 
@@ -66,15 +66,15 @@ impl Reader {
     }
 
     /// Returns the settings of one module's adapter.
-    pub(super) fn settings_of(&self, module: &str) -> Result<Lora> {
+    pub(super) fn settings_of(&self, module: &str) -> Result<LoraSettings> {
         let parameter =
             if self.lora.stacks.is_router(module, self.names) { format!("{module}.weight") } else { module.to_owned() };
-        let own = self.patterns.of(self.lora, &parameter);
+        let own = self.patterns.module_settings(self.lora, &parameter);
         own.map_err(|detail| self.misconfigured(detail))
     }
 
     /// Reads the adapter of a stack of experts' matrices.
-    pub(super) fn stack(&mut self, name: &str, [experts, d_out, d_in]: [usize; 3]) -> Result<Adapter> {
+    pub(super) fn stack(&mut self, name: &str, [experts, d_out, d_in]: [usize; 3]) -> Result<LinearAdapter> {
         let own = self.settings_of(name)?;
         let mut take = |part: &str, shape: [usize; 2]| {
             let parameter = format!("{name}.{part}");
@@ -82,12 +82,12 @@ impl Reader {
             self.needed(&file, &shape, "target_parameters")
         };
         let a = take("lora_A.weight", [experts * own.r, d_in])?.reshape((experts, own.r, d_in))?;
-        let b = super::stacked::stacked(&take("lora_B.weight", [d_out, own.r * experts])?, experts)?;
-        Ok(Adapter { a, b, bias: None, magnitude: None, alpha: own.alpha, scale: own.scale() })
+        let b = super::expert_adapters::stacked(&take("lora_B.weight", [d_out, own.r * experts])?, experts)?;
+        Ok(LinearAdapter { a, b, bias: None, magnitude: None, alpha: own.alpha, scale: own.scale() })
     }
 
     /// Reads the adapter of a linear layer, if it has one.
-    pub(super) fn linear(&mut self, name: &str, (d_out, d_in): (usize, usize)) -> Result<Option<Adapter>> {
+    pub(super) fn linear(&mut self, name: &str, (d_out, d_in): (usize, usize)) -> Result<Option<LinearAdapter>> {
         let own = self.settings_of(name)?;
         let parts = (
             self.take(&format!("{name}.lora_A.weight"), &[own.r, d_in])?,
@@ -105,6 +105,6 @@ impl Reader {
         };
         let magnitude = more(own.use_dora, MAGNITUDE, "use_dora")?;
         let bias = more(has_bias, "lora_B.bias", "lora_bias")?;
-        Ok(Some(Adapter { a, b, bias, magnitude, alpha: own.alpha, scale: own.scale() }))
+        Ok(Some(LinearAdapter { a, b, bias, magnitude, alpha: own.alpha, scale: own.scale() }))
     }
 }

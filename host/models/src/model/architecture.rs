@@ -2,21 +2,23 @@
 
 use super::bounds::{MOST_INTERMEDIATE, MOST_LAYERS, MOST_POSITIONS};
 use super::families::{FAMILIES, Family};
-use super::harmless;
-use super::json::Object;
-use super::layer_kinds::{Kinds, kinds};
+use super::ignored_keys;
+use super::json::ConfigObject;
+use super::layer_kinds::{LayerKinds, kinds};
 use super::mixture::Mixture;
 use super::names::ExpertNames;
 use super::query_scale::QueryScale;
 use super::recurrence::{Recurrence, adjusted_intermediate, tied};
-use super::rope_scaling::{Context, Resolved, Rope, resolve};
-use super::switches::{Biases, Factors, HeadNorms, NormKind, activation_of, biases, factors, head_norms, norm_eps, norm_kind};
+use super::rope_scaling::{ModelRopes, Rope, RopeContext, resolve};
+use super::switches::{
+    DecoderFactors, HeadNorms, LinearBiases, NormKind, activation_of, biases, factors, head_norms, norm_eps, norm_kind,
+};
 use super::{Error, Result, text_part};
 use crate::config::printable;
 use crate::ops::activation::Activation;
-use crate::ops::attention::{Attention, Heads};
-use crate::ops::logprob::Scale;
-use crate::ops::rope::Pairs;
+use crate::ops::attention::{AttentionConfig, Heads};
+use crate::ops::logprob::LogitScale;
+use crate::ops::rope::RopePairing;
 use crate::ops::{Capability, Precision};
 use serde_json::Value;
 use std::path::Path;
@@ -38,7 +40,7 @@ const MOST_PARAMETERS: u128 = 1_000_000_000_000;
 
 /// How a layer's projections with the same input are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Projections {
+pub enum ProjectionLayout {
     /// Separately.
     Apart,
     /// Joined, one after the other.
@@ -81,7 +83,7 @@ pub struct Architecture {
     /// Norms on query and key heads.
     pub head_norms: HeadNorms,
     /// How projections are stored.
-    pub projections: Projections,
+    pub projections: ProjectionLayout,
     /// Activation function between the wide products.
     pub activation: Activation,
     /// Whether the activation is gated: multiplied with a separate product.
@@ -104,7 +106,7 @@ pub struct Architecture {
     /// How attention scores depend on the position of the query, if they do.
     pub query_scale: Option<QueryScale>,
     /// Multipliers and soft caps.
-    pub factors: Factors,
+    pub factors: DecoderFactors,
     /// Ids that end a text, from generation_config.json or else config.json.
     pub eos_token_ids: Vec<u32>,
     /// Whether the folder has a multimodal model, of which this is the text part.
@@ -112,7 +114,7 @@ pub struct Architecture {
 }
 
 /// Returns the tokens that end a text, which the vocabulary must have.
-fn ends_of(config: &Object, vocab_size: usize) -> std::result::Result<Option<Vec<u32>>, String> {
+fn ends_of(config: &ConfigObject, vocab_size: usize) -> std::result::Result<Option<Vec<u32>>, String> {
     let ends = config.tokens("eos_token_id")?;
     match ends.iter().flatten().find(|id| **id as usize >= vocab_size) {
         Some(id) => Err(format!("eos_token_id is {id}, and the model has {vocab_size} tokens")),
@@ -124,13 +126,13 @@ impl Architecture {
     /// Reads `config.json` and, for the ids that end a text, `generation_config.json`.
     pub fn read(folder: &Path) -> Result<Self> {
         let path = folder.join("config.json");
-        let config = Object::read(&path)?.ok_or_else(|| Error::Missing { path: path.clone() })?;
-        let mut this = Self::of(&config).map_err(|detail| Error::Config { path: path.clone(), detail })?;
-        if let Some((key, p)) = harmless::dropout(config.all()) {
+        let config = ConfigObject::read(&path)?.ok_or_else(|| Error::Missing { path: path.clone() })?;
+        let mut this = Self::from_config(&config).map_err(|detail| Error::Config { path: path.clone(), detail })?;
+        if let Some((key, p)) = ignored_keys::dropout(config.all()) {
             tracing::warn!("{}: {key} is {p}, but dropout is never applied here", path.display());
         }
         let path = folder.join("generation_config.json");
-        if let Some(generation) = Object::read(&path)? {
+        if let Some(generation) = ConfigObject::read(&path)? {
             let ids = ends_of(&generation, this.vocab_size).map_err(|detail| Error::Config { path, detail })?;
             this.eos_token_ids = ids.unwrap_or(this.eos_token_ids);
         }
@@ -139,26 +141,26 @@ impl Architecture {
 
     /// Parses the text of a `config.json`; the error says what is wrong.
     pub fn parse(text: &str) -> std::result::Result<Self, String> {
-        Self::of(&Object::parse(text)?)
+        Self::from_config(&ConfigObject::parse(text)?)
     }
 
     /// Returns the `config.json` of the model that is computed: of a multimodal model, the text part's.
     pub fn config(given: Value) -> std::result::Result<Value, String> {
         match given.as_object() {
-            Some(whole) if text_part::is_whole(given["model_type"].as_str()) => {
+            Some(whole) if text_part::is_multimodal(given["model_type"].as_str()) => {
                 text_part::config(whole.iter().map(|(key, value)| (key.as_str(), value))).map(Value::Object)
             }
             _ => Ok(given),
         }
     }
 
-    fn of(config: &Object) -> std::result::Result<Self, String> {
-        if text_part::is_whole(config.text("model_type")?) {
-            let text = Self::of(&text_part::config(config.all())?.into()).map_err(|e| format!("text_config: {e}"))?;
+    fn from_config(config: &ConfigObject) -> std::result::Result<Self, String> {
+        if text_part::is_multimodal(config.text("model_type")?) {
+            let text = Self::from_config(&text_part::config(config.all())?.into()).map_err(|e| format!("text_config: {e}"))?;
             return Ok(Self { text_part: true, ..text });
         }
         let family = family(config.text("model_type")?)?;
-        let this = Self::of_family(config, family)?;
+        let this = Self::from_family_config(config, family)?;
         for (key, value) in config.unread() {
             check_beside(&this, key, value)?;
         }
@@ -172,25 +174,25 @@ impl Architecture {
         Ok(this)
     }
 
-    fn of_family(config: &Object, family: Family) -> std::result::Result<Self, String> {
+    fn from_family_config(config: &ConfigObject, family: Family) -> std::result::Result<Self, String> {
         use Family::{Cohere2, Gpt2, GptNeoX, Phi3, Starcoder2};
-        let described = family.described();
+        let described = family.description();
         let key = |common: &'static str| own_key(config, family, common);
         let hidden_size = config.needed_size(key("hidden_size"), MOST_HIDDEN)?;
         let heads = heads(config, family, hidden_size)?;
         let layers = config.needed_size(key("num_hidden_layers"), MOST_LAYERS)?;
         let configured = config.size(key("max_position_embeddings"), MOST_POSITIONS)?.unwrap_or(described.positions);
-        let rope = Context { family, head_dim: heads.head_dim, max_positions: configured };
+        let rope = RopeContext { family, head_dim: heads.head_dim, max_positions: configured };
         let rope = if family == Gpt2 { None } else { Some(resolve(config, &rope)?) };
         let max_positions = rope.as_ref().and_then(|rope| rope.limit).unwrap_or(configured);
         let ropes: Vec<Rope> =
-            rope.into_iter().flat_map(|Resolved { full, sliding, .. }| [Some(full), sliding]).flatten().collect();
+            rope.into_iter().flat_map(|ModelRopes { full, sliding, .. }| [Some(full), sliding]).flatten().collect();
         let recurrence = Recurrence::read(config, family, layers)?;
-        let Kinds { windows, rotary } = match &recurrence {
+        let LayerKinds { windows, rotary } = match &recurrence {
             Some(recurrence) => recurrence.kinds(),
             None => kinds(config, family, layers, ropes.len() > 1)?,
         };
-        let Biases { qkv, output, mlp } = biases(config, family)?;
+        let LinearBiases { qkv, output, mlp } = biases(config, family)?;
         let factors = factors(config, family, hidden_size, heads)?;
         let mixture = Mixture::read(config, family, layers)?;
         let intermediate_size = intermediate_size(config, family, hidden_size, mixture.as_ref())?;
@@ -211,9 +213,9 @@ impl Architecture {
             mlp_bias: mlp,
             head_norms: head_norms(config, family)?,
             projections: match family {
-                Gpt2 | Phi3 => Projections::Joined,
-                GptNeoX => Projections::JoinedByHead,
-                _ => Projections::Apart,
+                Gpt2 | Phi3 => ProjectionLayout::Joined,
+                GptNeoX => ProjectionLayout::JoinedByHead,
+                _ => ProjectionLayout::Apart,
             },
             activation: activation_of(config, family)?,
             gated: !matches!(family, Gpt2 | GptNeoX | Starcoder2),
@@ -236,11 +238,11 @@ impl Architecture {
     }
 
     /// Returns the attention settings of this layer.
-    pub fn attention(&self, layer: usize) -> Attention {
-        let Factors { scores, scores_cap, .. } = self.factors;
+    pub fn attention(&self, layer: usize) -> AttentionConfig {
+        let DecoderFactors { scores, scores_cap, .. } = self.factors;
         let scale = if self.scores_by_layer { scores / (layer + 1) as f32 } else { scores };
         let window = self.windows.get(layer).copied().flatten();
-        Attention {
+        AttentionConfig {
             heads: self.heads,
             window,
             chunked: self.family == Family::Llama4,
@@ -261,19 +263,19 @@ impl Architecture {
     }
 
     /// Returns how products with the output matrix become logits at this temperature.
-    pub fn logits(&self, temperature: f32) -> Scale {
-        Scale { temperature, divisor: self.factors.logits, cap: self.factors.logits_cap, precision: Precision::F32 }
+    pub fn logits(&self, temperature: f32) -> LogitScale {
+        LogitScale { temperature, divisor: self.factors.logits, cap: self.factors.logits_cap, precision: Precision::F32 }
     }
 
     /// Returns what the model needs of a device beyond what all models need.
     pub(super) fn needs(&self) -> Vec<Capability> {
-        let shared_norm = self.parallel && self.family.described().names.norms[2].is_empty();
+        let shared_norm = self.parallel && self.family.description().names.norms[2].is_empty();
         let all = [
-            (self.family.rope_pairs() != Pairs::Halves, Capability::NeighbouringRotation),
+            (self.family.rope_pairs() != RopePairing::Halves, Capability::NeighbouringRotation),
             (self.rotates_first() || shared_norm, Capability::OtherNorms),
             (self.attention(0).chunked, Capability::ChunkedAttention),
-            (self.family.described().names.attention.sinks.is_some(), Capability::AttentionSinks),
-            (self.family.described().names.experts.is_some_and(ExpertNames::have_biases), Capability::ExpertBiases),
+            (self.family.description().names.attention.sinks.is_some(), Capability::AttentionSinks),
+            (self.family.description().names.experts.is_some_and(ExpertNames::have_biases), Capability::ExpertBiases),
             (self.query_scale.is_some() || self.has_shared_gate(), Capability::RowFactors),
             (self.recurrence.is_some(), Capability::RecurrentLayers),
         ];
@@ -306,7 +308,7 @@ impl Architecture {
 
     /// Returns whether the output of the MLP that all tokens share in layers with experts has a weight for each token.
     pub(super) fn has_shared_gate(&self) -> bool {
-        let gate = self.family.described().names.shared().and_then(|shared| shared.gate);
+        let gate = self.family.description().names.shared().and_then(|shared| shared.gate);
         gate.is_some() && self.mixture.as_ref().is_some_and(|mixture| mixture.shared.is_some())
     }
 
@@ -343,7 +345,7 @@ impl Architecture {
     /// Returns the widths of queries, keys and values in each group of a joined projection's outputs.
     pub(super) fn qkv_widths(&self) -> [usize; 3] {
         match self.projections {
-            Projections::JoinedByHead => [self.heads.head_dim; 3],
+            ProjectionLayout::JoinedByHead => [self.heads.head_dim; 3],
             _ => [self.query_width(), self.kv_width(), self.kv_width()],
         }
     }
@@ -355,7 +357,7 @@ impl Architecture {
 }
 
 /// Returns the family's own name for a size, if it has one and `config.json` does not use the common name.
-fn own_key(config: &Object, family: Family, common: &'static str) -> &'static str {
+fn own_key(config: &ConfigObject, family: Family, common: &'static str) -> &'static str {
     const GPT2: [(&str, &str); 4] = [
         ("hidden_size", "n_embd"),
         ("max_position_embeddings", "n_positions"),
@@ -378,12 +380,12 @@ fn family(model_type: Option<&str>) -> std::result::Result<Family, String> {
 
 /// Reads the width of the MLP that every token goes through.
 fn intermediate_size(
-    config: &Object,
+    config: &ConfigObject,
     family: Family,
     hidden_size: usize,
     mixture: Option<&Mixture>,
 ) -> std::result::Result<usize, String> {
-    let shared = mixture.and_then(|mixture| mixture.shared).filter(|_| family.described().names.shared().is_none());
+    let shared = mixture.and_then(|mixture| mixture.shared).filter(|_| family.description().names.shared().is_none());
     match (shared, family) {
         (Some(shared), _) => Ok(shared),
         (None, Family::Gpt2) => Ok(config.size("n_inner", MOST_INTERMEDIATE)?.unwrap_or(4 * hidden_size)),
@@ -393,7 +395,7 @@ fn intermediate_size(
     }
 }
 
-fn heads(config: &Object, family: Family, hidden_size: usize) -> std::result::Result<Heads, String> {
+fn heads(config: &ConfigObject, family: Family, hidden_size: usize) -> std::result::Result<Heads, String> {
     let heads = config.needed_size(own_key(config, family, "num_attention_heads"), MOST_HEADS)?;
     let kv_heads = match family {
         Family::Gpt2 | Family::GptNeoX => heads,
@@ -422,7 +424,7 @@ fn heads(config: &Object, family: Family, hidden_size: usize) -> std::result::Re
 
 /// Returns an error if a key that is not read may affect the model; alternative names of its sizes must not contradict.
 fn check_beside(this: &Architecture, key: &str, value: &Value) -> std::result::Result<(), String> {
-    let model_type = this.family.described().model_type;
+    let model_type = this.family.description().model_type;
     let (own, right) = match key {
         "block_norm_eps" | "layer_norm_eps" | "layer_norm_epsilon" | "norm_eps" | "norm_epsilon" | "rms_norm_eps" => {
             (this.family.norm_eps_key(), this.norm_eps)
@@ -431,7 +433,7 @@ fn check_beside(this: &Architecture, key: &str, value: &Value) -> std::result::R
         "num_key_value_heads" | "num_kv_heads" => ("num_key_value_heads", this.heads.kv_heads as f64),
         "num_layers" | "n_layer" | "n_layers" => ("num_hidden_layers", this.layers as f64),
         "n_embd" | "d_model" | "block_dim" | "conv_dim" | "conv_dim_out" => ("hidden_size", this.hidden_size as f64),
-        _ => return harmless::check(model_type, key, value),
+        _ => return ignored_keys::check(model_type, key, value),
     };
     if value.as_f64() == Some(right) {
         return Ok(());

@@ -1,49 +1,49 @@
 //! The device of a model's tensors and the precision it computes in.
 
-use super::{Architecture, Biases, Error, Lora, Result};
+use super::{Architecture, Error, LoraSettings, Result, TrainedBiases};
 use crate::config;
-use crate::ops::processor::{CAP, Features, features};
+use crate::ops::processor::{CAP, CpuFeatures, features};
 use crate::ops::{self, Capability, LARGEST_HEAD, Precision};
 use candle_core::{DType, Device, Tensor};
 
 /// A device and a precision.
 #[derive(Clone, Debug)]
-pub struct Backend {
+pub struct ComputeBackend {
     device: Device,
     dtype: DType,
 }
 
-/// The backend that [`Backend::choose`] found, and what the user should know about the choice.
+/// The backend that [`ComputeBackend::choose`] found, and what the user should know about the choice.
 #[derive(Clone, Debug)]
-pub struct Chosen {
+pub struct BackendChoice {
     /// The backend.
-    pub backend: Backend,
+    pub backend: ComputeBackend,
     /// What is slower or less precise than requested, and why.
     pub warnings: Vec<String>,
 }
 
-impl Chosen {
+impl BackendChoice {
     /// Returns the CPU, in bf16 if that is requested and the processor multiplies in it.
     fn cpu(bf16: Option<bool>, mut warnings: Vec<String>) -> Self {
         let rounds = bf16 == Some(true) && ops::multiplies_bf16();
         if bf16 == Some(true) && !rounds {
             warnings.push("bf16: this processor has no fast bf16; computing in f32".to_owned());
         }
-        if !ops::wide_registers() && features() == Features::detect() {
+        if !ops::wide_registers() && features() == CpuFeatures::detect() {
             warnings.push("this processor has no AVX2 and FMA; everything works, but several times slower".to_owned());
         }
-        Self { backend: Backend::cpu_in(if rounds { Precision::Bf16 } else { Precision::F32 }), warnings }
+        Self { backend: ComputeBackend::cpu_in(if rounds { Precision::Bf16 } else { Precision::F32 }), warnings }
     }
 
     /// Logs the warnings and returns the backend.
     #[must_use]
-    pub fn with_warnings_logged(self) -> Backend {
+    pub fn with_warnings_logged(self) -> ComputeBackend {
         self.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
         self.backend
     }
 }
 
-impl Backend {
+impl ComputeBackend {
     /// Returns the CPU with f32 throughout.
     pub fn cpu() -> Self {
         Self::cpu_in(Precision::F32)
@@ -64,7 +64,7 @@ impl Backend {
     ///
     /// # Errors
     /// If the requested device does not exist; the message says what is missing.
-    pub fn choose(device: config::Device, bf16: Option<bool>, local_rank: usize) -> Result<Chosen> {
+    pub fn choose(device: config::Device, bf16: Option<bool>, local_rank: usize) -> Result<BackendChoice> {
         let missing = |detail: String| Err(Error::Device(format!("{device}: {detail}")));
         let count = ops::device::count();
         let mut warnings = Vec::new();
@@ -73,7 +73,7 @@ impl Backend {
         }
         let number = match (device, count) {
             (config::Device::Cpu, _) | (config::Device::Auto, Err(_) | Ok(0)) => {
-                return Ok(Chosen::cpu(bf16, warnings));
+                return Ok(BackendChoice::cpu(bf16, warnings));
             }
             (config::Device::Cuda(_), Err(reason)) => return missing(reason),
             (config::Device::Cuda(_), Ok(0)) => {
@@ -88,10 +88,10 @@ impl Backend {
         match Self::cuda(number, bf16.unwrap_or(true)) {
             Err(e) if device == config::Device::Auto => {
                 warnings.push(format!("the NVIDIA device {number} can't be used ({e}); computing on the CPU"));
-                Ok(Chosen { backend: Self::cpu(), warnings })
+                Ok(BackendChoice { backend: Self::cpu(), warnings })
             }
             Err(e) => missing(e.to_string()),
-            Ok(backend) => Ok(Chosen { backend, warnings }),
+            Ok(backend) => Ok(BackendChoice { backend, warnings }),
         }
     }
 
@@ -110,9 +110,9 @@ impl Backend {
     }
 
     /// Returns an error if this backend can't compute the model or its adapter.
-    pub(super) fn check(&self, architecture: &Architecture, lora: Option<Lora>) -> Result<()> {
+    pub(super) fn check(&self, architecture: &Architecture, lora: Option<LoraSettings>) -> Result<()> {
         let needs = lora.map_or([None; 2], |lora| {
-            let biases = lora.biases != Biases::None || lora.b_bias || lora.stacks.router;
+            let biases = lora.biases != TrainedBiases::None || lora.b_bias || lora.stacks.router;
             [lora.use_dora.then_some(Capability::Magnitudes), biases.then_some(Capability::AdapterBiases)]
         });
         if let Some(why) = needs.into_iter().flatten().find_map(|needed| needed.refusal(&self.device)) {
@@ -121,7 +121,7 @@ impl Backend {
             );
             return Err(Error::Device(detail));
         }
-        let model_type = architecture.family.described().model_type;
+        let model_type = architecture.family.description().model_type;
         if let Some(why) = architecture.needs().into_iter().find_map(|needed| needed.refusal(&self.device)) {
             return Err(Error::Device(format!("a model of type {model_type} is for the CPU: {why}; set device = \"cpu\"")));
         }
@@ -158,7 +158,7 @@ impl Backend {
             }
             _ => {
                 let precision = if self.is_bf16() { ", with products in bf16" } else { "" };
-                let is_capped = features() < Features::detect();
+                let is_capped = features() < CpuFeatures::detect();
                 let cap = if is_capped { format!(", with {CAP}={}", features()) } else { String::new() };
                 format!("the CPU{precision}{cap}")
             }

@@ -1,16 +1,16 @@
 //! Gradients of a linear map.
 
-use super::masked::Masked;
+use super::masked_linear::MaskedLinear;
 use super::weights::Linear;
-use crate::ops::low_rank::Gradient;
+use crate::ops::low_rank::LowRankGradient;
 use crate::ops::{self, linear};
 use candle_core::{DType, Tensor};
 
 /// The gradient of each trained parameter.
-pub(super) type Wanted = Option<Tensor>;
+pub(super) type GradientSlot = Option<Tensor>;
 
 /// Adds the gradients of a linear layer's parameters to `grad` and returns that of its input.
-pub(super) fn apply_backward(l: &Masked<'_>, x: &Tensor, dy: &Tensor, grad: &Linear<Wanted>) -> ops::Result<Tensor> {
+pub(super) fn apply_backward(l: &MaskedLinear<'_>, x: &Tensor, dy: &Tensor, grad: &Linear<GradientSlot>) -> ops::Result<Tensor> {
     if l.magnitude()?.is_some() {
         let dx = ops::zeros_like(x)?;
         apply_backward_into(l, x, dy, grad, &dx)?;
@@ -23,10 +23,10 @@ pub(super) fn apply_backward(l: &Masked<'_>, x: &Tensor, dy: &Tensor, grad: &Lin
 
 /// Adds the gradients of a linear layer's parameters to `grad`, and that of an input that several layers read to `dx`.
 pub(super) fn apply_backward_into(
-    l: &Masked<'_>,
+    l: &MaskedLinear<'_>,
     x: &Tensor,
     dy: &Tensor,
-    grad: &Linear<Wanted>,
+    grad: &Linear<GradientSlot>,
     dx: &Tensor,
 ) -> ops::Result<()> {
     if l.magnitude()?.is_some() {
@@ -38,7 +38,13 @@ pub(super) fn apply_backward_into(
 }
 
 /// Adds the gradients of a linear layer's parameters, and the adapter's contribution to that of the input.
-fn backward_parameters(l: &Masked<'_>, x: &Tensor, dy: &Tensor, grad: &Linear<Wanted>, dx: &Tensor) -> ops::Result<()> {
+fn backward_parameters(
+    l: &MaskedLinear<'_>,
+    x: &Tensor,
+    dy: &Tensor,
+    grad: &Linear<GradientSlot>,
+    dx: &Tensor,
+) -> ops::Result<()> {
     if let Some(d_weight) = &grad.weight {
         linear::backward_weight(x, dy, d_weight, grad.bias.as_ref().and_then(Option::as_ref), l.precision)?;
     }
@@ -52,7 +58,7 @@ fn backward_parameters(l: &Masked<'_>, x: &Tensor, dy: &Tensor, grad: &Linear<Wa
 }
 
 /// Adds the gradients of the biases that are trained without their weight: the layer's own, and that of the adapter's `B`.
-fn backward_biases(l: &Masked<'_>, dy: &Tensor, grad: &Linear<Wanted>) -> ops::Result<()> {
+fn backward_biases(l: &MaskedLinear<'_>, dy: &Tensor, grad: &Linear<GradientSlot>) -> ops::Result<()> {
     let own = grad.bias.as_ref().and_then(Option::as_ref).filter(|_| grad.weight.is_none());
     let of_adapter = grad.adapter.as_ref().and_then(|adapter| adapter.bias.as_ref()?.as_ref());
     if own.is_none() && of_adapter.is_none() {
@@ -69,6 +75,6 @@ fn backward_biases(l: &Masked<'_>, dy: &Tensor, grad: &Linear<Wanted>) -> ops::R
 }
 
 /// Returns where the gradients of an adapter's matrices go.
-pub(super) fn gradient_of_adapter(grad: &Linear<Wanted>) -> Option<Gradient<'_>> {
-    grad.adapter.as_ref().and_then(|g| Some(Gradient { a: g.a.as_ref()?, b: g.b.as_ref()? }))
+pub(super) fn gradient_of_adapter(grad: &Linear<GradientSlot>) -> Option<LowRankGradient<'_>> {
+    grad.adapter.as_ref().and_then(|g| Some(LowRankGradient { a: g.a.as_ref()?, b: g.b.as_ref()? }))
 }

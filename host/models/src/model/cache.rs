@@ -1,7 +1,7 @@
 //! What is kept of a text in all layers: keys and values, or the state of a recurrence.
 
 use super::Result;
-use super::mixed::other_kind;
+use super::mixer::other_kind;
 use crate::ops::caches::{PromptCache, SequenceCache};
 use crate::ops::convolution::ConvolutionState;
 use crate::ops::gated_delta::DeltaState;
@@ -22,7 +22,7 @@ pub(super) enum PrefixLayer {
 
 /// What a growing sequence's layers keep, layer by layer.
 #[derive(Clone, Debug, Default)]
-pub struct Cache {
+pub struct KvCache {
     pub(super) layers: Vec<CacheLayer>,
 }
 
@@ -72,7 +72,7 @@ impl CacheLayer {
     }
 }
 
-impl Cache {
+impl KvCache {
     /// Copies the first positions, with room for this many in all. None if a layer carries a state, which has no part that belongs to
     /// these positions.
     #[must_use]

@@ -31,18 +31,18 @@ const LARGEST: u64 = 64 << 20;
 
 /// What copies of a model's folder have beside the weights.
 #[derive(Debug, Default)]
-pub(super) struct Companions {
+pub(super) struct CompanionFiles {
     /// The text of the base model's `config.json`.
     pub config: String,
     files: Vec<(&'static str, Vec<u8>)>,
 }
 
-impl Companions {
+impl CompanionFiles {
     /// Reads those of a model in the folder `base`, where an adapter's folder, `own`, has its own before the base model's.
     ///
     /// # Errors
     /// If one is not a regular file, is too large, or can't be read.
-    pub(super) fn of(base: &Path, own: &Path) -> Result<Self> {
+    pub(super) fn read(base: &Path, own: &Path) -> Result<Self> {
         let path = base.join("config.json");
         let config = json::read_text(&path)?.ok_or(Error::Missing { path })?;
         let mut this = Self { config, files: Vec::new() };
@@ -88,7 +88,7 @@ impl Companions {
 /// # Errors
 /// If one is not a regular file, is too large, or can't be read or written.
 pub fn copy_companions(from: &Path, to: &Path) -> Result<()> {
-    let mut companions = Companions::default();
+    let mut companions = CompanionFiles::default();
     companions.add(from)?;
     companions.write(to, &[])
 }
@@ -97,7 +97,7 @@ pub fn copy_companions(from: &Path, to: &Path) -> Result<()> {
 mod tests {
     use super::*;
     use crate::model::ModelFolder;
-    use crate::model::{Dtype, builtin, export, save};
+    use crate::model::{WeightDtype, builtin, export, save};
 
     #[test]
     fn a_folder_that_has_gone_is_saved_as_it_was() {
@@ -108,10 +108,10 @@ mod tests {
         }
         builtin::write(&from).unwrap();
         std::fs::write(from.join("vocab.json"), "{}").unwrap();
-        let source = ModelFolder::open(&from).unwrap().replacing(vec![("merges.txt", "a b".into())]);
+        let source = ModelFolder::open(&from).unwrap().with_replaced_files(vec![("merges.txt", "a b".into())]);
         let weights = source.decoder().unwrap().weights().clone();
         save(&weights, &source, &plain).unwrap();
-        let kept = source.clone().keeping().unwrap();
+        let kept = source.clone().with_companions().unwrap();
         std::fs::remove_dir_all(&from).unwrap();
         assert!(save(&weights, &source, &gone).is_err());
         save(&weights, &kept, &gone).unwrap();
@@ -120,7 +120,7 @@ mod tests {
             assert!(was == is, "{:?}", entry.file_name());
         }
         assert!(["config.json", "tokenizer.json", "vocab.json", "merges.txt"].iter().all(|name| gone.join(name).exists()));
-        assert!(export(&kept, &gone, Dtype::Bf16).is_err(), "the weights have gone");
+        assert!(export(&kept, &gone, WeightDtype::Bf16).is_err(), "the weights have gone");
     }
 
     #[test]
@@ -136,7 +136,7 @@ mod tests {
         let weights = source.decoder().unwrap().weights().clone();
         save(&weights, &source, &kept).unwrap();
         assert_eq!(std::fs::read(kept.join(TOOL_TEMPLATE)).unwrap(), b"tools");
-        save(&weights, &source.replacing(vec![(TEMPLATE, "other".into())]), &other).unwrap();
+        save(&weights, &source.with_replaced_files(vec![(TEMPLATE, "other".into())]), &other).unwrap();
         assert_eq!(std::fs::read(other.join(TEMPLATE)).unwrap(), b"other");
         assert!(!other.join(TOOL_TEMPLATE).exists());
     }
@@ -148,7 +148,7 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         builtin::write(place.path()).unwrap();
         let file = place.path().join("merges.txt");
-        let refusal = || ModelFolder::open(place.path()).unwrap().keeping().unwrap_err().to_string();
+        let refusal = || ModelFolder::open(place.path()).unwrap().with_companions().unwrap_err().to_string();
         symlink("/dev/zero", &file).unwrap();
         assert!(refusal().contains("merges.txt") && refusal().contains("a device"), "{}", refusal());
         std::fs::remove_file(&file).unwrap();

@@ -3,22 +3,22 @@
 //! There is no tape. A decoder is a fixed composition, so each layer keeps exactly what its gradient needs and frees it as soon
 //! as the gradient has passed.
 
-use super::backward::{Wanted, apply_backward, apply_backward_into};
-use super::experts::{Balance, experts_backward};
-use super::how::How;
-use super::how::Lengths;
-use super::joins::Joins;
-use super::layer::{self, Further, LayerKept, Product, Wide, all_round, multiplied};
-use super::maps::Maps;
-use super::masked::Masked;
-use super::over_forest::OverForest;
-use super::watch::{Direction, Part, Unwatched, Watch};
+use super::backward::{GradientSlot, apply_backward, apply_backward_into};
+use super::experts::{ExpertBalance, experts_backward};
+use super::forest_mixer::ForestMixer;
+use super::layer::{self, GateUpActivations, LayerActivations, LinearMap, RowSelector, all_round, multiplied};
+use super::layer_projections::LayerProjections;
+use super::masked_linear::MaskedLinear;
+use super::pass_observer::{ModelPart, NoObserver, PassDirection, PassObserver};
+use super::pass_options::PassOptions;
+use super::pass_options::RowLengths;
+use super::row_splices::RowSplices;
 use super::weights::bytes;
-use super::weights::{Layer, Linear, Norm, Unit, Weights};
-use super::{Architecture, Backend, Lora, Result};
-use crate::ops::attention::Attention;
+use super::weights::{LayerWeights, Linear, MlpProjections, NormWeights, Weights};
+use super::{Architecture, ComputeBackend, LoraSettings, Result};
+use crate::ops::attention::AttentionConfig;
 use crate::ops::experts;
-use crate::ops::logprob::Scale;
+use crate::ops::logprob::LogitScale;
 use crate::ops::rope::Rotation;
 use crate::ops::{self, Forest, Precision, activation, columns, embedding};
 use candle_core::{DType, Tensor};
@@ -36,29 +36,29 @@ pub struct Decoder {
 }
 
 /// A layer's kept values, or what they are recomputed from (gradient checkpointing, Chen et al. 2016, arXiv 1604.06174).
-pub(super) enum Stored {
-    Whole(Box<LayerKept>),
+pub(super) enum StoredActivations {
+    Whole(Box<LayerActivations>),
     /// What the prompts' pass kept, and what its continuation kept.
-    Joined(Arc<Joins>, Box<[LayerKept; 2]>),
+    Joined(Arc<RowSplices>, Box<[LayerActivations; 2]>),
     Input(Tensor),
 }
 
 /// What the whole backward pass needs.
-pub(super) struct Kept {
-    pub layers: Vec<Stored>,
+pub(super) struct PassActivations {
+    pub layers: Vec<StoredActivations>,
     pub last: Tensor,
-    pub how: How,
+    pub how: PassOptions,
     /// How evenly experts were used, if the pass computes that.
-    pub balance: Option<Balance>,
+    pub balance: Option<ExpertBalance>,
 }
 
-impl Kept {
+impl PassActivations {
     /// Returns its bytes.
     pub(super) fn bytes(&self) -> usize {
-        let of_layer = |stored: &Stored| match stored {
-            Stored::Whole(kept) => kept.bytes(),
-            Stored::Joined(_, both) => both.iter().map(LayerKept::bytes).sum(),
-            Stored::Input(x) => bytes(x),
+        let of_layer = |stored: &StoredActivations| match stored {
+            StoredActivations::Whole(kept) => kept.bytes(),
+            StoredActivations::Joined(_, both) => both.iter().map(LayerActivations::bytes).sum(),
+            StoredActivations::Input(x) => bytes(x),
         };
         self.layers.iter().map(of_layer).sum::<usize>() + bytes(&self.last)
     }
@@ -67,11 +67,11 @@ impl Kept {
 /// Adds the gradients of maps that read one input, or of the map that joins them, given the gradients of all results; returns the
 /// input's gradient.
 fn products_backward(
-    maps: &[Masked<'_>],
+    maps: &[MaskedLinear<'_>],
     x: &Tensor,
     dys: &[&Tensor],
     widths: &[usize],
-    grads: &[Linear<Wanted>],
+    grads: &[Linear<GradientSlot>],
 ) -> ops::Result<Tensor> {
     let missing = || ops::Error::Shape { op: "layer", detail: "a layer without projections".into() };
     if let ([joined], [grad]) = (maps, grads)
@@ -87,33 +87,36 @@ fn products_backward(
 }
 
 /// Where a backward pass is.
-struct Here<'a> {
+struct BackwardContext<'a> {
     /// The layer's number.
     i: usize,
-    maps: &'a Maps<Masked<'a>>,
-    balance: Option<&'a Balance>,
+    maps: &'a LayerProjections<MaskedLinear<'a>>,
+    balance: Option<&'a ExpertBalance>,
 }
 
 impl Decoder {
     /// Creates a decoder with these weights.
     pub fn new(architecture: Architecture, weights: Weights) -> Self {
         let a = &architecture;
-        let rotations =
-            a.ropes.iter().map(|rope| rope.rotation(a.heads.head_dim, a.max_positions).in_pairs(a.family.rope_pairs())).collect();
+        let rotations = a
+            .ropes
+            .iter()
+            .map(|rope| rope.rotation(a.heads.head_dim, a.max_positions).with_pairing(a.family.rope_pairs()))
+            .collect();
         Self { architecture, weights, precision: Precision::F32, rotations: Arc::new(rotations) }
     }
 
-    /// Converts the decoder to another backend, where trained weights are rounded; see [`super::Policy::at`].
+    /// Converts the decoder to another backend, where trained weights are rounded; see [`super::PolicyModel::on_backend`].
     ///
     /// # Errors
     /// If the backend has too little memory or can't compute the model.
-    pub fn at(self, backend: &Backend) -> Result<Self> {
+    pub fn on_backend(self, backend: &ComputeBackend) -> Result<Self> {
         backend.check(&self.architecture, self.weights.lora)?;
         Ok(Self { weights: self.weights.map(|_, t| backend.computed(t))?, precision: backend.precision(), ..self })
     }
 
     /// Adds a new adapter ([`Weights::with_new_adapter`]); everything else is shared.
-    pub fn with_new_adapter(self, lora: Lora, targets: &[String], seed: u64) -> Result<Self> {
+    pub fn with_new_adapter(self, lora: LoraSettings, targets: &[String], seed: u64) -> Result<Self> {
         Ok(Self { weights: self.weights.with_new_adapter(lora, targets, seed)?, ..self })
     }
 
@@ -134,10 +137,10 @@ impl Decoder {
         &self,
         forest: &Forest,
         rows: &[usize],
-        how: &How,
-        keep: impl FnMut(usize, LayerKept) -> Result<()>,
+        how: &PassOptions,
+        keep: impl FnMut(usize, LayerActivations) -> Result<()>,
     ) -> Result<(Tensor, Tensor)> {
-        self.run_watched(forest, rows, how, &Unwatched, keep)
+        self.run_watched(forest, rows, how, &NoObserver, keep)
     }
 
     /// Runs all layers like [`Decoder::run`], while somebody watches.
@@ -145,20 +148,20 @@ impl Decoder {
         &self,
         forest: &Forest,
         rows: &[usize],
-        how: &How,
-        watch: &dyn Watch,
-        mut keep: impl FnMut(usize, LayerKept) -> Result<()>,
+        how: &PassOptions,
+        watch: &dyn PassObserver,
+        mut keep: impl FnMut(usize, LayerActivations) -> Result<()>,
     ) -> Result<(Tensor, Tensor)> {
-        watch.enter(Direction::Forward, Part::Bottom)?;
-        watch.enter(Direction::Forward, Part::Top)?;
+        watch.enter(PassDirection::Forward, ModelPart::Bottom)?;
+        watch.enter(PassDirection::Forward, ModelPart::Top)?;
         let mut x = self.embedded(forest.tokens(), forest.positions())?;
         if let Some(noise) = &how.noise {
             noise.add_to(&x)?;
         }
         for (i, w) in self.weights.layers.iter().enumerate() {
-            watch.enter(Direction::Forward, Part::Layer(i))?;
+            watch.enter(PassDirection::Forward, ModelPart::Layer(i))?;
             let rows = self.rows_of(i, rows, how);
-            let maps = Masked::of(w.maps(), self.precision, how, i, rows.is_some());
+            let maps = MaskedLinear::for_layer(w.maps(), self.precision, how, i, rows.is_some());
             let (kept, output) = ops::on_pool(&self.weights.embedding, || {
                 let mut kept = self.layer(i, x, forest, rows, &maps)?;
                 let output = self.layer_of(i, maps.each()).output(&mut kept)?;
@@ -166,7 +169,7 @@ impl Decoder {
             })?;
             x = output;
             keep(i, kept)?;
-            watch.leave(Direction::Forward, Part::Layer(i))?;
+            watch.leave(PassDirection::Forward, ModelPart::Layer(i))?;
         }
         if how.balances {
             x = ops::gather_rows(&x, rows)?;
@@ -178,13 +181,13 @@ impl Decoder {
     ///
     /// # Errors
     /// If an operation fails.
-    pub(super) fn plainly(&self) -> Result<How> {
-        let lengths = Lengths::of(&self.weights)?;
-        Ok(How { recompute: false, balances: false, dropout: None, noise: None, lengths })
+    pub(super) fn inference_options(&self) -> Result<PassOptions> {
+        let lengths = RowLengths::from_weights(&self.weights)?;
+        Ok(PassOptions { recompute: false, balances: false, dropout: None, noise: None, lengths })
     }
 
     /// Returns the rows that layer `i` computes after its attention, if not all.
-    fn rows_of<'a>(&self, i: usize, rows: &'a [usize], how: &How) -> Option<&'a [usize]> {
+    fn rows_of<'a>(&self, i: usize, rows: &'a [usize], how: &PassOptions) -> Option<&'a [usize]> {
         (i + 1 == self.weights.layers.len() && !how.balances).then_some(rows)
     }
 
@@ -198,30 +201,40 @@ impl Decoder {
     }
 
     /// Returns the hidden states of `rows`, `[M, D]`, and what [`Decoder::backward`] needs.
-    pub(super) fn forward(&self, forest: &Forest, rows: &[usize], how: How, watch: &dyn Watch) -> Result<(Tensor, Kept)> {
+    pub(super) fn forward(
+        &self,
+        forest: &Forest,
+        rows: &[usize],
+        how: PassOptions,
+        watch: &dyn PassObserver,
+    ) -> Result<(Tensor, PassActivations)> {
         let count = self.weights.layers.len();
         let mut layers = Vec::with_capacity(count);
-        let mut balance = how.balances.then(|| Balance::new(&self.architecture, forest)).flatten();
+        let mut balance = how.balances.then(|| ExpertBalance::new(&self.architecture, forest)).flatten();
         let (hidden, last) = self.run_watched(forest, rows, &how, watch, |i, kept| {
             if let (Some(balance), Some(routed)) = (&mut balance, &kept.experts) {
                 balance.add(&routed.routes);
             }
             // The last layer is the first that is needed again, when the others take up nothing.
             let again = how.recompute && i + 1 < count;
-            layers.push(if again { Stored::Input(kept.input) } else { Stored::Whole(Box::new(self.stored(kept)?)) });
+            layers.push(if again {
+                StoredActivations::Input(kept.input)
+            } else {
+                StoredActivations::Whole(Box::new(self.stored(kept)?))
+            });
             Ok(())
         })?;
-        Ok((hidden, Kept { layers, last, how, balance }))
+        Ok((hidden, PassActivations { layers, last, how, balance }))
     }
 
     /// Returns what a layer keeps, in the precision of products, which read most of it, and without what can be made of the rest.
-    pub(super) fn stored(&self, kept: LayerKept) -> ops::Result<LayerKept> {
+    pub(super) fn stored(&self, kept: LayerActivations) -> ops::Result<LayerActivations> {
         let kept = kept.reduced();
         if self.precision == Precision::Bf16 { kept.cast(DType::BF16) } else { Ok(kept) }
     }
 
     /// Takes what [`Decoder::stored`] returned back to the f32 that operations read, except what products and the activation read.
-    fn restored(&self, kept: LayerKept) -> ops::Result<LayerKept> {
+    fn restored(&self, kept: LayerActivations) -> ops::Result<LayerActivations> {
         if self.precision == Precision::Bf16 { kept.in_f32() } else { Ok(kept) }
     }
 
@@ -241,23 +254,30 @@ impl Decoder {
     }
 
     /// Runs layer `i` except its last product.
-    fn layer(&self, i: usize, x: Tensor, forest: &Forest, rows: Option<&[usize]>, maps: &Maps<Masked<'_>>) -> Result<LayerKept> {
+    fn layer(
+        &self,
+        i: usize,
+        x: Tensor,
+        forest: &Forest,
+        rows: Option<&[usize]>,
+        maps: &LayerProjections<MaskedLinear<'_>>,
+    ) -> Result<LayerActivations> {
         let attention = self.attention(i);
-        let layer = layer::Layer { halves: self.halves(), ..self.layer_of(i, maps.each()) };
+        let layer = layer::DecoderLayer { halves: self.halves(), ..self.layer_of(i, maps.each()) };
         let further =
             rows.map(|rows| move |out: &Tensor, x: &Tensor| Ok((ops::gather_rows(out, rows)?, ops::gather_rows(x, rows)?)));
-        let over = OverForest { forest, rows, attention, sinks: self.weights.layers[i].sinks.as_ref() };
-        layer.forward(x, forest, further.as_ref().map(|rows| rows as &Further<'_>), over)
+        let over = ForestMixer { forest, rows, attention, sinks: self.weights.layers[i].sinks.as_ref() };
+        layer.forward(x, forest, further.as_ref().map(|rows| rows as &RowSelector<'_>), over)
     }
 
     /// Returns how layer `i` attends.
-    pub(super) fn attention(&self, i: usize) -> Attention {
-        Attention { precision: self.precision, ..self.architecture.attention(i) }
+    pub(super) fn attention(&self, i: usize) -> AttentionConfig {
+        AttentionConfig { precision: self.precision, ..self.architecture.attention(i) }
     }
 
     /// Returns how products with the output matrix become logits at this temperature.
-    pub(super) fn logits(&self, temperature: f32) -> Scale {
-        Scale { precision: self.precision, ..self.architecture.logits(temperature) }
+    pub(super) fn logits(&self, temperature: f32) -> LogitScale {
+        LogitScale { precision: self.precision, ..self.architecture.logits(temperature) }
     }
 
     /// Returns the rotary embedding of layer `i`, if it has one.
@@ -266,8 +286,8 @@ impl Decoder {
     }
 
     /// Returns layer `i` with these products.
-    pub(super) fn layer_of<'a, P>(&'a self, i: usize, maps: Maps<&'a P>) -> layer::Layer<'a, P> {
-        layer::Layer {
+    pub(super) fn layer_of<'a, P>(&'a self, i: usize, maps: LayerProjections<&'a P>) -> layer::DecoderLayer<'a, P> {
+        layer::DecoderLayer {
             architecture: &self.architecture,
             rotation: self.rotation(i),
             norms: &self.weights.layers[i],
@@ -281,32 +301,32 @@ impl Decoder {
     /// not included; the log-probabilities' gradient covers it. The top has been entered.
     pub(super) fn backward(
         &self,
-        kept: Kept,
+        kept: PassActivations,
         forest: &Forest,
         rows: &[usize],
         d_hidden: &Tensor,
-        grads: &Weights<Wanted>,
-        watch: &dyn Watch,
+        grads: &Weights<GradientSlot>,
+        watch: &dyn PassObserver,
     ) -> Result<()> {
         let mut dx = ops::zeros_like(&kept.last)?;
         self.architecture.norm_backward(&kept.last, &self.weights.norm, d_hidden, &dx, &Some(&grads.norm))?;
-        watch.leave(Direction::Backward, Part::Top)?;
-        let Kept { layers, last, how, balance } = kept;
+        watch.leave(PassDirection::Backward, ModelPart::Top)?;
+        let PassActivations { layers, last, how, balance } = kept;
         if how.balances {
             let all = Tensor::zeros((forest.len(), last.dim(1)?), last.dtype(), last.device())?;
             ops::scatter_add_rows(&all, &dx, rows)?;
             dx = all;
         }
         for (i, stored) in layers.into_iter().enumerate().rev() {
-            watch.enter(Direction::Backward, Part::Layer(i))?;
+            watch.enter(PassDirection::Backward, ModelPart::Layer(i))?;
             let rows = self.rows_of(i, rows, &how);
-            let maps = Masked::of(self.weights.layers[i].maps(), self.precision, &how, i, rows.is_some());
-            let here = Here { i, maps: &maps, balance: balance.as_ref() };
+            let maps = MaskedLinear::for_layer(self.weights.layers[i].maps(), self.precision, &how, i, rows.is_some());
+            let here = BackwardContext { i, maps: &maps, balance: balance.as_ref() };
             dx = ops::on_pool(&self.weights.embedding, || {
-                let kept = self.taken_back(i, stored, forest, rows, &maps)?;
+                let kept = self.restore_layer(i, stored, forest, rows, &maps)?;
                 self.layer_backward(&here, kept, forest, rows, dx, &grads.layers[i])
             })?;
-            watch.leave(Direction::Backward, Part::Layer(i))?;
+            watch.leave(PassDirection::Backward, ModelPart::Layer(i))?;
         }
         if let Some(d_positions) = grads.positions.iter().flatten().next() {
             embedding::backward(forest.positions(), &dx, d_positions)?;
@@ -314,22 +334,22 @@ impl Decoder {
         if let Some(d_embedding) = &grads.embedding {
             embedding::backward(forest.tokens(), &multiplied(dx, self.architecture.factors.embedding)?, d_embedding)?;
         }
-        watch.leave(Direction::Backward, Part::Bottom)
+        watch.leave(PassDirection::Backward, ModelPart::Bottom)
     }
 
     /// Returns what layer `i` kept, or computes it again.
-    fn taken_back(
+    fn restore_layer(
         &self,
         i: usize,
-        stored: Stored,
+        stored: StoredActivations,
         forest: &Forest,
         rows: Option<&[usize]>,
-        maps: &Maps<Masked<'_>>,
-    ) -> Result<LayerKept> {
+        maps: &LayerProjections<MaskedLinear<'_>>,
+    ) -> Result<LayerActivations> {
         let kept = match stored {
-            Stored::Whole(kept) => *kept,
-            Stored::Joined(joins, both) => joins.joined(*both, rows.is_some())?,
-            Stored::Input(x) => {
+            StoredActivations::Whole(kept) => *kept,
+            StoredActivations::Joined(joins, both) => joins.joined(*both, rows.is_some())?,
+            StoredActivations::Input(x) => {
                 let mut kept = self.layer(i, x, forest, rows, maps)?;
                 // As if it had been kept: what a norm reads is made of values that are not rounded yet.
                 if self.weights.layers[i].added_norm.is_some() {
@@ -344,14 +364,14 @@ impl Decoder {
     /// Takes the gradient of a layer's output and returns that of its input.
     fn layer_backward(
         &self,
-        here: &Here<'_>,
-        kept: LayerKept,
+        here: &BackwardContext<'_>,
+        kept: LayerActivations,
         forest: &Forest,
         rows: Option<&[usize]>,
         d_out: Tensor,
-        g: &Layer<Wanted>,
+        g: &LayerWeights<GradientSlot>,
     ) -> Result<Tensor> {
-        let &Here { i, maps, .. } = here;
+        let &BackwardContext { i, maps, .. } = here;
         let (a, w) = (&self.architecture, &self.weights.layers[i]);
         // The residual passes the output's gradient on: from here `d_middle` is that of `middle`.
         let d_middle = d_out;
@@ -395,14 +415,14 @@ impl Decoder {
     /// `source`, to `d_source`. Both gradients may be the same tensor.
     fn fed_backward(
         &self,
-        here: &Here<'_>,
-        kept: &LayerKept,
+        here: &BackwardContext<'_>,
+        kept: &LayerActivations,
         source: &Tensor,
         d_out: &Tensor,
         d_source: &Tensor,
-        g: &Layer<Wanted>,
+        g: &LayerWeights<GradientSlot>,
     ) -> Result<()> {
-        let &Here { i, maps, balance } = here;
+        let &BackwardContext { i, maps, balance } = here;
         let (a, w) = (&self.architecture, &self.weights.layers[i]);
         let d_lowered = self.added_backward(d_out, w.added_norm.as_ref(), kept.lowered.as_ref(), &g.added_norm)?;
         let norm = w.before_mlp(a);
@@ -422,11 +442,11 @@ impl Decoder {
     /// Takes the gradient of the gated unit's output and returns that of its input `h`.
     fn unit_backward(
         &self,
-        maps: &Unit<Masked<'_>>,
-        kept: &Wide,
+        maps: &MlpProjections<MaskedLinear<'_>>,
+        kept: &GateUpActivations,
         h: &Tensor,
         d_lowered: &Tensor,
-        g: &Unit<Linear<Wanted>>,
+        g: &MlpProjections<Linear<GradientSlot>>,
     ) -> Result<Tensor> {
         let (a, up) = (&self.architecture, kept.up.as_ref());
         let shares = kept.share.as_ref().map(ops::sigmoids).transpose()?;
@@ -445,7 +465,7 @@ impl Decoder {
             }
         };
         // Of joined maps, the gradients are put together first, and those of biases are sums.
-        let has_bias = |g: &Linear<Wanted>| {
+        let has_bias = |g: &Linear<GradientSlot>| {
             let of_adapter = g.adapter.as_ref().and_then(|adapter| adapter.bias.as_ref());
             [g.bias.as_ref(), of_adapter].into_iter().flatten().any(Option::is_some)
         };
@@ -465,9 +485,9 @@ impl Decoder {
     fn added_backward(
         &self,
         d_sum: &Tensor,
-        norm: Option<&Norm>,
+        norm: Option<&NormWeights>,
         before: Option<&Tensor>,
-        grad: &Option<Norm<Wanted>>,
+        grad: &Option<NormWeights<GradientSlot>>,
     ) -> Result<Tensor> {
         let d_added = multiplied(d_sum.clone(), self.architecture.factors.residual)?;
         let (Some(norm), Some(before)) = (norm, before) else { return Ok(d_added) };
@@ -480,10 +500,10 @@ impl Decoder {
     fn norm_input_backward(
         &self,
         x: &Tensor,
-        norm: Option<&Norm>,
+        norm: Option<&NormWeights>,
         dh: &Tensor,
         dx: &Tensor,
-        grad: &Option<Norm<Wanted>>,
+        grad: &Option<NormWeights<GradientSlot>>,
     ) -> Result<()> {
         match norm {
             Some(norm) => self.architecture.norm_backward(x, norm, dh, dx, &grad.as_ref())?,

@@ -4,28 +4,28 @@ use super::Architecture;
 use super::names::RecurrentNames;
 use super::recurrence::RecurrenceKind;
 use super::short_convolution::ShortConvolution;
-use crate::ops::gated_delta::{GatedDelta, Gradient};
+use crate::ops::gated_delta::{GatedDelta, GatedDeltaGradient};
 use candle_core::Tensor;
 
 /// What a recurrent layer has in the place of attention, besides its projections.
 #[derive(Clone, Debug)]
-pub struct Recurrent<T = Tensor> {
+pub struct RecurrentWeights<T = Tensor> {
     /// The convolution.
     pub convolution: ShortConvolution<T>,
     /// What a gated delta network has besides that, if it is one.
     pub network: Option<DeltaNetwork<T>>,
 }
 
-impl<T> Recurrent<T> {
+impl<T> RecurrentWeights<T> {
     pub(super) fn map<'a, U, E>(
         &'a self,
         name: impl Fn(&str) -> String,
         names: &RecurrentNames,
         f: &mut impl FnMut(String, &'a T) -> Result<U, E>,
-    ) -> Result<Recurrent<U>, E> {
+    ) -> Result<RecurrentWeights<U>, E> {
         let convolution = self.convolution.map(&name(names.convolution), f)?;
         let network = self.network.as_ref().zip(names.network);
-        Ok(Recurrent { convolution, network: network.map(|(own, names)| own.map(name, names, f)).transpose()? })
+        Ok(RecurrentWeights { convolution, network: network.map(|(own, names)| own.map(name, names, f)).transpose()? })
     }
 }
 
@@ -62,9 +62,9 @@ impl DeltaNetwork {
 
 impl DeltaNetwork<Option<Tensor>> {
     /// Returns where the operation's gradients go.
-    pub(super) fn gradient<'a>(&'a self, convolution: &'a ShortConvolution<Option<Tensor>>) -> Gradient<'a> {
+    pub(super) fn gradient<'a>(&'a self, convolution: &'a ShortConvolution<Option<Tensor>>) -> GatedDeltaGradient<'a> {
         let Self { dt, a_log, norm } = self;
-        Gradient { kernel: convolution.weight.as_ref(), dt: dt.as_ref(), a_log: a_log.as_ref(), norm: norm.as_ref() }
+        GatedDeltaGradient { kernel: convolution.weight.as_ref(), dt: dt.as_ref(), a_log: a_log.as_ref(), norm: norm.as_ref() }
     }
 }
 

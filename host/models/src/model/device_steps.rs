@@ -1,38 +1,38 @@
 //! The steps of decoding on a device, prepared once.
 
-use super::architecture::Projections;
+use super::architecture::ProjectionLayout;
 use super::switches::NormKind;
-use super::weights::{Layer, Linear, Norm, Unit};
+use super::weights::{LayerWeights, Linear, MlpProjections, NormWeights};
 use super::{Architecture, Decoder};
 use crate::ops;
 use crate::ops::decode::joined;
 use candle_core::Tensor;
 
 /// A layer's products, joined if they have the same input, and its norms. Adapters are merged in.
-pub(super) struct Joined {
+pub(super) struct FusedLayer {
     pub(super) qkv: Tensor,
     pub(super) qkv_bias: Option<Tensor>,
     pub(super) o: Tensor,
     /// The MLP, unless the layer has experts, which tensor operations compute.
     pub(super) mlp: Option<Mlp>,
     pub(super) qk_norm: Option<(Tensor, Tensor)>,
-    pub(super) input_norm: Option<Norm>,
-    pub(super) attended_norm: Option<Norm>,
-    pub(super) mlp_norm: Option<Norm>,
-    pub(super) added_norm: Option<Norm>,
+    pub(super) input_norm: Option<NormWeights>,
+    pub(super) attended_norm: Option<NormWeights>,
+    pub(super) mlp_norm: Option<NormWeights>,
+    pub(super) added_norm: Option<NormWeights>,
 }
 
 /// What all steps of a generation compute with.
-pub(super) struct Steps {
-    pub(super) layers: Vec<Joined>,
-    pub(super) norm: Norm,
+pub(super) struct FusedWeights {
+    pub(super) layers: Vec<FusedLayer>,
+    pub(super) norm: NormWeights,
 }
 
-impl Steps {
+impl FusedWeights {
     /// Prepares the weights of a decoder.
     pub(super) fn new(decoder: &Decoder) -> ops::Result<Self> {
         let (a, weights) = (&decoder.architecture, &decoder.weights);
-        let layers = weights.layers.iter().map(|w| Joined::new(a, w)).collect::<ops::Result<_>>()?;
+        let layers = weights.layers.iter().map(|w| FusedLayer::new(a, w)).collect::<ops::Result<_>>()?;
         Ok(Self { layers, norm: prepared(a, &weights.norm)? })
     }
 }
@@ -56,7 +56,7 @@ fn qkv(a: &Architecture, parts: &[Linear]) -> ops::Result<(Tensor, Option<Tensor
         [all] => (all.merged()?, all.bias.clone()),
         _ => return Err(other()),
     };
-    if a.projections != Projections::JoinedByHead {
+    if a.projections != ProjectionLayout::JoinedByHead {
         return Ok((weight, bias));
     }
     let (heads, dim) = (a.heads.heads, a.heads.head_dim);
@@ -67,7 +67,7 @@ fn qkv(a: &Architecture, parts: &[Linear]) -> ops::Result<(Tensor, Option<Tensor
 }
 
 impl Mlp {
-    fn new(unit: &Unit<Linear>) -> ops::Result<Self> {
+    fn new(unit: &MlpProjections<Linear>) -> ops::Result<Self> {
         let (wide, biases) = match &unit.wide[..] {
             [gate, up] => (joined(&[&gate.merged()?, &up.merged()?])?, [gate.bias.clone(), up.bias.clone()]),
             [all] => (all.merged()?, [all.bias.clone(), None]),
@@ -77,13 +77,13 @@ impl Mlp {
     }
 }
 
-impl Joined {
+impl FusedLayer {
     /// Joins the products of a layer.
-    fn new(a: &Architecture, w: &Layer) -> ops::Result<Self> {
+    fn new(a: &Architecture, w: &LayerWeights) -> ops::Result<Self> {
         let (qkv, qkv_bias) = qkv(a, &w.qkv)?;
         let unit = w.unit.as_ref().filter(|_| w.experts.is_none());
-        let norm = |norm: &Option<Norm>| norm.as_ref().map(|norm| prepared(a, norm)).transpose();
-        let whole = |weight: &Tensor| prepared(a, &Norm { weight: weight.clone(), bias: None }).map(|norm| norm.weight);
+        let norm = |norm: &Option<NormWeights>| norm.as_ref().map(|norm| prepared(a, norm)).transpose();
+        let whole = |weight: &Tensor| prepared(a, &NormWeights { weight: weight.clone(), bias: None }).map(|norm| norm.weight);
         Ok(Self {
             qkv,
             qkv_bias,
@@ -99,9 +99,9 @@ impl Joined {
 }
 
 /// Returns a norm as a step computes it, where a weight is no offset and only layer norms have a bias.
-fn prepared(a: &Architecture, norm: &Norm) -> ops::Result<Norm> {
+fn prepared(a: &Architecture, norm: &NormWeights) -> ops::Result<NormWeights> {
     let weight = if a.norm == NormKind::RmsFromOne { ops::plus_one(&norm.weight)? } else { norm.weight.clone() };
-    Ok(Norm { weight, bias: norm.bias.clone().filter(|_| a.norm == NormKind::Layer) })
+    Ok(NormWeights { weight, bias: norm.bias.clone().filter(|_| a.norm == NormKind::Layer) })
 }
 
 pub(super) fn other() -> ops::Error {

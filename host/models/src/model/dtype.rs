@@ -6,7 +6,7 @@ use serde::Deserialize;
 /// A precision of stored weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Dtype {
+pub enum WeightDtype {
     /// 32 bits.
     F32,
     /// 16 bits with the range of 32.
@@ -15,7 +15,7 @@ pub enum Dtype {
     F16,
 }
 
-impl Dtype {
+impl WeightDtype {
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::F32 => "float32",
@@ -33,7 +33,7 @@ impl Dtype {
     }
 
     /// Returns the precision of a weight's values.
-    pub(super) fn of(dtype: DType) -> Self {
+    pub(super) fn from_candle(dtype: DType) -> Self {
         match dtype {
             DType::BF16 => Self::Bf16,
             DType::F16 => Self::F16,

@@ -82,7 +82,7 @@ impl Error {
     /// Returns whether something that the user gave is at fault, rather than the machine or the program.
     pub fn is_mistake(&self) -> bool {
         match self {
-            Self::Io { source, .. } | Self::Write { source, .. } => crate::config::files::is_of_the_path(source),
+            Self::Io { source, .. } | Self::Write { source, .. } => crate::config::files::is_path_error(source),
             Self::Missing { .. } | Self::Config { .. } | Self::Weights { .. } => true,
             Self::OutOfRange { .. } | Self::NoBias { .. } | Self::Device(_) => true,
             Self::NotFinite | Self::ValuesNotFinite | Self::Op(_) => false,

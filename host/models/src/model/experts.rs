@@ -1,25 +1,25 @@
 //! The experts of a pass: their gradients, and how evenly they are used.
 
 use super::backward::apply_backward;
-use super::layer::{Routed, Wide};
-use super::masked::Masked;
+use super::layer::{ExpertActivations, GateUpActivations};
+use super::masked_linear::MaskedLinear;
 use super::mixture::Mixture;
 use super::weights::{Experts, Linear};
 use super::{Architecture, Result};
-use crate::ops::experts::{self, Routes, Slope};
+use crate::ops::experts::{self, RouterGradient, Routes};
 use crate::ops::{self, Forest, activation, columns};
 use candle_core::Tensor;
 
 /// Takes the gradient of the experts' output, adds those of their parameters to `grads`, and returns that of their input `h`.
 pub(super) fn experts_backward(
     a: &Architecture,
-    maps: &Experts<Masked<'_>>,
-    kept: &Routed,
+    maps: &Experts<MaskedLinear<'_>>,
+    kept: &ExpertActivations,
     h: &Tensor,
     d_out: &Tensor,
-    (grads, balance): (&Experts<Linear<Option<Tensor>>>, Option<&Balance>),
+    (grads, balance): (&Experts<Linear<Option<Tensor>>>, Option<&ExpertBalance>),
 ) -> Result<Tensor> {
-    let Routed { routes, wide: Wide { gate, up, .. } } = kept;
+    let ExpertActivations { routes, wide: GateUpActivations { gate, up, .. } } = kept;
     if let Some(mixture) = a.mixture.as_ref().filter(|mixture| mixture.weighs_inputs) {
         return weighed_backward(a, mixture, (maps, grads), kept, (h, d_out));
     }
@@ -44,7 +44,7 @@ pub(super) fn experts_backward(
         routes.add_bias_gradients(&d_wide, d_biases)?;
     }
     maps.wide.grouped_weight_backward(|| ops::gather_rows(h, routes.tokens()), &d_wide, &grads.wide, routes)?;
-    let d_logits = routes.backward(&d_weights, balance.and_then(Balance::slope), h)?;
+    let d_logits = routes.backward(&d_weights, balance.and_then(ExpertBalance::slope), h)?;
     let dh = apply_backward(&maps.router, h, &d_logits, &grads.router)?;
     routes.gather_into(&dh, &maps.wide.grouped_input_backward(&d_wide, routes)?, false)?;
     Ok(dh)
@@ -54,11 +54,11 @@ pub(super) fn experts_backward(
 fn weighed_backward(
     a: &Architecture,
     mixture: &Mixture,
-    (maps, grads): (&Experts<Masked<'_>>, &Experts<Linear<Option<Tensor>>>),
-    kept: &Routed,
+    (maps, grads): (&Experts<MaskedLinear<'_>>, &Experts<Linear<Option<Tensor>>>),
+    kept: &ExpertActivations,
     (h, d_out): (&Tensor, &Tensor),
 ) -> Result<Tensor> {
-    let Routed { routes, wide: Wide { gate, up, .. } } = kept;
+    let ExpertActivations { routes, wide: GateUpActivations { gate, up, .. } } = kept;
     let active = activation::forward(gate, up.as_ref(), a.activation, false)?;
     let d_rows = ops::gather_rows(d_out, routes.tokens())?;
     let d_active = maps.down.grouped_input_backward(&d_rows, routes)?;
@@ -83,7 +83,7 @@ fn wanted(grads: &Linear<Option<Tensor>>) -> Option<&Tensor> {
 /// 6, as in transformers): `E` times the sum over experts of the fraction of tokens routed there, times the mean probability of
 /// going there. A prompt's tokens count once for each of its completions, as if it were repeated.
 #[derive(Debug)]
-pub(super) struct Balance {
+pub(super) struct ExpertBalance {
     /// Number of texts that contain each token, `[N]`.
     of_tokens: Vec<f32>,
     /// Number of tokens routed to each expert, `[E]`.
@@ -96,7 +96,7 @@ pub(super) struct Balance {
     slope: Option<Vec<f32>>,
 }
 
-impl Balance {
+impl ExpertBalance {
     /// Starts the measurement; none for a model without experts.
     pub(super) fn new(a: &Architecture, forest: &Forest) -> Option<Self> {
         let experts = a.mixture.as_ref()?.experts;
@@ -122,7 +122,7 @@ impl Balance {
         self.slope = Some(self.counts.iter().map(|count| (factor * count) as f32).collect());
     }
 
-    fn slope(&self) -> Option<Slope<'_>> {
-        self.slope.as_ref().map(|experts| Slope { tokens: &self.of_tokens, experts })
+    fn slope(&self) -> Option<RouterGradient<'_>> {
+        self.slope.as_ref().map(|experts| RouterGradient { tokens: &self.of_tokens, experts })
     }
 }

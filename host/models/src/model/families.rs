@@ -1,10 +1,10 @@
 //! The families of decoders: their names and their features.
 
 use super::names::{
-    COHERE, GEMMA, GLM, GLM_MOE, GPT_OSS, GPT2, GRANITE_MOE, HUNYUAN, LFM2, LLAMA, LLAMA4, MIXTRAL, NEOX, Names, OLMO, PHI,
-    QWEN_MOE, QWEN2_MOE, QWEN3_5, STARCODER,
+    COHERE, GEMMA, GLM, GLM_MOE, GPT_OSS, GPT2, GRANITE_MOE, HUNYUAN, LFM2, LLAMA, LLAMA4, MIXTRAL, NEOX, OLMO, PHI, QWEN_MOE,
+    QWEN2_MOE, QWEN3_5, STARCODER, TensorNames,
 };
-use crate::ops::rope::Pairs;
+use crate::ops::rope::RopePairing;
 
 /// A family of decoders, named after its class in transformers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,17 +85,17 @@ impl Family {
     }
 
     /// Returns which dimensions of a head are rotated together.
-    pub(super) fn rope_pairs(self) -> Pairs {
+    pub(super) fn rope_pairs(self) -> RopePairing {
         match self {
-            Self::Cohere2 | Self::Ernie45 | Self::Glm4 | Self::Llama4 => Pairs::Neighbours,
-            _ => Pairs::Halves,
+            Self::Cohere2 | Self::Ernie45 | Self::Glm4 | Self::Llama4 => RopePairing::Neighbours,
+            _ => RopePairing::Halves,
         }
     }
 }
 
 /// The properties of a family that don't depend on its `config.json`.
 #[derive(Debug)]
-pub struct Described {
+pub struct FamilyDescription {
     /// The family.
     pub family: Family,
     /// `model_type` in `config.json`.
@@ -113,10 +113,10 @@ pub struct Described {
     /// Default of `tie_word_embeddings`.
     pub(super) tied: bool,
     /// Names of its tensors.
-    pub(super) names: &'static Names,
+    pub(super) names: &'static TensorNames,
 }
 
-const COMMON: Described = Described {
+const COMMON: FamilyDescription = FamilyDescription {
     family: Family::Llama,
     model_type: "llama",
     name: "Llama",
@@ -129,8 +129,8 @@ const COMMON: Described = Described {
 };
 
 /// Every supported family, in alphabetical order.
-pub const FAMILIES: &[Described] = &[
-    Described {
+pub const FAMILIES: &[FamilyDescription] = &[
+    FamilyDescription {
         family: Family::Cohere2,
         model_type: "cohere2",
         name: "Cohere 2",
@@ -142,7 +142,7 @@ pub const FAMILIES: &[Described] = &[
         names: &COHERE,
         ..COMMON
     },
-    Described {
+    FamilyDescription {
         family: Family::Ernie45,
         model_type: "ernie4_5",
         name: "ERNIE 4.5",
@@ -153,7 +153,7 @@ pub const FAMILIES: &[Described] = &[
         tied: true,
         ..COMMON
     },
-    Described {
+    FamilyDescription {
         family: Family::Exaone4,
         model_type: "exaone4",
         name: "EXAONE 4",
@@ -163,7 +163,7 @@ pub const FAMILIES: &[Described] = &[
         names: &OLMO,
         ..COMMON
     },
-    Described {
+    FamilyDescription {
         family: Family::Gemma2,
         model_type: "gemma2",
         name: "Gemma 2",
@@ -174,7 +174,7 @@ pub const FAMILIES: &[Described] = &[
         names: &GEMMA,
         ..COMMON
     },
-    Described {
+    FamilyDescription {
         family: Family::Gemma3,
         model_type: "gemma3_text",
         name: "Gemma 3",
@@ -186,7 +186,7 @@ pub const FAMILIES: &[Described] = &[
         names: &GEMMA,
         ..COMMON
     },
-    Described {
+    FamilyDescription {
         family: Family::Glm4,
         model_type: "glm4",
         name: "GLM 4",
@@ -197,7 +197,7 @@ pub const FAMILIES: &[Described] = &[
         names: &GLM,
         ..COMMON
     },
-    Described {
+    FamilyDescription {
         family: Family::Glm4Moe,
         model_type: "glm4_moe",
         name: "GLM 4.5",
@@ -208,7 +208,7 @@ pub const FAMILIES: &[Described] = &[
         names: &GLM_MOE,
         ..COMMON
     },
-    Described {
+    FamilyDescription {
         family: Family::Gpt2,
         model_type: "gpt2",
         name: "GPT-2",
@@ -220,7 +220,7 @@ pub const FAMILIES: &[Described] = &[
         names: &GPT2,
         ..COMMON
     },
-    Described {
+    FamilyDescription {
         family: Family::GptNeoX,
         model_type: "gpt_neox",
         name: "GPT-NeoX",
@@ -230,7 +230,7 @@ pub const FAMILIES: &[Described] = &[
         names: &NEOX,
         ..COMMON
     },
-    Described {
+    FamilyDescription {
         family: Family::GptOss,
         model_type: "gpt_oss",
         name: "gpt-oss",
@@ -242,14 +242,14 @@ pub const FAMILIES: &[Described] = &[
         names: &GPT_OSS,
         ..COMMON
     },
-    Described {
+    FamilyDescription {
         family: Family::Granite,
         model_type: "granite",
         name: "Granite",
         features: "multipliers for embedding, residuals, scores and logits",
         ..COMMON
     },
-    Described {
+    FamilyDescription {
         family: Family::GraniteMoe,
         model_type: "granitemoe",
         name: "Granite MoE",
@@ -257,7 +257,7 @@ pub const FAMILIES: &[Described] = &[
         names: &GRANITE_MOE,
         ..COMMON
     },
-    Described {
+    FamilyDescription {
         family: Family::GraniteMoeShared,
         model_type: "granitemoeshared",
         name: "Granite MoE Shared",
@@ -265,7 +265,7 @@ pub const FAMILIES: &[Described] = &[
         names: &GRANITE_MOE,
         ..COMMON
     },
-    Described {
+    FamilyDescription {
         family: Family::HunyuanV1Dense,
         model_type: "hunyuan_v1_dense",
         name: "Hunyuan dense",
@@ -274,7 +274,7 @@ pub const FAMILIES: &[Described] = &[
         names: &HUNYUAN,
         ..COMMON
     },
-    Described {
+    FamilyDescription {
         family: Family::Lfm2,
         model_type: "lfm2",
         name: "LFM2",
@@ -286,7 +286,7 @@ pub const FAMILIES: &[Described] = &[
         names: &LFM2,
     },
     COMMON,
-    Described {
+    FamilyDescription {
         family: Family::Llama4,
         model_type: "llama4_text",
         name: "Llama 4",
@@ -299,7 +299,7 @@ pub const FAMILIES: &[Described] = &[
         names: &LLAMA4,
         ..COMMON
     },
-    Described {
+    FamilyDescription {
         family: Family::Ministral,
         model_type: "ministral",
         name: "Ministral",
@@ -307,7 +307,7 @@ pub const FAMILIES: &[Described] = &[
         positions: 131_072,
         ..COMMON
     },
-    Described {
+    FamilyDescription {
         family: Family::Ministral3,
         model_type: "ministral3",
         name: "Ministral 3",
@@ -317,7 +317,7 @@ pub const FAMILIES: &[Described] = &[
         norm_eps: 1e-5,
         ..COMMON
     },
-    Described {
+    FamilyDescription {
         family: Family::Mistral,
         model_type: "mistral",
         name: "Mistral",
@@ -325,7 +325,7 @@ pub const FAMILIES: &[Described] = &[
         positions: 131_072,
         ..COMMON
     },
-    Described {
+    FamilyDescription {
         family: Family::Mixtral,
         model_type: "mixtral",
         name: "Mixtral",
@@ -336,7 +336,7 @@ pub const FAMILIES: &[Described] = &[
         names: &MIXTRAL,
         ..COMMON
     },
-    Described {
+    FamilyDescription {
         family: Family::Olmo2,
         model_type: "olmo2",
         name: "OLMo 2",
@@ -345,7 +345,7 @@ pub const FAMILIES: &[Described] = &[
         names: &OLMO,
         ..COMMON
     },
-    Described {
+    FamilyDescription {
         family: Family::Olmo3,
         model_type: "olmo3",
         name: "OLMo 3",
@@ -355,7 +355,7 @@ pub const FAMILIES: &[Described] = &[
         names: &OLMO,
         ..COMMON
     },
-    Described {
+    FamilyDescription {
         family: Family::Olmoe,
         model_type: "olmoe",
         name: "OLMoE",
@@ -366,7 +366,7 @@ pub const FAMILIES: &[Described] = &[
         names: &QWEN_MOE,
         ..COMMON
     },
-    Described {
+    FamilyDescription {
         family: Family::Phi3,
         model_type: "phi3",
         name: "Phi 3",
@@ -376,7 +376,7 @@ pub const FAMILIES: &[Described] = &[
         names: &PHI,
         ..COMMON
     },
-    Described {
+    FamilyDescription {
         family: Family::Qwen2,
         model_type: "qwen2",
         name: "Qwen 2",
@@ -384,7 +384,7 @@ pub const FAMILIES: &[Described] = &[
         positions: 32_768,
         ..COMMON
     },
-    Described {
+    FamilyDescription {
         family: Family::Qwen2Moe,
         model_type: "qwen2_moe",
         name: "Qwen 2 MoE",
@@ -394,7 +394,7 @@ pub const FAMILIES: &[Described] = &[
         names: &QWEN2_MOE,
         ..COMMON
     },
-    Described {
+    FamilyDescription {
         family: Family::Qwen3,
         model_type: "qwen3",
         name: "Qwen 3",
@@ -402,7 +402,7 @@ pub const FAMILIES: &[Described] = &[
         positions: 32_768,
         ..COMMON
     },
-    Described {
+    FamilyDescription {
         family: Family::Qwen3_5,
         model_type: "qwen3_5_text",
         name: "Qwen 3.5",
@@ -412,7 +412,7 @@ pub const FAMILIES: &[Described] = &[
         names: &QWEN3_5,
         ..COMMON
     },
-    Described {
+    FamilyDescription {
         family: Family::Qwen3Moe,
         model_type: "qwen3_moe",
         name: "Qwen 3 MoE",
@@ -422,7 +422,7 @@ pub const FAMILIES: &[Described] = &[
         names: &QWEN_MOE,
         ..COMMON
     },
-    Described {
+    FamilyDescription {
         family: Family::SmolLm3,
         model_type: "smollm3",
         name: "SmolLM3",
@@ -432,7 +432,7 @@ pub const FAMILIES: &[Described] = &[
         tied: true,
         ..COMMON
     },
-    Described {
+    FamilyDescription {
         family: Family::StableLm,
         model_type: "stablelm",
         name: "StableLM",
@@ -441,7 +441,7 @@ pub const FAMILIES: &[Described] = &[
         norm_eps: 1e-5,
         ..COMMON
     },
-    Described {
+    FamilyDescription {
         family: Family::Starcoder2,
         model_type: "starcoder2",
         name: "StarCoder 2",
@@ -456,7 +456,7 @@ pub const FAMILIES: &[Described] = &[
 
 impl Family {
     /// Returns the family's properties.
-    pub fn described(self) -> &'static Described {
+    pub fn description(self) -> &'static FamilyDescription {
         // The table has every family: a test sees to it.
         FAMILIES.iter().find(|described| described.family == self).unwrap_or(&COMMON)
     }
@@ -472,7 +472,7 @@ mod tests {
         assert!(types.is_sorted() && types.len() == Family::Starcoder2 as usize + 1);
         for (number, described) in FAMILIES.iter().enumerate() {
             assert_eq!(described.family as usize, number, "{}", described.model_type);
-            assert_eq!(described.family.described().model_type, described.model_type);
+            assert_eq!(described.family.description().model_type, described.model_type);
         }
     }
 }

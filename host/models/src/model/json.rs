@@ -15,18 +15,18 @@ const SHOWN: usize = 80;
 
 /// An object, and which of its keys were asked for.
 #[derive(Default)]
-pub(super) struct Object {
+pub(super) struct ConfigObject {
     values: Map<String, Value>,
     read: RefCell<BTreeSet<String>>,
 }
 
-impl From<Map<String, Value>> for Object {
+impl From<Map<String, Value>> for ConfigObject {
     fn from(values: Map<String, Value>) -> Self {
         Self { values, read: RefCell::default() }
     }
 }
 
-impl Object {
+impl ConfigObject {
     /// Parses a text.
     ///
     /// # Errors

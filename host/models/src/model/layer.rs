@@ -1,12 +1,12 @@
 //! Composes a decoder layer once: attention or a recurrence, and an MLP or experts or both. It is generic over how products are
-//! applied and over where tokens find those before them: in a forest in training, or in caches. `decoder.rs` and `over_forest.rs` have
-//! its gradient, `work.rs` its cost, and on a device `device_decoding.rs` launches it as fused kernels.
+//! applied and over where tokens find those before them: in a forest in training, or in caches. `decoder.rs` and `forest_mixer.rs` have
+//! its gradient, `costs.rs` its cost, and on a device `device_decoder.rs` launches it as fused kernels.
 
-use super::delta_network::Recurrent;
-use super::maps::Maps;
-use super::mixed::{self, Attended, Mixed, Mixing};
+use super::delta_network::RecurrentWeights;
+use super::layer_projections::LayerProjections;
+use super::mixer::{self, AttentionOutput, MixerActivations, TokenMixer};
 use super::switches::{HeadNorms, NormKind};
-use super::weights::{Experts, Layer as Norms, Norm, Unit};
+use super::weights::{Experts, LayerWeights as Norms, MlpProjections, NormWeights};
 use super::{Architecture, Result};
 use crate::ops::experts::Routes;
 use crate::ops::rope::{Positions, Rotation};
@@ -14,7 +14,7 @@ use crate::ops::{self, activation, columns, layer_norm, norm, output_gate, rope}
 use candle_core::{DType, Tensor};
 
 /// A linear map as it is applied.
-pub(super) trait Product {
+pub(super) trait LinearMap {
     /// Maps `x: [N, in]` to `[N, out]`.
     fn product(&self, x: &Tensor) -> ops::Result<Tensor>;
 
@@ -32,7 +32,7 @@ pub(super) trait Product {
     fn grouped(&self, x: &Tensor, routes: &Routes) -> ops::Result<Tensor>;
 
     /// Says that the next products are those of these maps with `n` rows, so that their weights can be fetched in the meantime.
-    fn soon(_maps: &[&Self], _n: usize) -> ops::Result<()> {
+    fn prefetch(_maps: &[&Self], _n: usize) -> ops::Result<()> {
         Ok(())
     }
 }
@@ -43,11 +43,11 @@ pub(super) fn multiplied(x: Tensor, factor: f32) -> ops::Result<Tensor> {
 }
 
 /// Returns whether all of these maps round what they read.
-pub(super) fn all_round<P: Product>(maps: &[&P]) -> bool {
+pub(super) fn all_round<P: LinearMap>(maps: &[&P]) -> bool {
     maps.iter().all(|map| map.rounds())
 }
 
-impl<P: Product> Maps<&P> {
+impl<P: LinearMap> LayerProjections<&P> {
     /// Returns whether all that reads the norm before the MLP rounds it. Experts' rows are gathered first.
     pub(super) fn mlp_rounds(&self) -> bool {
         self.experts.is_none() && self.unit.as_ref().is_some_and(|unit| all_round(&unit.wide))
@@ -61,7 +61,7 @@ fn halved<const N: usize>(all: [&Tensor; N]) -> ops::Result<[Tensor; N]> {
 }
 
 /// Applies maps with the same input, and splits joined results.
-fn products<P: Product>(maps: &[&P], x: &Tensor, widths: &[usize]) -> ops::Result<Vec<Tensor>> {
+fn products<P: LinearMap>(maps: &[&P], x: &Tensor, widths: &[usize]) -> ops::Result<Vec<Tensor>> {
     match maps {
         [joined] if widths.len() > 1 => columns::split(&joined.product(x)?, widths),
         _ => P::products(maps, x),
@@ -69,7 +69,7 @@ fn products<P: Product>(maps: &[&P], x: &Tensor, widths: &[usize]) -> ops::Resul
 }
 
 /// The results of the wide products.
-pub(super) struct Wide {
+pub(super) struct GateUpActivations {
     pub gate: Tensor,
     /// The factor of the gate, if it is gated.
     pub up: Option<Tensor>,
@@ -78,40 +78,40 @@ pub(super) struct Wide {
 }
 
 /// The results of the experts' wide products, in sorted rows.
-pub(super) struct Routed {
+pub(super) struct ExpertActivations {
     pub routes: Routes,
-    pub wide: Wide,
+    pub wide: GateUpActivations,
 }
 
 /// The results of all wide products of a layer.
-pub(super) struct Fed {
-    pub unit: Option<Wide>,
-    pub experts: Option<Routed>,
+pub(super) struct FeedForwardActivations {
+    pub unit: Option<GateUpActivations>,
+    pub experts: Option<ExpertActivations>,
 }
 
 /// What one layer's backward pass needs. Elementwise parts are recomputed instead.
-pub(super) struct LayerKept {
+pub(super) struct LayerActivations {
     pub input: Tensor,
-    pub mixed: Mixed,
+    pub mixed: MixerActivations,
     /// The result of attention or the recurrence: of heads, `[N, H * C]`.
     pub out: Tensor,
     /// The attention's output before its norm, if it has one.
     pub projected: Option<Tensor>,
     pub middle: Tensor,
-    pub unit: Option<Wide>,
-    pub experts: Option<Routed>,
-    /// The sum of the MLP's and the experts' outputs before its norm, if it has one and [`Layer::output`] was called.
+    pub unit: Option<GateUpActivations>,
+    pub experts: Option<ExpertActivations>,
+    /// The sum of the MLP's and the experts' outputs before its norm, if it has one and [`DecoderLayer::output`] was called.
     pub lowered: Option<Tensor>,
 }
 
-impl Wide {
+impl GateUpActivations {
     fn cast(self, dtype: DType) -> ops::Result<Self> {
         let up = self.up.map(|up| ops::cast(&up, dtype)).transpose()?;
         Ok(Self { gate: ops::cast(&self.gate, dtype)?, up, share: self.share })
     }
 }
 
-impl LayerKept {
+impl LayerActivations {
     /// Leaves out what can be made of the rest.
     pub(super) fn reduced(self) -> Self {
         Self { mixed: self.mixed.reduced(), ..self }
@@ -121,7 +121,8 @@ impl LayerKept {
     pub(super) fn in_f32(self) -> ops::Result<Self> {
         let to = |t: Tensor| ops::cast(&t, DType::F32);
         let Self { input, mixed, out, projected, middle, unit, experts, lowered } = self;
-        let routed = |Routed { routes, wide }| Ok::<_, ops::Error>(Routed { routes, wide: wide.cast(DType::F32)? });
+        let routed =
+            |ExpertActivations { routes, wide }| Ok::<_, ops::Error>(ExpertActivations { routes, wide: wide.cast(DType::F32)? });
         Ok(Self {
             input: to(input)?,
             mixed: mixed.in_f32()?,
@@ -146,7 +147,9 @@ impl LayerKept {
             middle: to(middle)?,
             unit: unit.map(|wide| wide.cast(dtype)).transpose()?,
             experts: experts
-                .map(|Routed { routes, wide }| Ok::<_, ops::Error>(Routed { routes, wide: wide.cast(dtype)? }))
+                .map(|ExpertActivations { routes, wide }| {
+                    Ok::<_, ops::Error>(ExpertActivations { routes, wide: wide.cast(dtype)? })
+                })
                 .transpose()?,
             lowered: lowered.map(to).transpose()?,
         })
@@ -156,17 +159,17 @@ impl LayerKept {
     pub(super) fn bytes(&self) -> usize {
         let Self { input, mixed, out, projected, middle, unit, experts, lowered } = self;
         let wide = unit.iter().chain(experts.iter().map(|routed| &routed.wide));
-        let wide = wide.flat_map(|Wide { gate, up, share }| std::iter::once(gate).chain(up).chain(share));
+        let wide = wide.flat_map(|GateUpActivations { gate, up, share }| std::iter::once(gate).chain(up).chain(share));
         let more = [projected, lowered].into_iter().flatten();
         [input, out, middle].into_iter().chain(mixed.parts()).chain(wide).chain(more).map(super::weights::bytes).sum()
     }
 }
 
 /// Takes the result of attention or the recurrence and the layer's input, and returns both for the rows that are computed further.
-pub(super) type Further<'a> = dyn Fn(&Tensor, &Tensor) -> ops::Result<(Tensor, Tensor)> + 'a;
+pub(super) type RowSelector<'a> = dyn Fn(&Tensor, &Tensor) -> ops::Result<(Tensor, Tensor)> + 'a;
 
 /// A layer.
-pub(super) struct Layer<'a, P> {
+pub(super) struct DecoderLayer<'a, P> {
     pub architecture: &'a Architecture,
     /// Its rotary embedding, if it has one.
     pub rotation: Option<&'a Rotation>,
@@ -176,10 +179,10 @@ pub(super) struct Layer<'a, P> {
     pub rounds: bool,
     /// Whether attention is given heads and values in bf16, since it only multiplies them.
     pub halves: bool,
-    pub maps: Maps<&'a P>,
+    pub maps: LayerProjections<&'a P>,
 }
 
-impl<P> Layer<'_, P> {
+impl<P> DecoderLayer<'_, P> {
     /// Returns query and key heads as attention reads them: normalised, if the family has norms for them, and rotated, unless they
     /// were before; queries scaled by their positions, if the family does that. Without norms, this happens in place.
     pub(super) fn placed<'p>(&self, heads: (Tensor, Tensor), positions: impl Into<Positions<'p>>) -> Result<(Tensor, Tensor)> {
@@ -223,38 +226,43 @@ impl<P> Layer<'_, P> {
     }
 }
 
-impl<P: Product> Layer<'_, P> {
-    /// Runs the layer except its last product, which [`Layer::output`] adds and no gradient needs. If `further` is given, everything
+impl<P: LinearMap> DecoderLayer<'_, P> {
+    /// Runs the layer except its last product, which [`DecoderLayer::output`] adds and no gradient needs. If `further` is given, everything
     /// after the attention or the recurrence is computed only for the rows that it returns.
     pub(super) fn forward<'p>(
         &self,
         x: Tensor,
         positions: impl Into<Positions<'p>>,
-        further: Option<&Further<'_>>,
-        mixing: impl Mixing,
-    ) -> Result<LayerKept> {
+        further: Option<&RowSelector<'_>>,
+        mixing: impl TokenMixer,
+    ) -> Result<LayerActivations> {
         let (maps, norms, a) = (&self.maps, self.norms, self.architecture);
         let positions = positions.into();
         let h = a.normed_for(all_round(&maps.qkv), &x, norms.input_norm.as_ref())?;
         let inputs = products(&maps.qkv, &h, &a.input_widths(norms.recurrent.is_some()))?;
-        P::soon(&[maps.o], x.dim(0)?)?;
+        P::prefetch(&[maps.o], x.dim(0)?)?;
         let (mixed, result) = self.mixed(inputs, positions, mixing)?;
         let (out, residual) = further.map_or_else(|| Ok((result.clone(), x.clone())), |rows| rows(&result, &x))?;
         let (middle, projected) = self.added(maps.o.product(&out)?, norms.attended_norm.as_ref())?;
         if let Some(unit) = &maps.unit {
-            P::soon(&unit.wide, middle.dim(0)?)?;
+            P::prefetch(&unit.wide, middle.dim(0)?)?;
         }
         ops::add_into(&middle, &residual)?;
         let source = if a.parallel { &residual } else { &middle };
         let h = a.normed_for(maps.mlp_rounds(), source, norms.before_mlp(a))?;
-        let Fed { unit, experts } = self.widened(&h)?;
-        Ok(LayerKept { input: x, mixed, out: result, projected, middle, unit, experts, lowered: None })
+        let FeedForwardActivations { unit, experts } = self.widened(&h)?;
+        Ok(LayerActivations { input: x, mixed, out: result, projected, middle, unit, experts, lowered: None })
     }
 
     /// Runs attention or the recurrence on the results of its projections. Returns what the gradient needs, and the result.
-    fn mixed(&self, inputs: Vec<Tensor>, positions: Positions<'_>, mut mixing: impl Mixing) -> Result<(Mixed, Tensor)> {
+    fn mixed(
+        &self,
+        inputs: Vec<Tensor>,
+        positions: Positions<'_>,
+        mut mixing: impl TokenMixer,
+    ) -> Result<(MixerActivations, Tensor)> {
         let a = self.architecture;
-        if let Some(Recurrent { convolution, network: Some(network) }) = &self.norms.recurrent {
+        if let Some(RecurrentWeights { convolution, network: Some(network) }) = &self.norms.recurrent {
             let inputs = <[Tensor; 4]>::try_from(inputs).map_err(|_| none())?;
             if self.rounds {
                 // The others are few and decide how much of a state is left.
@@ -262,15 +270,15 @@ impl<P: Product> Layer<'_, P> {
             }
             let network = network.operation(convolution, a).ok_or_else(none)?;
             let out = mixing.run_network(inputs.each_ref(), network)?;
-            return Ok((Mixed::Network(inputs), out));
+            return Ok((MixerActivations::Network(inputs), out));
         }
-        if let Some(Recurrent { convolution, .. }) = &self.norms.recurrent {
+        if let Some(RecurrentWeights { convolution, .. }) = &self.norms.recurrent {
             let [joined] = <[Tensor; 1]>::try_from(inputs).map_err(|_| none())?;
             if self.rounds {
                 ops::round_in_place(&joined)?;
             }
             let out = mixing.convolve(&joined, convolution.operation())?;
-            return Ok((Mixed::Convolution(joined), out));
+            return Ok((MixerActivations::Convolution(joined), out));
         }
         let [q, k, v] = three(inputs)?;
         let (q, gate) = if a.output_gate { query_and_gate(&q, a.heads.head_dim)? } else { (q, None) };
@@ -285,45 +293,51 @@ impl<P: Product> Layer<'_, P> {
         }
         let (q, k) = self.placed((q, k), positions)?;
         let [q, k, v] = if self.halves { halved([&q, &k, &v])? } else { [q, k, v] };
-        let Attended { out, log_sum } = mixing.attend(&q, &k, &v)?;
+        let AttentionOutput { out, log_sum } = mixing.attend(&q, &k, &v)?;
         let gated = gate.as_ref().map_or_else(|| Ok(out.clone()), |gate| output_gate::forward(&out, gate))?;
-        let kept = mixed::Attention { unnormed, heads: Some((q, k)), v, log_sum, gated: gate.map(|gate| (gate, out)) };
-        Ok((Mixed::Attention(kept), gated))
+        let kept = mixer::AttentionActivations { unnormed, heads: Some((q, k)), v, log_sum, gated: gate.map(|gate| (gate, out)) };
+        Ok((MixerActivations::Attention(kept), gated))
     }
 
     /// Runs the wide products of the MLP and the experts on normalised rows.
-    pub(super) fn widened(&self, h: &Tensor) -> ops::Result<Fed> {
+    pub(super) fn widened(&self, h: &Tensor) -> ops::Result<FeedForwardActivations> {
         let (maps, widths) = (&self.maps, self.architecture.mlp_widths());
-        let of_unit = |unit: &Unit<&P>| {
+        let of_unit = |unit: &MlpProjections<&P>| {
             let share = unit.gate.map(|gate| gate.product(h)).transpose()?;
-            Ok::<_, ops::Error>(Wide { share, ..wide(products(&unit.wide, h, &widths)?)? })
+            Ok::<_, ops::Error>(GateUpActivations { share, ..wide(products(&unit.wide, h, &widths)?)? })
         };
         let unit = maps.unit.as_ref().map(of_unit).transpose()?;
-        Ok(Fed { unit, experts: maps.experts.as_ref().map(|experts| self.routed(experts, h)).transpose()? })
+        Ok(FeedForwardActivations { unit, experts: maps.experts.as_ref().map(|experts| self.routed(experts, h)).transpose()? })
     }
 
     /// Routes rows to experts and runs their wide products.
-    fn routed(&self, maps: &Experts<&P>, h: &Tensor) -> ops::Result<Routed> {
+    fn routed(&self, maps: &Experts<&P>, h: &Tensor) -> ops::Result<ExpertActivations> {
         let mixture = self.architecture.mixture.as_ref().ok_or_else(none)?;
         let routes = Routes::new(&maps.router.product(h)?, mixture.routing(), self.norms.correction.as_ref())?;
         let both = maps.wide.grouped(&mixture.rows(&routes, h)?, &routes)?;
-        Ok(Routed { routes, wide: wide(columns::split(&both, &[mixture.width; 2])?)? })
+        Ok(ExpertActivations { routes, wide: wide(columns::split(&both, &[mixture.width; 2])?)? })
     }
 
     /// Returns the sum of the MLP's and the experts' outputs.
-    pub(super) fn fed(&self, kept: &LayerKept) -> Result<Tensor> {
+    pub(super) fn fed(&self, kept: &LayerActivations) -> Result<Tensor> {
         Ok(self.narrowed(&kept.middle, kept.unit.as_ref(), kept.experts.as_ref())?)
     }
 
     /// Returns the sum of the MLP's and the experts' outputs for their wide products, in rows like those of `like: [M, D]`.
-    pub(super) fn narrowed(&self, like: &Tensor, unit: Option<&Wide>, experts: Option<&Routed>) -> ops::Result<Tensor> {
-        let active =
-            |wide: &Wide, rounds| activation::forward(&wide.gate, wide.up.as_ref(), self.architecture.activation, rounds);
+    pub(super) fn narrowed(
+        &self,
+        like: &Tensor,
+        unit: Option<&GateUpActivations>,
+        experts: Option<&ExpertActivations>,
+    ) -> ops::Result<Tensor> {
+        let active = |wide: &GateUpActivations, rounds| {
+            activation::forward(&wide.gate, wide.up.as_ref(), self.architecture.activation, rounds)
+        };
         let of_unit = self.maps.unit.as_ref().zip(unit);
         if let Some((maps, _)) = &of_unit {
-            P::soon(&[maps.down], like.dim(0)?)?;
+            P::prefetch(&[maps.down], like.dim(0)?)?;
         }
-        let weighed = |(maps, wide): (&Unit<&P>, &Wide)| {
+        let weighed = |(maps, wide): (&MlpProjections<&P>, &GateUpActivations)| {
             let y = maps.down.product(&active(wide, maps.down.rounds())?)?;
             wide.share.as_ref().map_or(Ok(()), |share| ops::scale_rows(&y, &ops::sigmoids(share)?))?;
             Ok::<_, ops::Error>(y)
@@ -339,7 +353,7 @@ impl<P: Product> Layer<'_, P> {
     }
 
     /// Returns the layer's output for the next layer.
-    pub(super) fn output(&self, kept: &mut LayerKept) -> Result<Tensor> {
+    pub(super) fn output(&self, kept: &mut LayerActivations) -> Result<Tensor> {
         let (out, lowered) = self.added(self.fed(kept)?, self.norms.added_norm.as_ref())?;
         kept.lowered = lowered;
         ops::add_into(&out, &kept.middle)?;
@@ -348,7 +362,7 @@ impl<P: Product> Layer<'_, P> {
 
     /// Returns what is added to the residual for a product's result, as new storage, and that result, if a norm's gradient needs
     /// it.
-    fn added(&self, product: Tensor, norm: Option<&Norm>) -> Result<(Tensor, Option<Tensor>)> {
+    fn added(&self, product: Tensor, norm: Option<&NormWeights>) -> Result<(Tensor, Option<Tensor>)> {
         let a = self.architecture;
         let before = norm.is_some().then(|| product.clone());
         Ok((multiplied(a.normed(&product, norm)?, a.factors.residual)?, before))
@@ -366,10 +380,10 @@ fn query_and_gate(joined: &Tensor, head_dim: usize) -> ops::Result<(Tensor, Opti
 }
 
 /// Takes the results of the wide products.
-pub(super) fn wide(results: Vec<Tensor>) -> ops::Result<Wide> {
+pub(super) fn wide(results: Vec<Tensor>) -> ops::Result<GateUpActivations> {
     let mut results = results.into_iter();
     let gate = results.next().ok_or_else(none)?;
-    Ok(Wide { gate, up: results.next(), share: None })
+    Ok(GateUpActivations { gate, up: results.next(), share: None })
 }
 
 fn three(all: Vec<Tensor>) -> ops::Result<[Tensor; 3]> {
@@ -378,20 +392,20 @@ fn three(all: Vec<Tensor>) -> ops::Result<[Tensor; 3]> {
 
 impl<T> Norms<T> {
     /// Returns the norm that the MLP reads: of a layer whose attention reads the same, the one before both.
-    pub(super) fn before_mlp(&self, a: &Architecture) -> Option<&Norm<T>> {
+    pub(super) fn before_mlp(&self, a: &Architecture) -> Option<&NormWeights<T>> {
         self.mlp_norm.as_ref().or(self.input_norm.as_ref().filter(|_| a.parallel))
     }
 }
 
 impl Architecture {
     /// Normalises `x`; without a norm, returns it unchanged.
-    pub(super) fn normed(&self, x: &Tensor, norm: Option<&Norm>) -> ops::Result<Tensor> {
+    pub(super) fn normed(&self, x: &Tensor, norm: Option<&NormWeights>) -> ops::Result<Tensor> {
         self.normed_for(false, x, norm)
     }
 
     /// Normalises `x`, with a result in bf16 if what reads it `rounds` it anyway; without a norm, returns it unchanged.
-    pub(super) fn normed_for(&self, rounds: bool, x: &Tensor, norm: Option<&Norm>) -> ops::Result<Tensor> {
-        let Some(Norm { weight, bias }) = norm else { return Ok(x.clone()) };
+    pub(super) fn normed_for(&self, rounds: bool, x: &Tensor, norm: Option<&NormWeights>) -> ops::Result<Tensor> {
+        let Some(NormWeights { weight, bias }) = norm else { return Ok(x.clone()) };
         match (self.norm, bias) {
             (NormKind::RmsFromOne, _) => norm::forward(x, &ops::plus_one(weight)?, self.norm_eps, rounds),
             (NormKind::Layer, Some(bias)) => layer_norm::forward(x, weight, bias, self.norm_eps, rounds),
@@ -401,7 +415,14 @@ impl Architecture {
     }
 
     /// Adds the gradient of [`Architecture::normed`] to `dx`, and those of the parameters to `grad`.
-    pub(super) fn norm_backward(&self, x: &Tensor, norm: &Norm, dy: &Tensor, dx: &Tensor, grad: &Wanted<'_>) -> ops::Result<()> {
+    pub(super) fn norm_backward(
+        &self,
+        x: &Tensor,
+        norm: &NormWeights,
+        dy: &Tensor,
+        dx: &Tensor,
+        grad: &NormGradientSlot<'_>,
+    ) -> ops::Result<()> {
         let (eps, d_weight) = (self.norm_eps, grad.and_then(|grad| grad.weight.as_ref()));
         match self.norm {
             NormKind::Rms => norm::backward(x, &norm.weight, eps, dy, dx, d_weight),
@@ -427,7 +448,7 @@ impl Architecture {
 
     /// Normalises packed heads `[N, heads * C]`: each, or all of a row together, by the size of the weight.
     fn normed_heads(&self, x: &Tensor, weight: &Tensor) -> Result<Tensor> {
-        let norm = Norm { weight: weight.clone(), bias: None };
+        let norm = NormWeights { weight: weight.clone(), bias: None };
         Ok(self.normed(&x.reshape(((), weight.elem_count()))?, Some(&norm))?.reshape(x.shape())?)
     }
 
@@ -439,7 +460,8 @@ impl Architecture {
         dy: &Tensor,
         d_weight: &Option<Tensor>,
     ) -> Result<Tensor> {
-        let (norm, grad) = (Norm { weight: weight.clone(), bias: None }, Norm { weight: d_weight.clone(), bias: None });
+        let (norm, grad) =
+            (NormWeights { weight: weight.clone(), bias: None }, NormWeights { weight: d_weight.clone(), bias: None });
         let (dx, parts) = (ops::zeros_like(x)?, |t: &Tensor| t.reshape(((), weight.elem_count())));
         self.norm_backward(&parts(x)?, &norm, &parts(dy)?, &parts(&dx)?, &Some(&grad))?;
         Ok(dx)
@@ -447,4 +469,4 @@ impl Architecture {
 }
 
 /// Where the gradient of a norm's parameters goes.
-type Wanted<'a> = Option<&'a Norm<Option<Tensor>>>;
+type NormGradientSlot<'a> = Option<&'a NormWeights<Option<Tensor>>>;

@@ -2,7 +2,7 @@
 
 use super::bounds::{MOST_LAYERS, MOST_POSITIONS};
 use super::families::Family;
-use super::json::Object;
+use super::json::ConfigObject;
 
 const SLIDING: &str = "sliding_attention";
 
@@ -15,7 +15,7 @@ const KINDS: &[&str] = &["full_attention", SLIDING];
 const LLAMA4_KINDS: &[&str] = &["full_attention", CHUNKED];
 
 /// Properties that differ between the layers of a decoder.
-pub(super) struct Kinds {
+pub(super) struct LayerKinds {
     /// Sliding window of each layer.
     pub windows: Vec<Option<usize>>,
     /// RoPE of each layer: the first, the second, or none.
@@ -23,7 +23,7 @@ pub(super) struct Kinds {
 }
 
 /// Reads the properties of layers, by the family's rules. With `two` RoPEs, the second is that of layers with windows.
-pub(super) fn kinds(config: &Object, family: Family, layers: usize, two: bool) -> Result<Kinds, String> {
+pub(super) fn kinds(config: &ConfigObject, family: Family, layers: usize, two: bool) -> Result<LayerKinds, String> {
     let rotates = rotates(config, family, layers)?;
     let sliding = if family == Family::Llama4 { chunks(config, &rotates)? } else { sliding(config, family, &rotates)? };
     // Layers that see everything have no positions, in a model that has others.
@@ -39,11 +39,11 @@ pub(super) fn kinds(config: &Object, family: Family, layers: usize, two: bool) -
         _ => Some(0),
     };
     let rotary = (0..layers).map(rope).collect();
-    Ok(Kinds { windows: sliding, rotary })
+    Ok(LayerKinds { windows: sliding, rotary })
 }
 
 /// Returns the size of each layer's chunks.
-fn chunks(config: &Object, rotates: &[bool]) -> Result<Vec<Option<usize>>, String> {
+fn chunks(config: &ConfigObject, rotates: &[bool]) -> Result<Vec<Option<usize>>, String> {
     // Null turns chunks off, and a missing key does not.
     let given = config.size("attention_chunk_size", MOST_POSITIONS)?;
     let size = given.or((!config.has("attention_chunk_size")).then_some(8192));
@@ -56,7 +56,7 @@ fn chunks(config: &Object, rotates: &[bool]) -> Result<Vec<Option<usize>>, Strin
 }
 
 /// Returns each layer's sliding window.
-fn sliding(config: &Object, family: Family, rotates: &[bool]) -> Result<Vec<Option<usize>>, String> {
+fn sliding(config: &ConfigObject, family: Family, rotates: &[bool]) -> Result<Vec<Option<usize>>, String> {
     let layers = rotates.len();
     let size = || config.size("sliding_window", MOST_POSITIONS);
     // Null turns windows off, and a missing key does not.
@@ -126,7 +126,7 @@ pub(super) fn obeys_types(family: Family) -> bool {
 }
 
 /// Returns the same window for each layer; `layer_types`, which this family ignores, must not contradict it.
-fn alike(config: &Object, size: Option<usize>, layers: usize) -> Result<Vec<Option<usize>>, String> {
+fn alike(config: &ConfigObject, size: Option<usize>, layers: usize) -> Result<Vec<Option<usize>>, String> {
     let types = config.words("layer_types", KINDS, layers)?;
     if let Some(other) = types.unwrap_or_default().into_iter().find(|kind| (*kind == SLIDING) != size.is_some()) {
         let size = size.map_or_else(|| "none".to_owned(), |size| size.to_string());
@@ -136,7 +136,7 @@ fn alike(config: &Object, size: Option<usize>, layers: usize) -> Result<Vec<Opti
 }
 
 /// Returns how many layers apart those with full attention are, without `layer_types`.
-fn pattern(config: &Object) -> Result<usize, String> {
+fn pattern(config: &ConfigObject) -> Result<usize, String> {
     // A pattern in letters only repeats what layer_types says.
     let spelt = config.get("sliding_window_pattern").is_some_and(|pattern| pattern.is_string());
     if spelt && config.get("layer_types").is_some() {
@@ -146,7 +146,7 @@ fn pattern(config: &Object) -> Result<usize, String> {
 }
 
 /// Returns how many layers apart Gemma 3's full-attention layers are, without `layer_types`.
-fn gemma3_pattern(config: &Object) -> Result<usize, String> {
+fn gemma3_pattern(config: &ConfigObject) -> Result<usize, String> {
     let pattern = config.size("sliding_window_pattern", MOST_LAYERS)?.unwrap_or(6);
     match config.size("_sliding_window_pattern", MOST_LAYERS)? {
         Some(other) if other != pattern && config.get("layer_types").is_none() => {
@@ -157,7 +157,7 @@ fn gemma3_pattern(config: &Object) -> Result<usize, String> {
 }
 
 /// Returns whether each layer has RoPE.
-fn rotates(config: &Object, family: Family, layers: usize) -> Result<Vec<bool>, String> {
+fn rotates(config: &ConfigObject, family: Family, layers: usize) -> Result<Vec<bool>, String> {
     if !matches!(family, Family::Llama4 | Family::SmolLm3) {
         return Ok(vec![family != Family::Gpt2; layers]);
     }

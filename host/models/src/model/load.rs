@@ -1,10 +1,12 @@
 //! Reads a Hugging Face model folder.
 
-use super::companions::Companions;
-use super::shards::Shards;
+use super::companions::CompanionFiles;
+use super::shards::SafetensorsReader;
 use super::weights::{Linear, VALUE_BIAS, VALUE_WEIGHT};
-use super::{Architecture, Decoder, Dtype, Error, Family, Held, Lora, Result, peft, stored, text_part};
-use crate::activity::{Activity, Task};
+use super::{
+    Architecture, Decoder, Error, Family, LoraSettings, Result, WeightDtype, WeightStorage, parameter_layouts, peft, text_part,
+};
+use crate::activity::{Activity, ProgressTask};
 use crate::ops;
 use candle_core::Tensor;
 use std::collections::HashSet;
@@ -18,14 +20,14 @@ pub struct ModelFolder {
     /// Folder of config.json and the weights.
     base: PathBuf,
     architecture: Architecture,
-    lora: Option<Lora>,
+    lora: Option<LoraSettings>,
     /// Name and text of files that copies of the model replace.
     replaced: Arc<[(&'static str, String)]>,
     /// The padding token with which its value models are saved, if not the folder's.
     pad: Option<u32>,
-    held: Held,
+    held: WeightStorage,
     /// What its copies get beside the weights, if that is read already.
-    companions: Option<Arc<Companions>>,
+    companions: Option<Arc<CompanionFiles>>,
     /// The matrices whose values stay in memory, unless all do.
     kept: Option<Arc<HashSet<String>>>,
 }
@@ -51,18 +53,18 @@ impl ModelFolder {
                 path: path.clone(),
                 detail: format!("the adapter's base_model_name_or_path must be the folder of a model: {e}"),
             })?;
-            (Some(modules.of(lora, &architecture)?), base, architecture)
+            (Some(modules.resolve(lora, &architecture)?), base, architecture)
         } else {
             (None, path.clone(), Architecture::read(&path)?)
         };
-        let (replaced, held) = (Arc::default(), Held::default());
+        let (replaced, held) = (Arc::default(), WeightStorage::default());
         Ok(Self { path, base, architecture, lora, replaced, pad: None, held, companions: None, kept: None })
     }
 
     /// Returns this folder's model with the adapter in another folder, whatever base model that names.
     pub fn with_adapter_in(&self, path: &Path) -> Result<Self> {
         let (lora, modules, _) = peft::read_config(path)?;
-        let lora = Some(modules.of(lora, &self.architecture)?);
+        let lora = Some(modules.resolve(lora, &self.architecture)?);
         Ok(Self { path: path.to_owned(), lora, companions: None, ..self.clone() })
     }
 
@@ -70,43 +72,43 @@ impl ModelFolder {
     ///
     /// # Errors
     /// If a file is not a regular one, is too large, or can't be read.
-    pub fn keeping(self) -> Result<Self> {
+    pub fn with_companions(self) -> Result<Self> {
         let companions = Some(self.companions()?);
         Ok(Self { companions, ..self })
     }
 
     /// Returns what its copies get beside the weights.
-    pub(super) fn companions(&self) -> Result<Arc<Companions>> {
-        self.companions.clone().map_or_else(|| Companions::of(self.base(), self.path()).map(Arc::new), Ok)
+    pub(super) fn companions(&self) -> Result<Arc<CompanionFiles>> {
+        self.companions.clone().map_or_else(|| CompanionFiles::read(self.base(), self.path()).map(Arc::new), Ok)
     }
 
     /// Returns the same folder; its copies get these files instead of its own: name and text.
     #[must_use]
-    pub fn replacing(self, files: Vec<(&'static str, String)>) -> Self {
+    pub fn with_replaced_files(self, files: Vec<(&'static str, String)>) -> Self {
         Self { replaced: files.into(), ..self }
     }
 
     /// Returns the same folder; its value models are saved with this padding token.
     #[must_use]
-    pub fn padding_with(self, pad: Option<u32>) -> Self {
+    pub fn with_pad_token(self, pad: Option<u32>) -> Self {
         Self { pad, ..self }
     }
 
     /// Returns the same folder; its weights are held in this form from then on.
     #[must_use]
-    pub fn holding(self, held: Held) -> Self {
+    pub fn with_weight_storage(self, held: WeightStorage) -> Self {
         Self { held, ..self }
     }
 
     /// Returns the same folder; of its matrices, those of these names stay in memory: the others are read, checked, and freed
     /// ([`ops::free_values`]). The embedding stays in any case, since an output matrix in the files is compared with it.
     #[must_use]
-    pub fn keeping_only(self, names: HashSet<String>) -> Self {
+    pub fn with_resident_matrices(self, names: HashSet<String>) -> Self {
         Self { kept: Some(names.into()), ..self }
     }
 
     /// Returns the form in which its weights are held.
-    pub fn held(&self) -> Held {
+    pub fn weight_storage(&self) -> WeightStorage {
         self.held
     }
 
@@ -114,8 +116,8 @@ impl ModelFolder {
     ///
     /// # Errors
     /// If a file can't be read.
-    pub fn stored_in(&self) -> Result<Option<Dtype>> {
-        Ok(Shards::of_model(&self.base)?.stored_in())
+    pub fn stored_in(&self) -> Result<Option<WeightDtype>> {
+        Ok(SafetensorsReader::open_model(&self.base)?.stored_in())
     }
 
     /// Returns the padding token with which value models are saved, if not the folder's.
@@ -144,7 +146,7 @@ impl ModelFolder {
     }
 
     /// Returns the settings of the adapter, if it holds one.
-    pub fn lora(&self) -> Option<Lora> {
+    pub fn lora(&self) -> Option<LoraSettings> {
         self.lora
     }
 
@@ -153,13 +155,13 @@ impl ModelFolder {
         &self.architecture
     }
 
-    /// Reads all weights (f32, f16 or bf16), as f32 unless they are held differently ([`ModelFolder::holding`]).
+    /// Reads all weights (f32, f16 or bf16), as f32 unless they are held differently ([`ModelFolder::with_weight_storage`]).
     ///
     /// # Errors
     /// If the files lack what `config.json` requires, or hold values that are not finite, or the model predicts no tokens.
     pub fn decoder(&self) -> Result<Decoder> {
         self.check_predicts()?;
-        self.decoder_over(self.decoder_of(Shards::of_model(&self.base)?)?)
+        self.decoder_over(self.decoder_of(SafetensorsReader::open_model(&self.base)?)?)
     }
 
     /// Returns this folder's adapter, if any, on a loaded model, sharing its storage.
@@ -170,10 +172,10 @@ impl ModelFolder {
 
     /// Reads a model of the same sizes from another weight file, without rounding it.
     pub fn decoder_in(&self, file: &Path) -> Result<Decoder> {
-        self.clone().holding(self.held.unrounded()).decoder_of(Shards::of_file(file)?)
+        self.clone().with_weight_storage(self.held.unrounded()).decoder_of(SafetensorsReader::open_file(file)?)
     }
 
-    fn decoder_of(&self, shards: Shards) -> Result<Decoder> {
+    fn decoder_of(&self, shards: SafetensorsReader) -> Result<Decoder> {
         self.decoder_with(&self.architecture, shards, |_| false)
     }
 
@@ -181,31 +183,33 @@ impl ModelFolder {
     pub(super) fn decoder_with(
         &self,
         architecture: &Architecture,
-        shards: Shards,
+        shards: SafetensorsReader,
         left_out: impl Fn(&str) -> bool,
     ) -> Result<Decoder> {
-        let mut shards = shards.counted_by(Task::new(Activity::LoadingModel));
+        let mut shards = shards.counted_by(ProgressTask::new(Activity::LoadingModel));
         if architecture.text_part {
             shards = shards.renamed(text_part::name);
         }
         if architecture.family == Family::Gpt2 {
-            shards = shards.renamed(stored::with_prefix);
+            shards = shards.renamed(parameter_layouts::with_prefix);
         }
-        let left_out =
-            |name: &str| left_out(name) || architecture.text_part && text_part::sees(name) || architecture.predicts_more(name);
+        let left_out = |name: &str| {
+            left_out(name) || architecture.text_part && text_part::is_vision_tensor(name) || architecture.predicts_more(name)
+        };
         let missing = |name: &str| {
             let detail = format!("the weights have no {name}, which config.json requires");
             Error::Weights { path: self.base.clone(), detail }
         };
-        let names = architecture.family.described().names;
+        let names = architecture.family.description().names;
         // All before the first is read.
         for (name, shape) in architecture.parameters() {
-            if !stored::check(&shards, names, &name, &shape)? {
-                return Err(missing(&stored::missing(&shards, names, &name, &shape)));
+            if !parameter_layouts::check(&shards, names, &name, &shape)? {
+                return Err(missing(&parameter_layouts::missing(&shards, names, &name, &shape)));
             }
         }
         let weights = self.held.read(architecture, |name, shape, dtype| {
-            let t = stored::take((&self.base, &mut shards), names, (name, shape), dtype)?.ok_or_else(|| missing(name))?;
+            let t =
+                parameter_layouts::take((&self.base, &mut shards), names, (name, shape), dtype)?.ok_or_else(|| missing(name))?;
             let is_embedding = || name.strip_suffix(".weight") == Some(names.embedding);
             let is_kept = |kept: &Arc<HashSet<String>>| shape.len() < 2 || kept.contains(name) || is_embedding();
             if !self.kept.as_ref().is_none_or(is_kept) {
@@ -226,8 +230,8 @@ impl ModelFolder {
 
     /// Returns an error if the output matrix differs from the embedding although the configuration ties them: transformers would
     /// use it.
-    fn check_tied(&self, shards: &mut Shards, head: &str, embedding: &Tensor) -> Result<()> {
-        let dtype = Some(Dtype::of(embedding.dtype()));
+    fn check_tied(&self, shards: &mut SafetensorsReader, head: &str, embedding: &Tensor) -> Result<()> {
+        let dtype = Some(WeightDtype::from_candle(embedding.dtype()));
         match shards.take_in(head, embedding.dims(), "tie_word_embeddings in config.json", dtype)? {
             Some(own) if ops::to_vec(&own)? != ops::to_vec(embedding)? => {
                 let detail = format!(
@@ -247,7 +251,7 @@ impl ModelFolder {
     pub fn with_critic(&self, mut decoder: Decoder, file: &Path) -> Result<Decoder> {
         let hidden = self.architecture.hidden_size;
         decoder.weights = decoder.weights.with_value_head(hidden)?;
-        let shards = match Shards::of_file(file) {
+        let shards = match SafetensorsReader::open_file(file) {
             Err(Error::Missing { .. }) => return Ok(decoder),
             shards => &mut shards?,
         };

@@ -1,12 +1,12 @@
 //! Creates low-rank adapters (LoRA, Hu et al. 2021, arXiv 2106.09685; with magnitudes, DoRA, Liu et al. 2024, arXiv 2402.09353),
 //! removes them, and merges them into the weights.
 
-use super::stacks::Stacks;
-use super::whole::Whole;
+use super::stacks::ExpertStacks;
+use super::trained_modules::TrainedModules;
 
 /// Which biases of the base model are trained beside an adapter; `bias` in `peft`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Biases {
+pub enum TrainedBiases {
     /// None of them.
     #[default]
     None,
@@ -16,7 +16,7 @@ pub enum Biases {
     All,
 }
 
-impl Biases {
+impl TrainedBiases {
     const ALL: [Self; 3] = [Self::None, Self::Adapted, Self::All];
 
     /// Returns the name in `peft`.
@@ -36,7 +36,7 @@ impl Biases {
 
 /// Settings of an adapter.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Lora {
+pub struct LoraSettings {
     /// Rank, at least 1; single modules may have another.
     pub r: usize,
     /// Numerator of the adapter's scale; single modules may have another.
@@ -48,18 +48,18 @@ pub struct Lora {
     /// Dropout probability of the adapter's input in training.
     pub dropout: f64,
     /// The modules that are trained whole beside it.
-    pub whole: Whole,
+    pub trained_modules: TrainedModules,
     /// The matrices of experts that it applies to.
-    pub stacks: Stacks,
+    pub stacks: ExpertStacks,
     /// The biases that are trained beside it.
-    pub biases: Biases,
+    pub biases: TrainedBiases,
     /// Whether `B` has a bias.
     pub b_bias: bool,
     /// What else the adapter's folder has, which is applied but can't be trained.
     pub fixed: Option<&'static str>,
 }
 
-impl Lora {
+impl LoraSettings {
     /// Creates plain settings.
     pub const fn new(r: usize, alpha: f64) -> Self {
         Self {
@@ -68,9 +68,9 @@ impl Lora {
             use_rslora: false,
             use_dora: false,
             dropout: 0.0,
-            whole: Whole::NONE,
-            stacks: Stacks::NONE,
-            biases: Biases::None,
+            trained_modules: TrainedModules::NONE,
+            stacks: ExpertStacks::NONE,
+            biases: TrainedBiases::None,
             b_bias: false,
             fixed: None,
         }
@@ -84,8 +84,8 @@ impl Lora {
 
     /// Returns the same settings for a value model, which has no output matrix.
     #[must_use]
-    pub fn of_value_model(self) -> Self {
-        Self { whole: self.whole.without_head(), ..self }
+    pub fn for_value_model(self) -> Self {
+        Self { trained_modules: self.trained_modules.without_head(), ..self }
     }
 
     /// Returns the scale of `B A`.

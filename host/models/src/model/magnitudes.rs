@@ -1,13 +1,13 @@
 //! Adapters with magnitudes (DoRA), as training and scoring apply them.
 
-use super::backward::{Wanted, gradient_of_adapter};
-use super::masked::Masked;
+use super::backward::{GradientSlot, gradient_of_adapter};
+use super::masked_linear::MaskedLinear;
 use super::weights::Linear;
 use crate::ops::magnitude::Magnitude;
 use crate::ops::{self, linear};
 use candle_core::Tensor;
 
-impl<'a> Masked<'a> {
+impl<'a> MaskedLinear<'a> {
     /// Returns the magnitudes of its adapter, if it has any.
     ///
     /// # Errors
@@ -47,7 +47,7 @@ impl<'a> Masked<'a> {
 
     /// Adds the gradients of the adapter's parameters to `grad` and that of the input to `dx`. Computes the product with `V`
     /// again, which is as large as the layer's output.
-    pub(super) fn directed_backward(&self, x: &Tensor, dy: &Tensor, grad: &Linear<Wanted>, dx: &Tensor) -> ops::Result<()> {
+    pub(super) fn directed_backward(&self, x: &Tensor, dy: &Tensor, grad: &Linear<GradientSlot>, dx: &Tensor) -> ops::Result<()> {
         let (magnitude, dropped) = (self.magnitude()?.ok_or_else(without_lengths)?, self.dropped(x)?);
         let adapter = self.adapter().ok_or_else(without_lengths)?;
         let (w, gradient) = (self.linear.matrix(), gradient_of_adapter(grad));
@@ -73,11 +73,11 @@ fn without_lengths() -> ops::Error {
 
 #[cfg(test)]
 mod tests {
-    use super::super::random::Normal;
+    use super::super::random::NormalSampler;
     use super::*;
-    use crate::model::weights::Adapter;
+    use crate::model::weights::LinearAdapter;
     use crate::ops::Precision;
-    use crate::ops::dropout::Mask;
+    use crate::ops::dropout::DropoutMask;
     use crate::ops::magnitude;
     use candle_core::{Device, Var};
 
@@ -86,11 +86,11 @@ mod tests {
         let rows: Vec<u64> = (0..x.dims()[0] as u64).collect();
         let adapter = linear.adapter.as_ref().unwrap();
         let lengths = magnitude::lengths(linear.matrix(), &adapter.low_rank()).unwrap();
-        let mask = (p > 0.0).then_some(Mask { rows: &rows, key: 3, p });
-        let masked = Masked { linear, mask, lengths: Some(&lengths), precision: Precision::F32 };
+        let mask = (p > 0.0).then_some(DropoutMask { rows: &rows, key: 3, p });
+        let masked = MaskedLinear { linear, mask, lengths: Some(&lengths), precision: Precision::F32 };
         let zeros = |t: &Tensor| t.zeros_like().unwrap();
         let [a, b, m] = [&adapter.a, &adapter.b, adapter.magnitude.as_ref().unwrap()].map(zeros);
-        let of_adapter = Adapter {
+        let of_adapter = LinearAdapter {
             a: Some(a.clone()),
             b: Some(b.clone()),
             bias: None,
@@ -106,7 +106,7 @@ mod tests {
 
     #[test]
     fn with_dropout_the_adapter_changes_what_is_left_of_the_input_as_in_peft() {
-        let mut normal = Normal::new(1, 1.0);
+        let mut normal = NormalSampler::new(1, 1.0);
         let mut random = |shape: &[usize]| {
             let mut values = vec![0.0; shape.iter().product()];
             normal.fill(&mut values);
@@ -117,7 +117,7 @@ mod tests {
         let [a, b, m] = [&[r, d_in][..], &[d_out, r], &[d_out]].map(random);
         for p in [0.0, 0.4] {
             let [x, a, b, m] = [&x, &a, &b, &m].map(|t| Var::from_tensor(t).unwrap());
-            let adapter = Adapter {
+            let adapter = LinearAdapter {
                 a: a.as_tensor().clone(),
                 b: b.as_tensor().clone(),
                 bias: None,
@@ -128,7 +128,7 @@ mod tests {
             let linear = Linear { adapter: Some(adapter), ..Linear::new(w.clone(), Some(bias.clone())) };
             let (got, gradients) = of_layer(p, &x, &dy, &linear);
             let rows: Vec<u64> = (0..n as u64).collect();
-            let kept = Mask { rows: &rows, key: 3, p }.apply(&x.ones_like().unwrap()).unwrap();
+            let kept = DropoutMask { rows: &rows, key: 3, p }.apply(&x.ones_like().unwrap()).unwrap();
             let v = (&w + (b.matmul(&a).unwrap() * f64::from(scale)).unwrap()).unwrap();
             let lengths = v.detach().sqr().unwrap().sum(1).unwrap().sqrt().unwrap();
             let directed = v.broadcast_mul(&(m.as_tensor() / lengths).unwrap().unsqueeze(1).unwrap()).unwrap();

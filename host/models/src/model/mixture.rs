@@ -2,9 +2,9 @@
 
 use super::bounds::MOST_INTERMEDIATE;
 use super::families::Family;
-use super::json::Object;
+use super::json::ConfigObject;
 use crate::ops;
-use crate::ops::experts::{Routes, Routing, Scores};
+use crate::ops::experts::{RouterScoring, Routes, Routing};
 use candle_core::Tensor;
 
 /// Maximum number of experts.
@@ -22,7 +22,7 @@ pub struct Mixture {
     /// Whether the weights of a token's experts add up to one, instead of being the router's probabilities.
     pub normalised: bool,
     /// What the router's results become.
-    pub scores: Scores,
+    pub scores: RouterScoring,
     /// Number of groups of experts, and of those that a token's experts are in.
     pub groups: (usize, usize),
     /// Factor of all weights.
@@ -46,7 +46,7 @@ impl Mixture {
 
     /// Returns whether transformers has an auxiliary loss for such experts.
     pub fn has_aux_loss(&self) -> bool {
-        self.scores == Scores::Softmax
+        self.scores == RouterScoring::Softmax
     }
 
     /// Returns the sorted rows that experts read, of the tokens' rows `h`.
@@ -56,7 +56,7 @@ impl Mixture {
     }
 
     /// Reads the sizes of experts; none for other families, and for models without experts.
-    pub(super) fn read(config: &Object, family: Family, layers: usize) -> std::result::Result<Option<Self>, String> {
+    pub(super) fn read(config: &ConfigObject, family: Family, layers: usize) -> std::result::Result<Option<Self>, String> {
         use Family::{Glm4Moe, GptOss, GraniteMoe, GraniteMoeShared, Llama4, Mixtral, Olmoe, Qwen2Moe, Qwen3Moe};
         let (key, experts, chosen, coefficient) = match family {
             Qwen3Moe => (if config.has("num_experts") { "num_experts" } else { "num_local_experts" }, 128, 8, 0.001),
@@ -95,14 +95,14 @@ impl Mixture {
             return Err(format!("router_aux_loss_coef {coefficient} must be between 0 and 1e6"));
         }
         let shared = shared(config, family, width)?;
-        let scores = if matches!(family, Glm4Moe | Llama4) { Scores::Sigmoid } else { Scores::Softmax };
+        let scores = if matches!(family, Glm4Moe | Llama4) { RouterScoring::Sigmoid } else { RouterScoring::Softmax };
         let weighs_inputs = family == Llama4;
         Ok(Some(Self { experts, chosen, width, normalised, scores, groups, factor, weighs_inputs, sparse, shared, coefficient }))
     }
 }
 
 /// Reads the width of each expert.
-fn width(config: &Object, family: Family) -> std::result::Result<usize, String> {
+fn width(config: &ConfigObject, family: Family) -> std::result::Result<usize, String> {
     use Family::{Glm4Moe, Qwen2Moe, Qwen3Moe};
     let (width, default) = match family {
         Glm4Moe | Qwen2Moe => ("moe_intermediate_size", Some(1408)),
@@ -116,7 +116,7 @@ fn width(config: &Object, family: Family) -> std::result::Result<usize, String> 
 }
 
 /// Reads the width of the MLP that all tokens share, given that of the experts.
-fn shared(config: &Object, family: Family, width: usize) -> std::result::Result<Option<usize>, String> {
+fn shared(config: &ConfigObject, family: Family, width: usize) -> std::result::Result<Option<usize>, String> {
     use Family::{Glm4Moe, GraniteMoeShared, Llama4, Qwen2Moe};
     Ok(match family {
         Glm4Moe => {
@@ -132,7 +132,7 @@ fn shared(config: &Object, family: Family, width: usize) -> std::result::Result<
 }
 
 /// Returns which layers have experts.
-fn sparse(config: &Object, family: Family, experts: usize, layers: usize) -> std::result::Result<Vec<bool>, String> {
+fn sparse(config: &ConfigObject, family: Family, experts: usize, layers: usize) -> std::result::Result<Vec<bool>, String> {
     use Family::{Glm4Moe, Llama4, Qwen2Moe, Qwen3Moe};
     Ok(match family {
         Glm4Moe => {
@@ -152,7 +152,7 @@ fn sparse(config: &Object, family: Family, experts: usize, layers: usize) -> std
 }
 
 /// Reads the number of groups of experts, that of the groups that a token's experts are in, and the factor of weights.
-fn grouping(config: &Object, experts: usize, chosen: usize) -> std::result::Result<((usize, usize), f64), String> {
+fn grouping(config: &ConfigObject, experts: usize, chosen: usize) -> std::result::Result<((usize, usize), f64), String> {
     let groups = config.size("n_group", MOST_EXPERTS)?.unwrap_or(1);
     let kept = config.size("topk_group", MOST_EXPERTS)?.unwrap_or(1);
     if !experts.is_multiple_of(groups) || experts / groups < 2 {
@@ -170,7 +170,7 @@ fn grouping(config: &Object, experts: usize, chosen: usize) -> std::result::Resu
 }
 
 /// Returns which layers have experts, if `config.json` says so.
-fn every_few(config: &Object, experts: usize, layers: usize) -> std::result::Result<Vec<bool>, String> {
+fn every_few(config: &ConfigObject, experts: usize, layers: usize) -> std::result::Result<Vec<bool>, String> {
     let step = config.size("decoder_sparse_step", layers.max(1 << 16))?.unwrap_or(1);
     let dense = config.indices("mlp_only_layers", layers)?.unwrap_or_default();
     Ok((0..layers).map(|layer| experts > 0 && (layer + 1).is_multiple_of(step) && !dense.contains(&layer)).collect())

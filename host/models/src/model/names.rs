@@ -2,7 +2,7 @@
 
 /// Names of a family's tensors, without `.weight` and `.bias`. Those of a layer follow its number.
 #[derive(Debug)]
-pub(super) struct Names {
+pub(super) struct TensorNames {
     pub embedding: &'static str,
     /// The position embedding, if positions are learned.
     pub positions: Option<&'static str>,
@@ -46,7 +46,7 @@ pub(super) struct RecurrentNames {
     pub output: &'static str,
 }
 
-impl Names {
+impl TensorNames {
     /// Returns the names of the projections before attention, or before a recurrence.
     pub fn inputs(&self, recurrent: bool) -> &'static [&'static str] {
         self.recurrent.filter(|_| recurrent).map_or(self.attention.qkv, |names| names.inputs)
@@ -92,29 +92,29 @@ pub(super) struct ExpertNames {
     /// Those of the MLP that all tokens share in layers with experts, unless it has the names of the others'.
     pub shared: Option<&'static SharedNames>,
     /// How files store the projections, unless under the names above.
-    pub in_files: ExpertsInFiles,
+    pub in_files: ExpertFileLayout,
 }
 
 impl ExpertNames {
     /// Returns whether their projections and the router have biases.
     pub fn have_biases(&self) -> bool {
-        matches!(self.in_files, ExpertsInFiles::Crossed { alternating: true })
+        matches!(self.in_files, ExpertFileLayout::Crossed { alternating: true })
     }
 
     /// Returns whether files have their matrices transposed.
     pub fn are_crossed(&self) -> bool {
-        matches!(self.in_files, ExpertsInFiles::Crossed { .. })
+        matches!(self.in_files, ExpertFileLayout::Crossed { .. })
     }
 
     /// Returns whether files have each expert by itself.
     pub fn are_apart(&self) -> bool {
-        matches!(self.in_files, ExpertsInFiles::Each(..))
+        matches!(self.in_files, ExpertFileLayout::Each(..))
     }
 }
 
 /// How files store the projections of experts.
 #[derive(Debug)]
-pub(super) enum ExpertsInFiles {
+pub(super) enum ExpertFileLayout {
     /// Each expert separately, under its number: gate, up and down projection.
     Each(&'static str, [&'static str; 3]),
     /// All together: gate and up, and down projections.
@@ -133,7 +133,7 @@ const ATTENTION: AttentionNames = AttentionNames {
     norms: ["self_attn.q_norm", "self_attn.k_norm"],
 };
 
-pub(super) const LLAMA: Names = Names {
+pub(super) const LLAMA: TensorNames = TensorNames {
     embedding: "model.embed_tokens",
     positions: None,
     layers: "model.layers",
@@ -149,24 +149,25 @@ pub(super) const LLAMA: Names = Names {
 };
 
 /// Norms before and after attention and MLP.
-pub(super) const GEMMA: Names = Names {
+pub(super) const GEMMA: TensorNames = TensorNames {
     norms: ["input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm"],
     ..LLAMA
 };
 
 /// Norms after them only.
-pub(super) const OLMO: Names = Names { norms: ["", "post_attention_layernorm", "", "post_feedforward_layernorm"], ..LLAMA };
+pub(super) const OLMO: TensorNames =
+    TensorNames { norms: ["", "post_attention_layernorm", "", "post_feedforward_layernorm"], ..LLAMA };
 
 /// One norm, before both.
-pub(super) const COHERE: Names = Names { norms: ["input_layernorm", "", "", ""], ..LLAMA };
+pub(super) const COHERE: TensorNames = TensorNames { norms: ["input_layernorm", "", "", ""], ..LLAMA };
 
-pub(super) const GLM: Names = Names {
+pub(super) const GLM: TensorNames = TensorNames {
     mlp: &["mlp.gate_up_proj"],
     norms: ["input_layernorm", "post_self_attn_layernorm", "post_attention_layernorm", "post_mlp_layernorm"],
     ..LLAMA
 };
 
-pub(super) const GPT_OSS: Names = Names {
+pub(super) const GPT_OSS: TensorNames = TensorNames {
     attention: &AttentionNames { sinks: Some("self_attn.sinks"), ..ATTENTION },
     experts: Some(&ExpertNames {
         router: ["mlp.router", "mlp.router"],
@@ -174,20 +175,20 @@ pub(super) const GPT_OSS: Names = Names {
         down: "mlp.experts.down_proj",
         correction: None,
         shared: None,
-        in_files: ExpertsInFiles::Crossed { alternating: true },
+        in_files: ExpertFileLayout::Crossed { alternating: true },
     }),
     ..LLAMA
 };
 
-pub(super) const HUNYUAN: Names = Names {
+pub(super) const HUNYUAN: TensorNames = TensorNames {
     attention: &AttentionNames { norms: ["self_attn.query_layernorm", "self_attn.key_layernorm"], ..ATTENTION },
     ..LLAMA
 };
 
-pub(super) const PHI: Names =
-    Names { attention: &AttentionNames { qkv: &["self_attn.qkv_proj"], ..ATTENTION }, mlp: &["mlp.gate_up_proj"], ..LLAMA };
+pub(super) const PHI: TensorNames =
+    TensorNames { attention: &AttentionNames { qkv: &["self_attn.qkv_proj"], ..ATTENTION }, mlp: &["mlp.gate_up_proj"], ..LLAMA };
 
-pub(super) const GPT2: Names = Names {
+pub(super) const GPT2: TensorNames = TensorNames {
     embedding: "transformer.wte",
     positions: Some("transformer.wpe"),
     layers: "transformer.h",
@@ -201,7 +202,7 @@ pub(super) const GPT2: Names = Names {
     ..LLAMA
 };
 
-pub(super) const NEOX: Names = Names {
+pub(super) const NEOX: TensorNames = TensorNames {
     embedding: "gpt_neox.embed_in",
     layers: "gpt_neox.layers",
     norm: "gpt_neox.final_layer_norm",
@@ -212,21 +213,21 @@ pub(super) const NEOX: Names = Names {
     ..LLAMA
 };
 
-pub(super) const STARCODER: Names = Names { mlp: &["mlp.c_fc"], down: "mlp.c_proj", ..LLAMA };
+pub(super) const STARCODER: TensorNames = TensorNames { mlp: &["mlp.c_fc"], down: "mlp.c_proj", ..LLAMA };
 
-pub(super) const QWEN_MOE: Names = Names {
+pub(super) const QWEN_MOE: TensorNames = TensorNames {
     experts: Some(&ExpertNames {
         router: ["mlp.gate", "mlp.gate"],
         wide: "mlp.experts.gate_up_proj",
         down: "mlp.experts.down_proj",
         correction: None,
         shared: None,
-        in_files: ExpertsInFiles::Each("mlp.experts", ["gate_proj", "up_proj", "down_proj"]),
+        in_files: ExpertFileLayout::Each("mlp.experts", ["gate_proj", "up_proj", "down_proj"]),
     }),
     ..LLAMA
 };
 
-pub(super) const QWEN2_MOE: Names = Names {
+pub(super) const QWEN2_MOE: TensorNames = TensorNames {
     experts: Some(&ExpertNames {
         router: ["mlp.gate", "mlp.gate"],
         wide: "mlp.experts.gate_up_proj",
@@ -237,12 +238,12 @@ pub(super) const QWEN2_MOE: Names = Names {
             down: "mlp.shared_expert.down_proj",
             gate: Some("mlp.shared_expert_gate"),
         }),
-        in_files: ExpertsInFiles::Each("mlp.experts", ["gate_proj", "up_proj", "down_proj"]),
+        in_files: ExpertFileLayout::Each("mlp.experts", ["gate_proj", "up_proj", "down_proj"]),
     }),
     ..LLAMA
 };
 
-pub(super) const GLM_MOE: Names = Names {
+pub(super) const GLM_MOE: TensorNames = TensorNames {
     experts: Some(&ExpertNames {
         router: ["mlp.gate", "mlp.gate"],
         wide: "mlp.experts.gate_up_proj",
@@ -253,12 +254,12 @@ pub(super) const GLM_MOE: Names = Names {
             down: "mlp.shared_experts.down_proj",
             gate: None,
         }),
-        in_files: ExpertsInFiles::Each("mlp.experts", ["gate_proj", "up_proj", "down_proj"]),
+        in_files: ExpertFileLayout::Each("mlp.experts", ["gate_proj", "up_proj", "down_proj"]),
     }),
     ..LLAMA
 };
 
-pub(super) const LLAMA4: Names = Names {
+pub(super) const LLAMA4: TensorNames = TensorNames {
     mlp: &["feed_forward.gate_proj", "feed_forward.up_proj"],
     down: "feed_forward.down_proj",
     experts: Some(&ExpertNames {
@@ -271,25 +272,25 @@ pub(super) const LLAMA4: Names = Names {
             down: "feed_forward.shared_expert.down_proj",
             gate: None,
         }),
-        in_files: ExpertsInFiles::Crossed { alternating: false },
+        in_files: ExpertFileLayout::Crossed { alternating: false },
     }),
     ..LLAMA
 };
 
-pub(super) const MIXTRAL: Names = Names {
+pub(super) const MIXTRAL: TensorNames = TensorNames {
     experts: Some(&ExpertNames {
         router: ["mlp.gate", "block_sparse_moe.gate"],
         wide: "mlp.experts.gate_up_proj",
         down: "mlp.experts.down_proj",
         correction: None,
         shared: None,
-        in_files: ExpertsInFiles::Each("block_sparse_moe.experts", ["w1", "w3", "w2"]),
+        in_files: ExpertFileLayout::Each("block_sparse_moe.experts", ["w1", "w3", "w2"]),
     }),
     ..LLAMA
 };
 
 /// The MLP is the one that a mixture's tokens share.
-pub(super) const GRANITE_MOE: Names = Names {
+pub(super) const GRANITE_MOE: TensorNames = TensorNames {
     mlp: &["shared_mlp.input_linear"],
     down: "shared_mlp.output_linear",
     experts: Some(&ExpertNames {
@@ -298,12 +299,12 @@ pub(super) const GRANITE_MOE: Names = Names {
         down: "block_sparse_moe.experts.down_proj",
         correction: None,
         shared: None,
-        in_files: ExpertsInFiles::Stacked(["block_sparse_moe.input_linear", "block_sparse_moe.output_linear"]),
+        in_files: ExpertFileLayout::Stacked(["block_sparse_moe.input_linear", "block_sparse_moe.output_linear"]),
     }),
     ..LLAMA
 };
 
-pub(super) const LFM2: Names = Names {
+pub(super) const LFM2: TensorNames = TensorNames {
     norm: "model.embedding_norm",
     attention: &AttentionNames {
         o: "self_attn.out_proj",
@@ -322,7 +323,7 @@ pub(super) const LFM2: Names = Names {
     ..LLAMA
 };
 
-pub(super) const QWEN3_5: Names = Names {
+pub(super) const QWEN3_5: TensorNames = TensorNames {
     recurrent: Some(&RecurrentNames {
         inputs: &["linear_attn.in_proj_qkv", "linear_attn.in_proj_z", "linear_attn.in_proj_b", "linear_attn.in_proj_a"],
         convolution: "linear_attn.conv1d",

@@ -1,7 +1,7 @@
 //! Patterns of module names as `peft` matches them: the keys of `rank_pattern` and `alpha_pattern` in an adapter's settings.
 
-use super::json::Object;
-use super::lora::Lora;
+use super::json::ConfigObject;
+use super::lora::LoraSettings;
 use crate::config::printable;
 use fancy_regex::{Regex, RegexBuilder};
 use serde_json::{Map, Value};
@@ -60,7 +60,7 @@ impl Patterns {
     ///
     /// # Errors
     /// If a key is no expression, or a value no rank up to `most_rank` or no finite number.
-    pub(super) fn parse(config: &Object, most_rank: usize) -> Result<Self, String> {
+    pub(super) fn parse(config: &ConfigObject, most_rank: usize) -> Result<Self, String> {
         let rank = |value: &Value| value.as_u64().and_then(|r| usize::try_from(r).ok()).filter(|r| (1..=most_rank).contains(r));
         let alpha = |value: &Value| value.as_f64().filter(|alpha| alpha.is_finite());
         Ok(Self {
@@ -73,8 +73,8 @@ impl Patterns {
     ///
     /// # Errors
     /// If a pattern takes too long to match, or the scale would not be finite.
-    pub(super) fn of(&self, lora: Lora, module: &str) -> Result<Lora, String> {
-        let of_module = Lora {
+    pub(super) fn module_settings(&self, lora: LoraSettings, module: &str) -> Result<LoraSettings, String> {
+        let of_module = LoraSettings {
             r: first(&self.ranks, module).map_err(|detail| format!("rank_pattern: {detail}"))?.unwrap_or(lora.r),
             alpha: first(&self.alphas, module).map_err(|detail| format!("alpha_pattern: {detail}"))?.unwrap_or(lora.alpha),
             ..lora
@@ -95,7 +95,12 @@ fn first<T: Copy>(patterns: &[(Pattern, T)], module: &str) -> Result<Option<T>, 
     Ok(None)
 }
 
-fn read<T>(config: &Object, key: &str, right: &str, take: impl Fn(&Value) -> Option<T>) -> Result<Vec<(Pattern, T)>, String> {
+fn read<T>(
+    config: &ConfigObject,
+    key: &str,
+    right: &str,
+    take: impl Fn(&Value) -> Option<T>,
+) -> Result<Vec<(Pattern, T)>, String> {
     let none = Map::new();
     let all = match config.get(key) {
         None => &none,
@@ -142,11 +147,11 @@ mod tests {
     const Q: &str = "model.layers.0.self_attn.q_proj";
 
     fn parsed(config: &Value) -> Result<Patterns, String> {
-        Patterns::parse(&Object::parse(&config.to_string()).unwrap(), 64)
+        Patterns::parse(&ConfigObject::parse(&config.to_string()).unwrap(), 64)
     }
 
     fn rank(patterns: &Value, module: &str) -> Result<usize, String> {
-        Ok(parsed(&json!({ "rank_pattern": patterns }))?.of(Lora::new(8, 16.0), module)?.r)
+        Ok(parsed(&json!({ "rank_pattern": patterns }))?.module_settings(LoraSettings::new(8, 16.0), module)?.r)
     }
 
     /// As `re.match(rf"(.*\.)?({key})$", name)` does.
@@ -174,8 +179,8 @@ mod tests {
         assert_eq!(rank(&json!({ r".*\.gate_up_proj": 4 }), "model.layers.0.mlp.experts.gate_up_proj"), Ok(4));
         assert_eq!(rank(&json!({ "v_proj": 1, "q_proj": 2, "self_attn.q_proj": 3 }), Q), Ok(2), "the first counts");
         let both = parsed(&json!({ "rank_pattern": { "q_proj": 2 }, "alpha_pattern": { "q_proj": 5 } })).unwrap();
-        assert_eq!(both.of(Lora::new(8, 16.0), Q).unwrap().scale(), 2.5);
-        assert_eq!(both.of(Lora::new(8, 16.0), "model.layers.0.self_attn.k_proj").unwrap().scale(), 2.0);
+        assert_eq!(both.module_settings(LoraSettings::new(8, 16.0), Q).unwrap().scale(), 2.5);
+        assert_eq!(both.module_settings(LoraSettings::new(8, 16.0), "model.layers.0.self_attn.k_proj").unwrap().scale(), 2.0);
     }
 
     #[test]
@@ -194,9 +199,9 @@ mod tests {
             assert!(refusal.contains(said), "{refusal}");
         }
         let slow = parsed(&json!({ "rank_pattern": { r"(?=(a+)+$)(a|aa)+\1b": 2 } })).unwrap();
-        assert!(slow.of(Lora::new(8, 16.0), &"a".repeat(200)).unwrap_err().contains("rank_pattern"));
+        assert!(slow.module_settings(LoraSettings::new(8, 16.0), &"a".repeat(200)).unwrap_err().contains("rank_pattern"));
         let wide = parsed(&json!({ "alpha_pattern": { "q_proj": 1e300 } })).unwrap();
-        assert!(wide.of(Lora::new(8, 16.0), Q).unwrap_err().contains("not finite"));
+        assert!(wide.module_settings(LoraSettings::new(8, 16.0), Q).unwrap_err().contains("not finite"));
     }
 
     #[test]

@@ -1,17 +1,17 @@
 //! Reads and writes an adapter's folder in the format of the `peft` package: `adapter_config.json` and
 //! `adapter_model.safetensors`.
 
-use super::adapter_reader::{BASE, CONFIG, MOST_RANK, PREFIX, Reader, TENSORS};
-use super::json::Object;
-use super::lora::{Biases, Lora};
+use super::adapter_reader::{AdapterReader, BASE, CONFIG, MOST_RANK, PREFIX, TENSORS};
+use super::json::ConfigObject;
+use super::lora::{LoraSettings, TrainedBiases};
 use super::patterns::{self, Patterns};
-use super::shards::Shards;
-use super::stacks::Stacks;
-use super::trained_rows::Rows;
+use super::shards::SafetensorsReader;
+use super::stacks::ExpertStacks;
+use super::trained_modules::TrainedModules;
+use super::trained_rows::TrainedRows;
 use super::weights::SCORE;
-use super::weights::{Adapter, MAGNITUDE, of_adapter};
-use super::whole::Whole;
-use super::write::{of_torch, write_tensors};
+use super::weights::{LinearAdapter, MAGNITUDE, is_adapter_parameter};
+use super::write::{torch_metadata, write_tensors};
 use super::{Architecture, Error, Result, Weights};
 use crate::config::{printable, shortest};
 use candle_core::Tensor;
@@ -44,45 +44,45 @@ pub(super) fn is_adapter(folder: &Path) -> bool {
 ///
 /// # Errors
 /// If a setting would be computed differently here than by `peft`.
-pub(super) fn read_config(folder: &Path) -> Result<(Lora, Modules, PathBuf)> {
+pub(super) fn read_config(folder: &Path) -> Result<(LoraSettings, PeftModules, PathBuf)> {
     let path = folder.join(CONFIG);
     let text = super::json::read_text(&path)?.ok_or_else(|| Error::Missing { path: path.clone() })?;
     let (lora, [names, parameters], base) = parse(&text).map_err(|detail| Error::Config { path: path.clone(), detail })?;
     // Relative to the working directory, as in peft, or else to the adapter's folder.
     let beside = folder.join(&base);
     let base = if !Path::new(&base).exists() && beside.exists() { beside } else { base.into() };
-    Ok((lora, Modules { names, parameters, path }, base))
+    Ok((lora, PeftModules { names, parameters, path }, base))
 }
 
 /// The names in `modules_to_save`, except the head of a value model, and in `target_parameters`.
-pub(super) struct Modules {
+pub(super) struct PeftModules {
     names: Vec<String>,
     parameters: Vec<String>,
     /// The file that has them.
     path: PathBuf,
 }
 
-impl Modules {
+impl PeftModules {
     /// Returns the settings with the modules of the base model that they mean.
     ///
     /// # Errors
     /// If one means none, or one that can't be trained whole.
-    pub(super) fn of(self, lora: Lora, a: &Architecture) -> Result<Lora> {
-        let whole = Whole::of(self.names.iter().map(String::as_str), a);
+    pub(super) fn resolve(self, lora: LoraSettings, a: &Architecture) -> Result<LoraSettings> {
+        let whole = TrainedModules::from_names(self.names.iter().map(String::as_str), a);
         let refused = |key: &str, detail: String| Error::Config { path: self.path.clone(), detail: format!("{key}: {detail}") };
         let whole = whole.map_err(|detail| refused("modules_to_save", detail))?;
-        let stacks = Stacks::of(self.parameters.iter().map(String::as_str), a);
+        let stacks = ExpertStacks::from_names(self.parameters.iter().map(String::as_str), a);
         let stacks = stacks.map_err(|detail| refused("target_parameters", detail))?;
         if !stacks.is_empty() && (lora.dropout > 0.0 || lora.use_dora) {
             let detail = "is not supported with lora_dropout or use_dora, as in peft".to_owned();
             return Err(refused("target_parameters", detail));
         }
-        Ok(Lora { whole, stacks, ..lora })
+        Ok(LoraSettings { trained_modules: whole, stacks, ..lora })
     }
 }
 
-pub(super) fn parse(text: &str) -> std::result::Result<(Lora, [Vec<String>; 2], String), String> {
-    let config = Object::parse(text)?;
+pub(super) fn parse(text: &str) -> std::result::Result<(LoraSettings, [Vec<String>; 2], String), String> {
+    let config = ConfigObject::parse(text)?;
     match config.text("peft_type")? {
         Some("LORA") => {}
         Some(other) => return Err(format!("peft_type {:?} is not supported; only LORA is", printable(other, 80))),
@@ -111,21 +111,21 @@ pub(super) fn parse(text: &str) -> std::result::Result<(Lora, [Vec<String>; 2], 
     }
     let bias = config.text("bias")?.unwrap_or("none");
     let wrong = || format!("bias is {:?}; it must be \"none\", \"all\" or \"lora_only\"", printable(bias, 80));
-    let biases = Biases::parse(bias).ok_or_else(wrong)?;
+    let biases = TrainedBiases::parse(bias).ok_or_else(wrong)?;
     Patterns::parse(&config, MOST_RANK)?;
-    Rows::parse(&config)?;
+    TrainedRows::parse(&config)?;
     // Some of the others change the base model's weights too.
     let begun = config.get("init_lora_weights").unwrap_or(&Value::Bool(true));
     if !begun.is_boolean() && !["gaussian", "orthogonal", "eva"].iter().any(|plain| begun == plain) {
         return Err(format!("init_lora_weights {} is not supported", printable(&begun.to_string(), 80)));
     }
-    let lora = Lora {
+    let lora = LoraSettings {
         use_rslora: config.flag("use_rslora")?.unwrap_or(false),
         use_dora: config.flag("use_dora")?.unwrap_or(false),
         dropout: config.number("lora_dropout")?.unwrap_or(0.0),
         biases,
         b_bias: config.flag("lora_bias")?.unwrap_or(false),
-        ..Lora::new(
+        ..LoraSettings::new(
             config.needed_size("r", MOST_RANK)?,
             config.number("lora_alpha")?.ok_or("lora_alpha is missing; it must be a number")?,
         )
@@ -145,19 +145,19 @@ pub(super) fn parse(text: &str) -> std::result::Result<(Lora, [Vec<String>; 2], 
 }
 
 /// Returns a model's parameters with the adapter in `folder`.
-pub(super) fn read(folder: &Path, lora: Lora, weights: Weights) -> Result<Weights> {
+pub(super) fn read(folder: &Path, lora: LoraSettings, weights: Weights) -> Result<Weights> {
     let names = weights.names;
-    let mut reader = Reader::new(folder, lora, names)?;
+    let mut reader = AdapterReader::new(folder, lora, names)?;
     let mut weights = weights;
     let fixed = reader.merge_tables(&mut weights)?;
-    let lora = Lora { fixed, ..lora };
+    let lora = LoraSettings { fixed, ..lora };
     let adapted = weights.adapted(lora, |name, linear| match *linear.weight.dims() {
         [experts, d_out, d_in] => reader.stack(name, [experts, d_out, d_in]).map(Some),
         _ => reader.linear(name, linear.matrix().dims()),
     })?;
     let wrapped: BTreeSet<String> = adapted.adapters().into_iter().map(|(module, _)| module).collect();
-    let adapted = adapted.training_beside(lora, |name, shape| {
-        if lora.whole.has(name, names) {
+    let adapted = adapted.with_trained_modules(lora, |name, shape| {
+        if lora.trained_modules.has(name, names) {
             return reader.needed(&names.in_adapter(name), shape, "modules_to_save").map(Some);
         }
         // Without a bias of its own, an adapter's file leaves the model's, as in peft.
@@ -203,14 +203,14 @@ fn unused(left: &str, adapted: &Weights) -> String {
 
 /// Reads the value head next to the adapter in `folder`, if there is one; `by` names what requires this shape.
 pub(super) fn read_head(folder: &Path, shape: &[usize], by: &str) -> Result<Option<Tensor>> {
-    Shards::of_file(&folder.join(TENSORS))?.take(&format!("{PREFIX}{SCORE}"), shape, by)
+    SafetensorsReader::open_file(&folder.join(TENSORS))?.take(&format!("{PREFIX}{SCORE}"), shape, by)
 }
 
 /// Returns the names of the adapted linear layers as `target_modules` lists them: short names if all layers
 /// of these names are.
 pub(super) fn targets(weights: &Weights) -> Vec<String> {
     let named = weights.named();
-    let stacks = weights.lora.map_or(Stacks::NONE, |lora| lora.stacks);
+    let stacks = weights.lora.map_or(ExpertStacks::NONE, |lora| lora.stacks);
     let modules = named.iter().filter(|(name, _)| stacks.renamed(name, weights.names).is_none());
     let modules = modules.filter_map(|(name, _)| name.strip_suffix(".lora_A.weight"));
     let modules = modules.filter(|module| !stacks.is_router(module, weights.names));
@@ -234,11 +234,11 @@ fn number(alpha: f64) -> Value {
 }
 
 /// Returns the patterns of the modules whose rank, or whose `alpha`, is not the adapter's.
-fn own_settings(weights: &Weights, lora: Lora) -> (Value, Value) {
+fn own_settings(weights: &Weights, lora: LoraSettings) -> (Value, Value) {
     let is_router = |module: &str| lora.stacks.is_router(module, weights.names);
     let name = |module: String| if is_router(&module) { module + ".weight" } else { module };
     // The rank is the second size from the end, with or without experts before it.
-    let rank = |adapter: &Adapter| adapter.a.dims().iter().rev().nth(1).copied().unwrap_or(lora.r);
+    let rank = |adapter: &LinearAdapter| adapter.a.dims().iter().rev().nth(1).copied().unwrap_or(lora.r);
     let all: Vec<_> = weights.adapters().into_iter().map(|(module, adapter)| (name(module), adapter)).collect();
     let ranks: Vec<_> = all.iter().map(|(module, adapter)| (module.clone(), rank(adapter))).collect();
     let alphas: Vec<_> = all.iter().map(|(module, adapter)| (module.clone(), adapter.alpha)).collect();
@@ -248,21 +248,21 @@ fn own_settings(weights: &Weights, lora: Lora) -> (Value, Value) {
 }
 
 /// Writes the adapter of the model in `base` into the existing folder `to`, for a value model with its head and the head's name.
-pub(super) fn write(weights: &Weights, lora: Lora, base: &Path, head: Option<(&str, &Tensor)>, to: &Path) -> Result<()> {
+pub(super) fn write(weights: &Weights, lora: LoraSettings, base: &Path, head: Option<(&str, &Tensor)>, to: &Path) -> Result<()> {
     let file = to.join(TENSORS);
     let named = weights.named().into_iter();
-    let named = named.filter(|(name, _)| of_adapter(name) || weights.trains_beside(name));
+    let named = named.filter(|(name, _)| is_adapter_parameter(name) || weights.trains_with_adapter(name));
     let named = named.map(|(name, t)| match lora.stacks.renamed(&name, weights.names) {
-        Some(file) => Ok((file, super::stacked::flat(t, name.ends_with(".lora_B.weight"))?)),
-        None if lora.whole.has(&name, weights.names) => Ok((weights.names.in_adapter(&name).into_owned(), t.clone())),
+        Some(file) => Ok((file, super::expert_adapters::flat(t, name.ends_with(".lora_B.weight"))?)),
+        None if lora.trained_modules.has(&name, weights.names) => Ok((weights.names.in_adapter(&name).into_owned(), t.clone())),
         None => Ok((bias_in_file(&name, |module| weights.has_adapter(module)), t.clone())),
     });
     let named = named.chain(head.map(|(name, t)| Ok((name.to_owned(), t.clone()))));
     let prefixed = |(name, t): (String, Tensor)| (format!("{PREFIX}{name}"), t);
     let tensors: Vec<(String, Tensor)> = named.map(|named| named.map(prefixed)).collect::<Result<_>>()?;
-    write_tensors(tensors, of_torch(), &file)?;
+    write_tensors(tensors, torch_metadata(), &file)?;
     let (ranks, alphas) = own_settings(weights, lora);
-    let mut modules = lora.whole.names(weights.names);
+    let mut modules = lora.trained_modules.names(weights.names);
     modules.extend(head.map(|(name, _)| name.trim_end_matches(".weight").to_owned()));
     let config = json!({
         "peft_type": "LORA",
@@ -303,7 +303,7 @@ mod tests {
             parse(&config.to_string())
         };
         let (lora, modules, base) = with("use_rslora", json!(true)).unwrap();
-        let want = Lora { use_rslora: true, ..Lora::new(8, 16.0) };
+        let want = LoraSettings { use_rslora: true, ..LoraSettings::new(8, 16.0) };
         assert_eq!((lora, modules, base.as_str()), (want, [vec![], vec![]], "base"));
         assert_eq!(with("modules_to_save", json!(["lm_head", "score"])).unwrap().1[0], ["lm_head"]);
         assert_eq!(with("target_parameters", json!(["down_proj"])).unwrap().1[1], ["down_proj"]);

@@ -1,25 +1,25 @@
 //! The trainable view of a decoder.
 
-use super::decoder::{Decoder, Kept};
-use super::dropped::Dropout;
-use super::experts::Balance;
-use super::how::How;
-use super::noised::Noise;
+use super::adapter_dropout::Dropout;
+use super::decoder::{Decoder, PassActivations};
+use super::embedding_noise::EmbeddingNoise;
+use super::experts::ExpertBalance;
+use super::pass_observer::{ModelPart, NoObserver, PassDirection, PassObserver};
+use super::pass_options::PassOptions;
 use super::prompt_pass::{Continuation, PromptPass};
-use super::selected::{Selected, finite};
-use super::teacher::{Taught, Teaching};
-use super::watch::{Direction, Part, Unwatched, Watch};
-use super::{Architecture, Backend, Frozen, Gradients, Passed, Result, Weights, critic};
+use super::selected_predictions::{SelectedPredictions, finite};
+use super::teacher::{TeacherDivergence, TeacherPredictions};
+use super::{Architecture, ComputeBackend, FrozenModel, Gradients, PassCost, Result, Weights, critic};
 use crate::ops::adamw::Parameter;
 use crate::ops::divergence::Predictions;
-use crate::ops::logprob::{self, Scale, TokenStats};
+use crate::ops::logprob::{self, LogitScale, TokenStats};
 use crate::ops::{self, Forest, Precision, squares};
 use candle_core::{DType, Device, Tensor};
 use std::borrow::Cow;
 
 /// A decoder whose parameters an optimizer may change.
 #[derive(Debug)]
-pub struct Policy {
+pub struct PolicyModel {
     pub(super) decoder: Decoder,
     /// The parameters in f32, if the decoder computes with rounded copies of them.
     masters: Option<Weights>,
@@ -31,33 +31,33 @@ pub struct Policy {
 }
 
 /// A forward pass that waits for the loss's derivatives.
-pub struct Pass<'a> {
-    policy: &'a Policy,
+pub struct PolicyPass<'a> {
+    policy: &'a PolicyModel,
     forest: &'a Forest,
-    selected: &'a Selected,
-    scale: Scale,
-    kept: Kept,
+    selected: &'a SelectedPredictions,
+    scale: LogitScale,
+    kept: PassActivations,
     hidden: Tensor,
     stats: TokenStats,
     values: Option<Vec<f32>>,
-    taught: Option<Taught>,
-    watch: &'a dyn Watch,
+    taught: Option<TeacherDivergence>,
+    watch: &'a dyn PassObserver,
     /// Operations of the pass that it continued.
     known_work: f64,
 }
 
 /// How a step learns from a pass.
 #[derive(Clone, Copy)]
-pub struct Learning<'a> {
+pub struct LearningOptions<'a> {
     /// What the random numbers of dropout and noise depend on; none for a pass without them.
     pub key: Option<u64>,
     /// Whether the loss may depend on log-probabilities. If not, the pass prepares nothing for that.
     pub by_logp: bool,
     /// Who watches the pass, if anybody does.
-    pub watch: Option<&'a dyn Watch>,
+    pub watch: Option<&'a dyn PassObserver>,
 }
 
-impl From<u64> for Learning<'_> {
+impl From<u64> for LearningOptions<'_> {
     /// Learns from log-probabilities, among others.
     fn from(key: u64) -> Self {
         Self { key: Some(key), by_logp: true, watch: None }
@@ -79,12 +79,12 @@ pub struct Derivatives<'a> {
 
 impl<'a> Derivatives<'a> {
     /// Returns those of a loss that depends on log-probabilities alone.
-    pub fn of_logp(logp: &'a [f32]) -> Self {
+    pub fn from_logp(logp: &'a [f32]) -> Self {
         Self { logp: Some(logp), ..Self::default() }
     }
 }
 
-impl Policy {
+impl PolicyModel {
     /// Makes a decoder trainable.
     pub fn new(decoder: Decoder) -> Self {
         Self { decoder, masters: None, gradient_checkpointing: false, balances: false, noise: 0.0 }
@@ -92,7 +92,7 @@ impl Policy {
 
     /// Moves the policy to another backend. If that computes in bf16, trained parameters are also kept in f32; those that never
     /// change are not.
-    pub fn at(self, backend: &Backend) -> Result<Self> {
+    pub fn on_backend(self, backend: &ComputeBackend) -> Result<Self> {
         backend.check(self.architecture(), self.weights().lora)?;
         let all = self.weights();
         let masters = all.map(|name, t| if all.trains(&name) { backend.put(t) } else { backend.computed(t) })?;
@@ -119,7 +119,7 @@ impl Policy {
         Self { gradient_checkpointing: on, ..self }
     }
 
-    /// Sets whether passes compute how evenly experts are used ([`Pass::aux_loss`]). The last layer is then computed for all
+    /// Sets whether passes compute how evenly experts are used ([`PolicyPass::aux_loss`]). The last layer is then computed for all
     /// positions. A model without experts is not changed.
     pub fn with_aux_loss(self, on: bool) -> Self {
         let balances = on && self.architecture().mixture.is_some();
@@ -137,13 +137,13 @@ impl Policy {
     }
 
     /// Returns the view for generation. It shares the storage, so it always has the newest weights.
-    pub fn frozen(&self) -> Frozen {
-        Frozen::new(self.decoder.clone())
+    pub fn frozen(&self) -> FrozenModel {
+        FrozenModel::new(self.decoder.clone())
     }
 
     /// Copies the current model for use as a reference: trained parameters are copied, the others share storage.
-    pub fn frozen_copy(&self) -> Result<Frozen> {
-        Ok(Frozen::new(Decoder { weights: self.decoder.weights.copied()?, ..self.decoder.clone() }))
+    pub fn frozen_copy(&self) -> Result<FrozenModel> {
+        Ok(FrozenModel::new(Decoder { weights: self.decoder.weights.copied()?, ..self.decoder.clone() }))
     }
 
     /// Returns the current weights, unaffected by later updates: trained parameters are copied to host memory.
@@ -182,12 +182,12 @@ impl Policy {
     }
 
     /// Returns the weights that the model computes with, rounded if the backend computes in bf16.
-    pub fn computing(&self) -> &Weights {
+    pub fn compute_weights(&self) -> &Weights {
         &self.decoder.weights
     }
 
     /// Returns each trained parameter with its rounded copy and its gradient, in the order of [`Weights::trained`]. `gradients`
-    /// come from [`Policy::zero_gradients`].
+    /// come from [`PolicyModel::zero_gradients`].
     pub fn parameters<'a>(&'a self, gradients: &'a Gradients) -> Vec<Parameter<'a>> {
         let (masters, computing) = (self.weights().trained(), self.decoder.weights.trained());
         let all = masters.into_iter().zip(computing).zip(gradients.named());
@@ -198,10 +198,10 @@ impl Policy {
         .collect()
     }
 
-    /// Counts a pass over a forest with this many predicting positions; see [`Weights::passed`].
-    pub fn passed(&self, forest: &Forest, selected: usize) -> Passed {
+    /// Counts a pass over a forest with this many predicting positions; see [`Weights::pass_cost`].
+    pub fn pass_cost(&self, forest: &Forest, selected: usize) -> PassCost {
         let last = if self.balances { forest.len() } else { selected };
-        self.computing().passed_with(self.architecture(), forest, selected, last)
+        self.compute_weights().pass_cost_with(self.architecture(), forest, selected, last)
     }
 
     /// Returns zeroed gradients of the trained parameters.
@@ -214,7 +214,12 @@ impl Policy {
     ///
     /// # Errors
     /// If an operation fails, or a log-probability is not finite.
-    pub fn forward<'a>(&'a self, forest: &'a Forest, selected: &'a Selected, temperature: f32) -> Result<Pass<'a>> {
+    pub fn forward<'a>(
+        &'a self,
+        forest: &'a Forest,
+        selected: &'a SelectedPredictions,
+        temperature: f32,
+    ) -> Result<PolicyPass<'a>> {
         self.forward_with(forest, selected, temperature, None, None)
     }
 
@@ -224,43 +229,43 @@ impl Policy {
     /// prompts is `known` for the same weights, it is continued, with the same results.
     ///
     /// # Errors
-    /// As [`Policy::forward`].
+    /// As [`PolicyModel::forward`].
     pub fn forward_learning<'a>(
         &'a self,
         forest: &'a Forest,
-        selected: &'a Selected,
+        selected: &'a SelectedPredictions,
         temperature: f32,
-        learning: impl Into<Learning<'a>>,
+        learning: impl Into<LearningOptions<'a>>,
         known: Option<PromptPass>,
-    ) -> Result<Pass<'a>> {
+    ) -> Result<PolicyPass<'a>> {
         let known = known.filter(|_| self.continues_prompts());
         self.forward_with(forest, selected, temperature, Some(learning.into()), known)
     }
 
     /// Returns the options of a pass; without a key, there is no dropout and no noise.
-    pub(super) fn how(&self, key: Option<u64>, forest: &Forest, rows: &[usize]) -> Result<How> {
+    pub(super) fn pass_options(&self, key: Option<u64>, forest: &Forest, rows: &[usize]) -> Result<PassOptions> {
         let p = self.weights().lora.map_or(0.0, |lora| lora.dropout);
         let dropout = key.and_then(|key| Dropout::new(p, key, forest, rows));
-        let noise = key.and_then(|key| Noise::new(self.noise, key, forest, self.architecture()));
-        let plain = self.decoder.plainly()?;
-        Ok(How { recompute: self.gradient_checkpointing, balances: self.balances, dropout, noise, ..plain })
+        let noise = key.and_then(|key| EmbeddingNoise::new(self.noise, key, forest, self.architecture()));
+        let plain = self.decoder.inference_options()?;
+        Ok(PassOptions { recompute: self.gradient_checkpointing, balances: self.balances, dropout, noise, ..plain })
     }
 
     fn forward_with<'a>(
         &'a self,
         forest: &'a Forest,
-        selected: &'a Selected,
+        selected: &'a SelectedPredictions,
         temperature: f32,
-        learning: Option<Learning<'a>>,
+        learning: Option<LearningOptions<'a>>,
         known: Option<PromptPass>,
-    ) -> Result<Pass<'a>> {
-        let how = self.how(learning.and_then(|learning| learning.key), forest, &selected.rows)?;
-        let watch = learning.and_then(|learning| learning.watch).unwrap_or(&Unwatched);
+    ) -> Result<PolicyPass<'a>> {
+        let how = self.pass_options(learning.and_then(|learning| learning.key), forest, &selected.rows)?;
+        let watch = learning.and_then(|learning| learning.watch).unwrap_or(&NoObserver);
         let (known_work, (hidden, kept)) = match known.and_then(|known| Continuation::new(known, forest, &selected.rows)) {
             Some(rest) => {
                 tracing::debug!("continues the pass over {} of {} rows", forest.len() - rest.len(), forest.len());
                 // What does not depend on rows is done again.
-                let work = |forest: &Forest| self.passed(forest, 0).forward;
+                let work = |forest: &Forest| self.pass_cost(forest, 0).forward;
                 (work(&forest.roots()) - work(&Forest::new()), self.decoder.continued(forest, how, rest)?)
             }
             None => (0.0, self.decoder.forward(forest, &selected.rows, how, watch)?),
@@ -272,11 +277,11 @@ impl Policy {
         let stats = statistics(&hidden, weights.output(), &selected.targets, scale, selected.restriction())?;
         finite(&stats)?;
         let values = self.decoder.weights.value_head.as_ref().map(|head| critic::values(&hidden, head)).transpose()?;
-        Ok(Pass { policy: self, forest, selected, scale, kept, hidden, stats, values, taught: None, watch, known_work })
+        Ok(PolicyPass { policy: self, forest, selected, scale, kept, hidden, stats, values, taught: None, watch, known_work })
     }
 }
 
-impl Pass<'_> {
+impl PolicyPass<'_> {
     /// Returns the results of the forward pass, one entry per selected prediction.
     pub fn stats(&self) -> &TokenStats {
         &self.stats
@@ -302,7 +307,7 @@ impl Pass<'_> {
     ///
     /// # Errors
     /// On a device.
-    pub fn smoothing_targets(mut self, share: f64) -> Result<Self> {
+    pub fn with_smoothed_targets(mut self, share: f64) -> Result<Self> {
         if share > 0.0 {
             logprob::smooth(&mut self.stats, share, &self.hidden, self.policy.decoder.weights.output(), self.scale)?;
         }
@@ -313,12 +318,12 @@ impl Pass<'_> {
     ///
     /// # Errors
     /// If the teacher has another vocabulary, predictions are scored among some tokens alone, a divergence is not finite, or on a device.
-    pub fn taught_by(mut self, teaching: Teaching) -> Result<Self> {
+    pub fn with_teacher(mut self, teaching: TeacherPredictions) -> Result<Self> {
         if self.selected.restriction().is_some() {
             let detail = "predictions are scored among some tokens alone, and divergences among all".into();
             return Err(ops::Error::Shape { op: "divergence", detail }.into());
         }
-        self.taught = Some(Taught::new(teaching, self.predictions(), &self.stats)?);
+        self.taught = Some(TeacherDivergence::new(teaching, self.predictions(), &self.stats)?);
         Ok(self)
     }
 
@@ -345,13 +350,13 @@ impl Pass<'_> {
     }
 
     /// Returns how unevenly experts were used: the auxiliary loss of their router, one for each chosen expert if all are used
-    /// alike. None unless [`Policy::with_aux_loss`] is on.
+    /// alike. None unless [`PolicyModel::with_aux_loss`] is on.
     pub fn aux_loss(&self) -> Option<f64> {
-        self.kept.balance.as_ref().map(Balance::loss)
+        self.kept.balance.as_ref().map(ExpertBalance::loss)
     }
 
-    /// Sets the loss's derivative with respect to [`Pass::aux_loss`] for the backward pass.
-    pub fn weighing_aux_loss(mut self, weight: f64) -> Self {
+    /// Sets the loss's derivative with respect to [`PolicyPass::aux_loss`] for the backward pass.
+    pub fn with_aux_loss_weight(mut self, weight: f64) -> Self {
         if let Some(balance) = &mut self.kept.balance {
             balance.weigh(weight);
         }
@@ -363,7 +368,7 @@ impl Pass<'_> {
     /// # Errors
     /// If an operation fails, or who watches does.
     pub fn backward(self, by: Derivatives<'_>, grads: &Gradients) -> Result<()> {
-        self.watch.enter(Direction::Backward, Part::Top)?;
+        self.watch.enter(PassDirection::Backward, ModelPart::Top)?;
         let decoder = &self.policy.decoder;
         let Gradients(grads) = grads;
         let d_output = grads.head.as_ref().unwrap_or(&grads.embedding).as_ref();

@@ -4,16 +4,16 @@
 //! computed with it or were before.
 
 use super::Result;
-use super::decoder::{Decoder, Kept, Stored};
-use super::how::How;
-use super::joins::Joins;
-use super::layer::{Layer, LayerKept};
-use super::masked::Masked;
-use super::mixed::{self, Attended, Mixed, Mixing};
-use crate::ops::attention::Attention;
+use super::decoder::{Decoder, PassActivations, StoredActivations};
+use super::layer::{DecoderLayer, LayerActivations};
+use super::masked_linear::MaskedLinear;
+use super::mixer::{self, AttentionOutput, MixerActivations, TokenMixer};
+use super::pass_options::PassOptions;
+use super::row_splices::RowSplices;
+use crate::ops::attention::AttentionConfig;
 use crate::ops::convolution::{self, Convolution};
-use crate::ops::gated_delta::{self, GatedDelta, Inputs};
-use crate::ops::splice::{Side, Splice};
+use crate::ops::gated_delta::{self, GatedDelta, GatedDeltaInputs};
+use crate::ops::splice::{Splice, SpliceSource};
 use crate::ops::{self, Forest, attention};
 use candle_core::Tensor;
 use std::ops::Range;
@@ -24,14 +24,14 @@ pub struct PromptPass {
     /// One segment for each prompt.
     prompts: Forest,
     /// Rounded for the backward pass, except those of the last layer, after whose attention some rows are still to be computed.
-    layers: Vec<LayerKept>,
+    layers: Vec<LayerActivations>,
 }
 
 /// The rest of a forest's pass, of which that of the prompts is known.
 pub(super) struct Continuation {
     prompts: Forest,
-    layers: Vec<LayerKept>,
-    joins: Joins,
+    layers: Vec<LayerActivations>,
+    joins: RowSplices,
     /// The segments that continue the prompts.
     segments: Vec<usize>,
     /// Their tokens, `[N']`.
@@ -42,7 +42,7 @@ pub(super) struct Continuation {
 
 impl PromptPass {
     /// Creates it from what a pass over prompts kept of each layer ([`Decoder::known_of`]).
-    pub(super) fn new(prompts: Forest, layers: Vec<LayerKept>) -> Self {
+    pub(super) fn new(prompts: Forest, layers: Vec<LayerActivations>) -> Self {
         Self { prompts, layers }
     }
 
@@ -65,21 +65,21 @@ impl Continuation {
                 segments.push(index);
                 tokens.extend_from_slice(own);
                 positions.extend_from_slice(&forest.positions()[segment.range()]);
-                (Side::Second, tokens.len() - own.len()..tokens.len())
+                (SpliceSource::Second, tokens.len() - own.len()..tokens.len())
             } else {
-                (Side::First, known.rows_of(own)?)
+                (SpliceSource::First, known.rows_of(own)?)
             };
             places.extend(rows.clone().map(|row| (from, row)));
             all.push(from, rows);
         }
         for row in rows {
             let (from, place) = places[*row];
-            if from == Side::First && !attended(place) {
+            if from == SpliceSource::First && !attended(place) {
                 return None;
             }
             selected.push(from, place..place + 1);
         }
-        let joins = Joins { all, selected };
+        let joins = RowSplices { all, selected };
         let PromptPass { prompts, layers } = known;
         (!tokens.is_empty()).then_some(Self { prompts, layers, joins, segments, tokens, positions })
     }
@@ -91,26 +91,26 @@ impl Continuation {
 }
 
 /// Where the tokens after known prompts find those before them.
-struct AfterPrompts<'a> {
-    joins: &'a Joins,
+struct ContinuationMixer<'a> {
+    joins: &'a RowSplices,
     /// What the prompts' pass kept of the layer.
-    mixed: &'a Mixed,
+    mixed: &'a MixerActivations,
     /// The prompts' keys, if the layer attends.
     known_k: Option<Tensor>,
     forest: &'a Forest,
     segments: &'a [usize],
-    attention: Attention,
+    attention: AttentionConfig,
     /// The layer's sinks, if it has some.
     sinks: Option<&'a Tensor>,
 }
 
-impl Mixing for AfterPrompts<'_> {
-    fn attend(&mut self, q: &Tensor, k: &Tensor, v: &Tensor) -> Result<Attended> {
+impl TokenMixer for ContinuationMixer<'_> {
+    fn attend(&mut self, q: &Tensor, k: &Tensor, v: &Tensor) -> Result<AttentionOutput> {
         let Self { joins, mixed, forest, segments, .. } = *self;
-        let known_k = self.known_k.as_ref().ok_or_else(mixed::other_kind)?;
+        let known_k = self.known_k.as_ref().ok_or_else(mixer::other_kind)?;
         let (k, v) = (joins.all.forward(known_k, k)?, joins.all.forward(&mixed.attention()?.v, v)?);
-        let (out, log_sum) = attention::forward_some(q, &k, &v, forest, segments, self.attention)?;
-        Ok(Attended::with_sinks(out, log_sum, self.sinks)?)
+        let (out, log_sum) = attention::forward_segments(q, &k, &v, forest, segments, self.attention)?;
+        Ok(AttentionOutput::with_sinks(out, log_sum, self.sinks)?)
     }
 
     fn convolve(&mut self, joined: &Tensor, convolution: Convolution<'_>) -> Result<Tensor> {
@@ -118,39 +118,39 @@ impl Mixing for AfterPrompts<'_> {
         Ok(convolution::forward(&all, convolution, self.forest, Some(self.segments))?)
     }
 
-    fn run_network(&mut self, inputs: Inputs<'_>, network: GatedDelta<'_>) -> Result<Tensor> {
+    fn run_network(&mut self, inputs: GatedDeltaInputs<'_>, network: GatedDelta<'_>) -> Result<Tensor> {
         let known = self.mixed.network()?;
-        let all = mixed::four([0, 1, 2, 3], |i| self.joins.all.forward(known[i], inputs[i]))?;
+        let all = mixer::four([0, 1, 2, 3], |i| self.joins.all.forward(known[i], inputs[i]))?;
         Ok(gated_delta::forward(all.each_ref(), network, self.forest, Some(self.segments))?)
     }
 }
 
 impl Decoder {
     /// Returns what [`PromptPass`] keeps of layer `i`.
-    pub(super) fn known_of(&self, i: usize, kept: LayerKept) -> ops::Result<LayerKept> {
+    pub(super) fn known_of(&self, i: usize, kept: LayerActivations) -> ops::Result<LayerActivations> {
         if i + 1 < self.weights.layers.len() { self.stored(kept) } else { Ok(kept.reduced()) }
     }
 
     /// Runs the decoder on a forest like [`Decoder::forward`], from where the prompts' pass ended.
-    pub(super) fn continued(&self, forest: &Forest, how: How, from: Continuation) -> Result<(Tensor, Kept)> {
+    pub(super) fn continued(&self, forest: &Forest, how: PassOptions, from: Continuation) -> Result<(Tensor, PassActivations)> {
         let Continuation { prompts, layers: known, joins, segments, tokens, positions } = from;
         let joins = Arc::new(joins);
         let mut x = self.embedded(&tokens, &positions)?;
         let mut layers = Vec::with_capacity(known.len());
         for (i, known) in known.into_iter().enumerate() {
             let last = i + 1 == self.weights.layers.len();
-            let maps = Masked::of(self.weights.layers[i].maps(), self.precision, &how, i, last);
+            let maps = MaskedLinear::for_layer(self.weights.layers[i].maps(), self.precision, &how, i, last);
             let (kept, output) = ops::on_pool(&self.weights.embedding, || {
                 let known_k = match &known.mixed {
-                    Mixed::Attention(heads) => Some(self.keys(i, heads, &prompts)?),
-                    Mixed::Convolution(_) | Mixed::Network(_) => None,
+                    MixerActivations::Attention(heads) => Some(self.keys(i, heads, &prompts)?),
+                    MixerActivations::Convolution(_) | MixerActivations::Network(_) => None,
                 };
                 let selected = |out: &Tensor, x: &Tensor| {
                     let of = |known: &Tensor, new: &Tensor| joins.selected.forward(known, new);
                     Ok((of(&known.out, out)?, of(&known.input, x)?))
                 };
-                let layer = Layer { halves: self.halves(), ..self.layer_of(i, maps.each()) };
-                let after = AfterPrompts {
+                let layer = DecoderLayer { halves: self.halves(), ..self.layer_of(i, maps.each()) };
+                let after = ContinuationMixer {
                     joins: &joins,
                     mixed: &known.mixed,
                     known_k,
@@ -163,10 +163,10 @@ impl Decoder {
                 let output = layer.output(&mut kept)?;
                 Ok::<_, super::Error>((kept, output))
             })?;
-            layers.push(Stored::Joined(Arc::clone(&joins), Box::new([self.stored(known)?, self.stored(kept)?])));
+            layers.push(StoredActivations::Joined(Arc::clone(&joins), Box::new([self.stored(known)?, self.stored(kept)?])));
             x = output;
         }
         let hidden = self.architecture.normed(&x, Some(&self.weights.norm))?;
-        Ok((hidden, Kept { layers, last: x, how, balance: None }))
+        Ok((hidden, PassActivations { layers, last: x, how, balance: None }))
     }
 }

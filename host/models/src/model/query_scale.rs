@@ -2,7 +2,7 @@
 
 use super::bounds::MOST_POSITIONS;
 use super::families::Family;
-use super::json::Object;
+use super::json::ConfigObject;
 use crate::config::shortest;
 
 /// How attention scores depend on the position `p` of the query: they are multiplied by
@@ -24,9 +24,9 @@ impl QueryScale {
     ///
     /// # Errors
     /// If they lack it.
-    pub(super) fn read(config: &Object, family: Family) -> Result<Option<Self>, String> {
+    pub(super) fn read(config: &ConfigObject, family: Family) -> Result<Option<Self>, String> {
         match family {
-            Family::Llama4 => return Self::of_llama4(config),
+            Family::Llama4 => return Self::from_llama4_config(config),
             Family::Ministral3 => {}
             _ => return Ok(None),
         }
@@ -47,7 +47,7 @@ impl QueryScale {
         Ok(Some(Self { strength: strength as f32, length, offset: 0, rotated: true }))
     }
 
-    fn of_llama4(config: &Object) -> Result<Option<Self>, String> {
+    fn from_llama4_config(config: &ConfigObject) -> Result<Option<Self>, String> {
         let strength = config.number("attn_scale")?.unwrap_or(0.1);
         if !(0.0..=1e3).contains(&strength) {
             return Err(format!("attn_scale {} must be between 0 and 1000", shortest(strength)));

@@ -2,7 +2,7 @@
 
 use super::switches::NormKind;
 use super::{Architecture, Error, Result, Weights};
-use crate::activity::{Activity, Task, Unit};
+use crate::activity::{Activity, ProgressTask, ProgressUnit};
 use candle_core::{Device, Tensor};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
@@ -19,7 +19,7 @@ const FASTEST: f32 = 16.0;
 
 /// A sequence of normally distributed numbers.
 #[derive(Clone)]
-pub(super) struct Normal {
+pub(super) struct NormalSampler {
     rng: ChaCha8Rng,
     deviation: f64,
 }
@@ -30,7 +30,7 @@ const AT_ONCE: usize = 1 << 16;
 /// 32-bit words of the generator that a number takes.
 const WORDS: u128 = 4;
 
-impl Normal {
+impl NormalSampler {
     pub fn new(seed: u64, deviation: f64) -> Self {
         Self { rng: ChaCha8Rng::seed_from_u64(seed), deviation }
     }
@@ -40,7 +40,7 @@ impl Normal {
         self.fill_counted(values, |_| {});
     }
 
-    /// Sets all values as [`Normal::fill`] does, and calls `count` with each number of them that are set.
+    /// Sets all values as [`NormalSampler::fill`] does, and calls `count` with each number of them that are set.
     fn fill_counted(&mut self, values: &mut [f32], count: impl Fn(usize) + Sync) {
         let begin = self.rng.get_word_pos();
         values.par_chunks_mut(AT_ONCE).enumerate().for_each(|(chunk, values)| {
@@ -62,9 +62,9 @@ impl Normal {
 /// Draws weights from a normal distribution with the usual deviation; norms are one and biases zero. Of a gated delta network, `dt_bias`
 /// is one, and the rates of decay are spread evenly over the range from which transformers draws them.
 pub fn random_weights(a: &Architecture, seed: u64) -> Result<Weights> {
-    let mut normal = Normal::new(seed, DEVIATION);
+    let mut normal = NormalSampler::new(seed, DEVIATION);
     let numbers: usize = a.parameters().iter().map(|(_, shape)| shape.iter().product::<usize>()).sum();
-    let task = Task::new(Activity::DrawingWeights).out_of((numbers * size_of::<f32>()) as u64, Unit::Bytes);
+    let task = ProgressTask::new(Activity::DrawingWeights).with_total((numbers * size_of::<f32>()) as u64, ProgressUnit::Bytes);
     let count = |numbers: usize| task.add((numbers * size_of::<f32>()) as u64);
     Weights::build(a, |name, shape| {
         let n = shape.iter().product();
@@ -99,7 +99,7 @@ pub fn write_random(config: &Value, folder: &Path, seed: u64) -> Result<usize> {
     let architecture = Architecture::parse(&text).map_err(|detail| Error::Config { path: path.clone(), detail })?;
     let weights = random_weights(&architecture, seed)?;
     std::fs::write(&path, text).map_err(|source| Error::Write { path, source })?;
-    let _task = Task::new(Activity::WritingModel);
+    let _task = ProgressTask::new(Activity::WritingModel);
     super::write::write_weights(&weights, &folder.join("model.safetensors"))?;
     Ok(weights.parameters())
 }
@@ -111,9 +111,9 @@ mod tests {
 
     #[test]
     fn threads_draw_the_numbers_of_one_sequence() {
-        let mut one = Normal::new(7, 0.02);
+        let mut one = NormalSampler::new(7, 0.02);
         let want: Vec<f32> = (0..3 * AT_ONCE + 5).map(|_| one.draw() as f32).collect();
-        let (mut all, mut got) = (Normal::new(7, 0.02), vec![0.0; want.len()]);
+        let (mut all, mut got) = (NormalSampler::new(7, 0.02), vec![0.0; want.len()]);
         let (first, rest) = got.split_at_mut(AT_ONCE + 3);
         all.fill(first);
         let counted = AtomicUsize::new(0);

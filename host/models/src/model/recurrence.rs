@@ -3,8 +3,8 @@
 
 use super::bounds::{MOST_INTERMEDIATE, MOST_LAYERS};
 use super::families::Family;
-use super::json::Object;
-use super::layer_kinds::Kinds;
+use super::json::ConfigObject;
+use super::layer_kinds::LayerKinds;
 use crate::ops::DeltaHeads;
 
 const FULL: &str = "full_attention";
@@ -39,7 +39,7 @@ pub enum RecurrenceKind {
 }
 
 /// Returns the heads of gated delta networks.
-fn delta_heads(config: &Object) -> Result<DeltaHeads, String> {
+fn delta_heads(config: &ConfigObject) -> Result<DeltaHeads, String> {
     let size = |key: &str, default: usize| config.size(key, MOST_HEADS).map(|size| size.unwrap_or(default));
     let heads = DeltaHeads {
         keys: size("linear_num_key_heads", 16)?,
@@ -56,7 +56,7 @@ fn delta_heads(config: &Object) -> Result<DeltaHeads, String> {
 
 impl Recurrence {
     /// Reads it from a `config.json`; none if the family has no recurrent layers.
-    pub(super) fn read(config: &Object, family: Family, layers: usize) -> Result<Option<Self>, String> {
+    pub(super) fn read(config: &ConfigObject, family: Family, layers: usize) -> Result<Option<Self>, String> {
         let recurrent = match family {
             Family::Lfm2 => "conv",
             Family::Qwen3_5 => "linear_attention",
@@ -87,14 +87,14 @@ impl Recurrence {
     }
 
     /// Returns the windows and the RoPE of all layers: those that attend see everything, by the first RoPE.
-    pub(super) fn kinds(&self) -> Kinds {
+    pub(super) fn kinds(&self) -> LayerKinds {
         let rotary = self.layers.iter().map(|recurrent| (!recurrent).then_some(0)).collect();
-        Kinds { windows: vec![None; self.layers.len()], rotary }
+        LayerKinds { windows: vec![None; self.layers.len()], rotary }
     }
 }
 
 /// Returns the width of the MLP of an LFM2, which its configurations may give before they adjust it.
-pub(super) fn adjusted_intermediate(config: &Object) -> Result<usize, String> {
+pub(super) fn adjusted_intermediate(config: &ConfigObject) -> Result<usize, String> {
     let (own, common) = (config.size("block_ff_dim", MOST_INTERMEDIATE)?, config.size("intermediate_size", MOST_INTERMEDIATE)?);
     let given = own.or(common).unwrap_or(12_288);
     let factor = config.number("block_ffn_dim_multiplier")?;
@@ -118,7 +118,7 @@ pub(super) fn adjusted_intermediate(config: &Object) -> Result<usize, String> {
 }
 
 /// Returns whether the output matrix is the embedding, by a name of LFM2's own or by the common one.
-pub(super) fn tied(config: &Object, family: Family) -> Result<Option<bool>, String> {
+pub(super) fn tied(config: &ConfigObject, family: Family) -> Result<Option<bool>, String> {
     let (own, common) =
         (if family == Family::Lfm2 { config.flag("tie_embedding")? } else { None }, config.flag("tie_word_embeddings")?);
     Ok(own.or(common))

@@ -2,7 +2,7 @@
 //! transformers 5's `rope_parameters`.
 
 use super::families::Family;
-use super::json::Object;
+use super::json::ConfigObject;
 use crate::config::{printable, shortest};
 use crate::ops::rope::Rotation;
 use std::f64::consts::TAU;
@@ -65,7 +65,7 @@ pub enum RopeScaling {
 
 /// The rotary embeddings in a `config.json`.
 #[derive(Debug, PartialEq)]
-pub(super) struct Resolved {
+pub(super) struct ModelRopes {
     /// Of layers with full attention, or of all.
     pub full: Rope,
     /// Of layers with sliding windows, if separate.
@@ -75,20 +75,20 @@ pub(super) struct Resolved {
 }
 
 /// Context for reading the keys of rotary embeddings.
-pub(super) struct Context {
+pub(super) struct RopeContext {
     pub family: Family,
     pub head_dim: usize,
     pub max_positions: usize,
 }
 
 /// Defaults for objects of parameters that lack values.
-struct Defaults {
+struct RopeDefaults {
     theta: f64,
     partial: f64,
 }
 
 /// Reads bases and scalings from a `config.json`; the error names the field.
-pub(super) fn resolve(config: &Object, context: &Context) -> Result<Resolved, String> {
+pub(super) fn resolve(config: &ConfigObject, context: &RopeContext) -> Result<ModelRopes, String> {
     let (new, old) = (config.object("rope_parameters")?, config.object("rope_scaling")?);
     let scaling = old.as_ref().filter(|old| old.all().next().is_some());
     if let (Some(_), Some(_)) = (&new, scaling) {
@@ -104,7 +104,7 @@ pub(super) fn resolve(config: &Object, context: &Context) -> Result<Resolved, St
         (None, None) if context.family == Family::GptOss => {
             return Err("rope_parameters is missing; a model of type gpt_oss needs it".into());
         }
-        (None, None) => ("rope_scaling", Object::default()),
+        (None, None) => ("rope_scaling", ConfigObject::default()),
     };
     let (theta_key, partial_key) = match context.family {
         Family::GptNeoX => ("rotary_emb_base", "rotary_pct"),
@@ -121,14 +121,14 @@ pub(super) fn resolve(config: &Object, context: &Context) -> Result<Resolved, St
         family if turns_partly(family) => config.number(partial_key)?,
         _ => None,
     };
-    let described = context.family.described();
+    let described = context.family.description();
     let partial = partial.unwrap_or(match context.family {
         Family::Glm4 | Family::Glm4Moe => 0.5,
         Family::GptNeoX | Family::Qwen3_5 | Family::StableLm => 0.25,
         _ => 1.0,
     });
     let original = config.size("original_max_position_embeddings", MOST_POSITIONS)?;
-    let defaults = Defaults { theta: theta.unwrap_or(described.theta), partial };
+    let defaults = RopeDefaults { theta: theta.unwrap_or(described.theta), partial };
     let (full, limit) = one(&p, key, &defaults, original, context)?;
     agree(config, context, &full, (theta_key, partial_key))?;
     let sliding = match context.family {
@@ -143,13 +143,18 @@ pub(super) fn resolve(config: &Object, context: &Context) -> Result<Resolved, St
         Family::Olmo3 => Some(plain(described.theta, context)?),
         _ => None,
     };
-    Ok(Resolved { full, sliding, limit })
+    Ok(ModelRopes { full, sliding, limit })
 }
 
 /// Returns an error if another name of the base, or of the rotated part of a head, has a different value. transformers 4 writes
 /// two names of each, and no version of it reads the second.
-fn agree(config: &Object, context: &Context, rope: &Rope, (theta_key, partial_key): (&str, &str)) -> Result<(), String> {
-    let model_type = context.family.described().model_type;
+fn agree(
+    config: &ConfigObject,
+    context: &RopeContext,
+    rope: &Rope,
+    (theta_key, partial_key): (&str, &str),
+) -> Result<(), String> {
+    let model_type = context.family.description().model_type;
     for other in ["rope_theta", "rotary_emb_base"].into_iter().filter(|other| *other != theta_key) {
         if let Some(given) = config.number(other)?.filter(|given| *given != rope.theta) {
             let (own, given) = (shortest(rope.theta), shortest(given));
@@ -172,13 +177,13 @@ fn agree(config: &Object, context: &Context, rope: &Rope, (theta_key, partial_ke
 }
 
 /// Reads `rope_parameters` with an object for each kind of layer.
-fn nested(config: &Object, all: &Object, context: &Context) -> Result<Resolved, String> {
-    let theta = context.family.described().theta;
+fn nested(config: &ConfigObject, all: &ConfigObject, context: &RopeContext) -> Result<ModelRopes, String> {
+    let theta = context.family.description().theta;
     let local = if context.family == Family::Gemma3 { 1e4 } else { theta };
     let kind = |key: &str, theta: f64| {
         let within = |e: String| format!("rope_parameters: {e}");
         let p = all.object(key).map_err(within)?.unwrap_or_default();
-        one(&p, &format!("rope_parameters: {key}"), &Defaults { theta, partial: 1.0 }, None, context)
+        one(&p, &format!("rope_parameters: {key}"), &RopeDefaults { theta, partial: 1.0 }, None, context)
     };
     let full_default = config.number("rope_theta")?.unwrap_or(theta);
     let ((full, limit), (sliding, shorter)) = (
@@ -189,22 +194,22 @@ fn nested(config: &Object, all: &Object, context: &Context) -> Result<Resolved, 
         let key = printable(key, 80);
         return Err(format!("rope_parameters: {key:?} is neither full_attention nor sliding_attention"));
     }
-    Ok(Resolved { full, sliding: Some(sliding), limit: [limit, shorter].into_iter().flatten().min() })
+    Ok(ModelRopes { full, sliding: Some(sliding), limit: [limit, shorter].into_iter().flatten().min() })
 }
 
 /// Returns an embedding without scaling.
-fn plain(theta: f64, context: &Context) -> Result<Rope, String> {
-    let none = Defaults { theta, partial: 1.0 };
-    one(&Object::default(), "rope_local_base_freq", &none, None, context).map(|(rope, _)| rope)
+fn plain(theta: f64, context: &RopeContext) -> Result<Rope, String> {
+    let none = RopeDefaults { theta, partial: 1.0 };
+    one(&ConfigObject::default(), "rope_local_base_freq", &none, None, context).map(|(rope, _)| rope)
 }
 
 /// Reads one object of parameters; returns the embedding and the maximum number of positions, if there is such a limit.
 fn one(
-    p: &Object,
+    p: &ConfigObject,
     key: &str,
-    defaults: &Defaults,
+    defaults: &RopeDefaults,
     original: Option<usize>,
-    context: &Context,
+    context: &RopeContext,
 ) -> Result<(Rope, Option<usize>), String> {
     let inside = |e: String| format!("{key}: {e}");
     let alpha = alpha(p, context).map_err(inside)?;
@@ -265,7 +270,7 @@ fn one(
 }
 
 /// Returns what Hunyuan's `alpha` multiplies the base by, and reads what Ministral 3 keeps here for other purposes.
-fn alpha(p: &Object, context: &Context) -> Result<Option<f64>, String> {
+fn alpha(p: &ConfigObject, context: &RopeContext) -> Result<Option<f64>, String> {
     // Read, as transformers does, by the type and without effect beside `alpha`; or by `QueryScale`.
     let unused: &[&str] = match context.family {
         Family::HunyuanV1Dense => &["beta_fast", "beta_slow", "factor", "mscale", "mscale_all_dim"],
@@ -293,12 +298,12 @@ fn turns_partly(family: Family) -> bool {
     matches!(family, Glm4 | Glm4Moe | GptNeoX | Phi3 | Qwen3_5 | StableLm)
 }
 
-fn needed(p: &Object, key: &str, name: &str) -> Result<f64, String> {
+fn needed(p: &ConfigObject, key: &str, name: &str) -> Result<f64, String> {
     let value = p.number(name).map_err(|e| format!("{key}: {e}"))?;
     value.filter(|v| *v > 0.0).ok_or_else(|| format!("{key}: rope scaling needs a positive {name}"))
 }
 
-fn llama3(p: &Object, key: &str, original: f64) -> Result<RopeScaling, String> {
+fn llama3(p: &ConfigObject, key: &str, original: f64) -> Result<RopeScaling, String> {
     let (low_freq_factor, high_freq_factor) = (needed(p, key, "low_freq_factor")?, needed(p, key, "high_freq_factor")?);
     if low_freq_factor >= high_freq_factor {
         let (low_freq_factor, high_freq_factor) = (shortest(low_freq_factor), shortest(high_freq_factor));
@@ -318,7 +323,7 @@ struct Rotations {
 }
 
 /// Reads YaRN's parameters as transformers does.
-fn yarn(p: &Object, key: &str, of: Rotations) -> Result<RopeScaling, String> {
+fn yarn(p: &ConfigObject, key: &str, of: Rotations) -> Result<RopeScaling, String> {
     let Rotations { theta, dims, original } = of;
     let inside = |e: String| format!("{key}: {e}");
     let number = |name: &str| p.number(name).map_err(inside).map(|value| value.filter(|v| *v != 0.0));
@@ -345,7 +350,7 @@ fn yarn(p: &Object, key: &str, of: Rotations) -> Result<RopeScaling, String> {
 
 /// Reads LongRoPE's parameters: those for texts up to the original length. Longer texts have different divisors at every
 /// position, so a prompt's keys would depend on how long its completions become.
-fn long(p: &Object, key: &str, dims: usize, (original, positions): (usize, usize)) -> Result<RopeScaling, String> {
+fn long(p: &ConfigObject, key: &str, dims: usize, (original, positions): (usize, usize)) -> Result<RopeScaling, String> {
     let inside = |e: String| format!("{key}: {e}");
     let factors = |name: &str| {
         let missing = || format!("{key}: longrope needs a {name} of {} numbers", dims / 2);
@@ -400,7 +405,7 @@ impl Rope {
 
     /// Returns the rotation tables for heads of this size.
     pub(super) fn rotation(&self, head_dim: usize, positions: usize) -> Rotation {
-        Rotation::new(&self.frequencies(), positions, self.attention_factor()).within(head_dim)
+        Rotation::new(&self.frequencies(), positions, self.attention_factor()).with_head_dim(head_dim)
     }
 }
 
@@ -408,18 +413,18 @@ impl Rope {
 mod tests {
     use super::*;
 
-    fn parsed(family: Family, text: &str) -> Result<Resolved, String> {
-        resolve(&Object::parse(text).unwrap(), &Context { family, head_dim: 16, max_positions: 64 })
+    fn parsed(family: Family, text: &str) -> Result<ModelRopes, String> {
+        resolve(&ConfigObject::parse(text).unwrap(), &RopeContext { family, head_dim: 16, max_positions: 64 })
     }
 
-    fn of(scaling: RopeScaling) -> Vec<f32> {
+    fn frequencies(scaling: RopeScaling) -> Vec<f32> {
         Rope { theta: 1e4, scaling, dims: 16 }.frequencies()
     }
 
     #[test]
     fn llama3_keeps_short_waves_divides_long_ones_and_blends_between() {
         let scaling = RopeScaling::Llama3 { factor: 8.0, low_freq_factor: 1.0, high_freq_factor: 4.0, original: 32.0 };
-        let (plain, scaled) = (of(RopeScaling::None), of(scaling));
+        let (plain, scaled) = (frequencies(RopeScaling::None), frequencies(scaling));
         assert_eq!(plain[0], scaled[0], "a wave of 6.3 is shorter than 32 / 4");
         assert!((scaled[7] - plain[7] / 8.0).abs() < 1e-9, "the longest wave is divided by the factor");
         // The second wave, 19.87 positions, lies between 8 and 32.
@@ -438,7 +443,7 @@ mod tests {
             rope.scaling,
             RopeScaling::Yarn { factor: 4.0, original: 16.0, ramp: (0.0, 1.0), attention_factor: 0.1 * 4f64.ln() + 1.0 }
         );
-        let (plain, scaled) = (of(RopeScaling::None), rope.frequencies());
+        let (plain, scaled) = (frequencies(RopeScaling::None), rope.frequencies());
         assert_eq!(scaled[0], plain[0]);
         assert!(scaled[1..].iter().zip(&plain[1..]).all(|(s, p)| (s - p / 4.0).abs() < 1e-9));
         assert!((rope.attention_factor() - 1.138_629_4).abs() < 1e-6);
@@ -481,8 +486,8 @@ mod tests {
             (Family::StableLm, r#"{"partial_rotary_factor": 0.5, "rope_pct": 0.5}"#),
             (Family::Llama, r#"{"rope_theta": 5e5, "rotary_emb_base": 5e5}"#),
         ] {
-            let config = Object::parse(text).unwrap();
-            resolve(&config, &Context { family, head_dim: 16, max_positions: 64 }).unwrap();
+            let config = ConfigObject::parse(text).unwrap();
+            resolve(&config, &RopeContext { family, head_dim: 16, max_positions: 64 }).unwrap();
             assert_eq!(config.unread().next(), None, "{text}");
         }
     }

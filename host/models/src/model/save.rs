@@ -1,11 +1,11 @@
 //! Writes model folders that transformers can open, and adapter folders that `peft` can open.
 
-use super::companions::Companions;
-use super::dtype::Dtype;
-use super::value_model::{classifies, of_value_model, save_value_model};
-use super::write::{of_torch, unwritten, write_tensors, write_weights};
+use super::companions::CompanionFiles;
+use super::dtype::WeightDtype;
+use super::value_model::{classifies, save_value_model, value_model_tensors};
+use super::write::{torch_metadata, unwritten, write_tensors, write_weights};
 use super::write_config::write_config;
-use super::{Error, ModelFolder, NewHead, Result, Weights, peft};
+use super::{Error, ModelFolder, Result, ValueHeadInit, Weights, peft};
 use crate::ops;
 use candle_core::Tensor;
 use std::path::Path;
@@ -23,7 +23,7 @@ pub fn save(weights: &Weights, source: &ModelFolder, to: &Path) -> Result<()> {
         Some(lora) => peft::write(weights, lora, source.base(), None, to)?,
         None => {
             write_weights(weights, &to.join("model.safetensors"))?;
-            write_config(source, &companions, to, Dtype::F32, |config| untie(config, weights, source))?;
+            write_config(source, &companions, to, WeightDtype::F32, |config| untie(config, weights, source))?;
         }
     }
     write_companions(&companions, source, to)
@@ -35,7 +35,7 @@ pub fn save(weights: &Weights, source: &ModelFolder, to: &Path) -> Result<()> {
 /// If something can't be read or written.
 pub fn describe(weights: &Weights, source: &ModelFolder, to: &Path) -> Result<()> {
     let companions = source.companions()?;
-    write_config(source, &companions, to, Dtype::F32, |config| match weights.is_value_model() {
+    write_config(source, &companions, to, WeightDtype::F32, |config| match weights.is_value_model() {
         true => classifies(config, source.pads_with()),
         false => untie(config, weights, source),
     })?;
@@ -43,7 +43,7 @@ pub fn describe(weights: &Weights, source: &ModelFolder, to: &Path) -> Result<()
 }
 
 /// Writes the files beside a model's weights, and those that replace any.
-fn write_companions(companions: &Companions, source: &ModelFolder, to: &Path) -> Result<()> {
+fn write_companions(companions: &CompanionFiles, source: &ModelFolder, to: &Path) -> Result<()> {
     companions.write(to, source.replaced())?;
     for (name, text) in source.replaced() {
         std::fs::write(to.join(name), text).map_err(unwritten(&to.join(name)))?;
@@ -55,7 +55,7 @@ fn write_companions(companions: &Companions, source: &ModelFolder, to: &Path) ->
 ///
 /// # Errors
 /// If a weight does not fit that precision, or something can't be read or written.
-pub fn export(source: &ModelFolder, to: &Path, dtype: Dtype) -> Result<()> {
+pub fn export(source: &ModelFolder, to: &Path, dtype: WeightDtype) -> Result<()> {
     let weights = merged(source)?;
     let rounded = |(name, tensor): (String, Tensor)| {
         let rounded = tensor.to_dtype(dtype.candle())?;
@@ -65,9 +65,9 @@ pub fn export(source: &ModelFolder, to: &Path, dtype: Dtype) -> Result<()> {
         Ok((name, rounded))
     };
     let values = weights.is_value_model();
-    let tensors = if values { of_value_model(&weights)? } else { weights.in_files()? };
+    let tensors = if values { value_model_tensors(&weights)? } else { weights.in_files()? };
     let tensors: Vec<(String, Tensor)> = tensors.into_iter().map(rounded).collect::<Result<_>>()?;
-    write_tensors(tensors, of_torch(), &to.join("model.safetensors"))?;
+    write_tensors(tensors, torch_metadata(), &to.join("model.safetensors"))?;
     let companions = source.companions()?;
     write_config(source, &companions, to, dtype, |config| match values {
         true => classifies(config, source.pads_with()),
@@ -79,7 +79,7 @@ pub fn export(source: &ModelFolder, to: &Path, dtype: Dtype) -> Result<()> {
 /// Returns the weights of a model, or of a reward model, with an adapter merged in.
 fn merged(source: &ModelFolder) -> Result<Weights> {
     let decoder = match source.value_head()? {
-        Some(_) => source.value_model_over(source.trunk()?, NewHead::Zero)?,
+        Some(_) => source.value_model_over(source.trunk()?, ValueHeadInit::Zero)?,
         None => source.decoder()?,
     };
     let merged = decoder.weights().merged()?;
@@ -92,7 +92,7 @@ fn merged(source: &ModelFolder) -> Result<Weights> {
             return Err(Error::OutOfRange {
                 path: source.path().to_owned(),
                 tensor: name,
-                dtype: Dtype::of(tensor.dtype()).name(),
+                dtype: WeightDtype::from_candle(tensor.dtype()).name(),
             });
         }
     }

@@ -1,16 +1,16 @@
 //! The shapes of all parameters of a decoder.
 
-use super::delta_network::Recurrent;
+use super::delta_network::RecurrentWeights;
 use super::mixture::Mixture;
-use super::names::{ExpertNames, Names};
+use super::names::{ExpertNames, TensorNames};
 use super::switches::{HeadNorms, NormKind};
-use super::weights::{Experts, Layer, Linear, Norm, SCALES, Scales, Unit, Weights};
+use super::weights::{Experts, LayerWeights, Linear, MlpProjections, NormWeights, QuantizationScales, SCALES, Weights};
 use super::{Architecture, Result};
-use crate::ops::quantized::Scheme;
+use crate::ops::quantized::QuantizationScheme;
 use candle_core::Tensor;
 
 /// Returns the shapes of experts of hidden size `d`.
-fn experts(m: &Mixture, d: usize, names: &Names) -> Experts<Linear<Vec<usize>>> {
+fn experts(m: &Mixture, d: usize, names: &TensorNames) -> Experts<Linear<Vec<usize>>> {
     let biased = names.experts.is_some_and(ExpertNames::have_biases);
     let bias = |shape: &[usize]| biased.then(|| shape.to_vec());
     Experts {
@@ -21,12 +21,12 @@ fn experts(m: &Mixture, d: usize, names: &Names) -> Experts<Linear<Vec<usize>>> 
 }
 
 /// Returns the shapes of a linear map that may be quantized.
-fn linear(scheme: Option<Scheme>, out: usize, input: usize, bias: bool) -> Linear<Vec<usize>> {
+fn linear(scheme: Option<QuantizationScheme>, out: usize, input: usize, bias: bool) -> Linear<Vec<usize>> {
     let (weight, scales) = match scheme {
         None => (vec![out, input], None),
         Some(scheme) => {
             let (codes, values) = scheme.shapes(out, input);
-            (codes, Some(Scales { values, scheme }))
+            (codes, Some(QuantizationScales { values, scheme }))
         }
     };
     Linear { scales, ..Linear::new(weight, bias.then(|| vec![out])) }
@@ -42,18 +42,18 @@ fn head_norms(a: &Architecture) -> Option<(Vec<usize>, Vec<usize>)> {
 }
 
 /// Returns the shape of every parameter, with the layers' linear maps quantized or not; routers and experts are not.
-fn shapes(a: &Architecture, scheme: Option<Scheme>) -> Weights<Vec<usize>> {
-    let (d, names) = (a.hidden_size, a.family.described().names);
+fn shapes(a: &Architecture, scheme: Option<QuantizationScheme>) -> Weights<Vec<usize>> {
+    let (d, names) = (a.hidden_size, a.family.description().names);
     let linear = |out: usize, input: usize, bias: bool| linear(scheme, out, input, bias);
     let joined = |widths: &[usize], bias: bool, apart: bool| match apart {
         true => widths.iter().map(|width| linear(*width, d, bias)).collect(),
         false => vec![linear(widths.iter().sum(), d, bias)],
     };
-    let norm = || Norm { weight: vec![d], bias: (a.norm == NormKind::Layer).then(|| vec![d]) };
+    let norm = || NormWeights { weight: vec![d], bias: (a.norm == NormKind::Layer).then(|| vec![d]) };
     let [input_norm, attended_norm, mlp_norm, added_norm] = names.norms.map(|name| (!name.is_empty()).then(norm));
     let unit = |l: usize| {
         let (width, sparse) = (a.unit_width(l), a.mixture.as_ref().is_some_and(|m| m.sparse[l]));
-        Unit {
+        MlpProjections {
             wide: joined(&vec![width; a.mlp_widths().len()], a.mlp_bias, names.unit(sparse).0.len() == 2),
             down: linear(d, width, a.mlp_bias),
             gate: (sparse && a.has_shared_gate()).then(|| Linear::new(vec![1, d], None)),
@@ -70,8 +70,8 @@ fn shapes(a: &Architecture, scheme: Option<Scheme>) -> Weights<Vec<usize>> {
             linear(d, a.query_width(), a.output_bias),
         ),
     };
-    let recurrent = || a.convolution().map(|convolution| Recurrent { convolution, network: a.delta_network() });
-    let layer = |l: usize| Layer {
+    let recurrent = || a.convolution().map(|convolution| RecurrentWeights { convolution, network: a.delta_network() });
+    let layer = |l: usize| LayerWeights {
         qkv: mixer(l).0,
         o: mixer(l).1,
         sinks: names.attention.sinks.filter(|_| !a.is_recurrent(l)).map(|_| vec![a.heads.heads]),
@@ -105,7 +105,7 @@ impl Architecture {
 
     /// Returns the names of the weights that are quantized where any are.
     pub(super) fn quantizable(&self) -> Vec<String> {
-        let shapes = shapes(self, Some(Scheme::Int8));
+        let shapes = shapes(self, Some(QuantizationScheme::Int8));
         shapes.named().iter().filter_map(|(name, _)| name.strip_suffix(SCALES).map(str::to_owned)).collect()
     }
 }
@@ -120,7 +120,7 @@ impl Weights {
     /// directly before their scales.
     pub(super) fn build_in(
         a: &Architecture,
-        scheme: Option<Scheme>,
+        scheme: Option<QuantizationScheme>,
         mut make: impl FnMut(&str, &[usize]) -> Result<Tensor>,
     ) -> Result<Self> {
         shapes(a, scheme).map(|name, shape| make(&name, shape))

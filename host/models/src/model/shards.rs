@@ -1,8 +1,8 @@
 //! Reads safetensors files tensor by tensor. A header is checked against the file and the request before any memory is allocated.
 
 use super::json::read_text;
-use super::{Dtype as Precision, Error, Result};
-use crate::activity::{Task, Unit};
+use super::{Error, Result, WeightDtype as Precision};
+use crate::activity::{ProgressTask, ProgressUnit};
 use crate::config::{files, json, printable, printable_path};
 use crate::ops;
 use candle_core::{DType, Tensor};
@@ -18,15 +18,15 @@ use std::path::{Component, Path, PathBuf};
 const SHOWN: usize = 200;
 
 /// Files of a model or an adapter, and their tensors that have not been taken yet.
-pub(super) struct Shards {
-    files: Vec<Shard>,
+pub(super) struct SafetensorsReader {
+    files: Vec<SafetensorsFile>,
     /// The file and header entry of each tensor, by name.
     tensors: HashMap<String, (usize, TensorInfo)>,
     /// Counts the bytes of those that are taken.
-    task: Option<Task>,
+    task: Option<ProgressTask>,
 }
 
-struct Shard {
+struct SafetensorsFile {
     path: PathBuf,
     file: File,
     /// Offset of the values.
@@ -34,19 +34,19 @@ struct Shard {
 }
 
 #[derive(Deserialize)]
-struct Index {
+struct WeightMapIndex {
     weight_map: HashMap<String, String>,
 }
 
-impl Shards {
+impl SafetensorsReader {
     fn empty() -> Self {
         Self { files: Vec::new(), tensors: HashMap::new(), task: None }
     }
 
     /// Counts the bytes of the tensors that are taken from now on, until this is dropped.
-    pub(super) fn counted_by(self, task: Task) -> Self {
+    pub(super) fn counted_by(self, task: ProgressTask) -> Self {
         let bytes = self.tensors.values().map(|(_, info)| (info.data_offsets.1 - info.data_offsets.0) as u64);
-        let task = task.out_of(bytes.sum::<u64>(), Unit::Bytes);
+        let task = task.with_total(bytes.sum::<u64>(), ProgressUnit::Bytes);
         Self { task: Some(task), ..self }
     }
 
@@ -55,7 +55,7 @@ impl Shards {
     }
 
     /// Opens one file.
-    pub(super) fn of_file(path: &Path) -> Result<Self> {
+    pub(super) fn open_file(path: &Path) -> Result<Self> {
         let mut this = Self::empty();
         this.add(path)?;
         Ok(this)
@@ -67,11 +67,11 @@ impl Shards {
     /// # Errors
     /// If a file is missing, not a regular file, damaged, or outside the folder according to the index, or if two have a tensor of
     /// the same name.
-    pub(super) fn of_model(folder: &Path) -> Result<Self> {
+    pub(super) fn open_model(folder: &Path) -> Result<Self> {
         let (index, single) = (folder.join("model.safetensors.index.json"), folder.join("model.safetensors"));
-        let Some(text) = read_text(&index)? else { return Self::of_file(&single) };
+        let Some(text) = read_text(&index)? else { return Self::open_file(&single) };
         let wrong = |detail: String| Error::Weights { path: index.clone(), detail };
-        let parsed: serde_json::Result<Index> = json::value(&text).and_then(serde_json::from_value);
+        let parsed: serde_json::Result<WeightMapIndex> = json::value(&text).and_then(serde_json::from_value);
         let parsed = parsed.map_err(|e| wrong(format!("not an index of shards: {}", printable(&e.to_string(), 2 * SHOWN))))?;
         let names: BTreeSet<&String> = parsed.weight_map.values().collect();
         let is_inside = |name: &str| Path::new(name).components().all(|part| matches!(part, Component::Normal(_)));
@@ -82,7 +82,7 @@ impl Shards {
             )));
         }
         if single.is_file() {
-            return Self::of_file(&single);
+            return Self::open_file(&single);
         }
         let mut this = Self::empty();
         names.into_iter().try_for_each(|name| this.add(&folder.join(name)))?;
@@ -95,8 +95,8 @@ impl Shards {
             _ => Error::Io { path: path.to_owned(), source },
         })?;
         let (begin, header) = header(&mut file).map_err(|e| match e {
-            Unread::Io(source) => Error::Io { path: path.to_owned(), source },
-            Unread::Damaged(detail) => {
+            SafetensorsHeaderError::Io(source) => Error::Io { path: path.to_owned(), source },
+            SafetensorsHeaderError::Damaged(detail) => {
                 let detail = printable(&detail, 2 * SHOWN);
                 Error::Weights { path: path.to_owned(), detail: format!("not a readable safetensors file: {detail}") }
             }
@@ -110,7 +110,7 @@ impl Shards {
         }
         let number = self.files.len();
         self.tensors.extend(header.tensors().into_iter().map(|(name, info)| (name, (number, info.clone()))));
-        self.files.push(Shard { path: path.to_owned(), file, begin });
+        self.files.push(SafetensorsFile { path: path.to_owned(), file, begin });
         Ok(())
     }
 
@@ -153,7 +153,7 @@ impl Shards {
     /// Takes bytes of this name; returns none if there are none.
     ///
     /// # Errors
-    /// As [`Shards::has_bytes`].
+    /// As [`SafetensorsReader::has_bytes`].
     pub(super) fn take_bytes(&mut self, name: &str, shape: &[usize], by: &str) -> Result<Option<Vec<u8>>> {
         if !self.has_bytes(name, shape, by)? {
             return Ok(None);
@@ -177,7 +177,7 @@ impl Shards {
     /// Takes a tensor as f32; returns none if there is none of this name.
     ///
     /// # Errors
-    /// As [`Shards::check`]; and if a value is not finite.
+    /// As [`SafetensorsReader::check`]; and if a value is not finite.
     pub(super) fn take(&mut self, name: &str, shape: &[usize], by: &str) -> Result<Option<Tensor>> {
         self.take_in(name, shape, by, Some(Precision::F32))
     }
@@ -185,7 +185,7 @@ impl Shards {
     /// Takes a tensor in this precision, or in the one that it is stored in. Vectors are f32.
     ///
     /// # Errors
-    /// As [`Shards::take`]; and if a value does not fit the precision.
+    /// As [`SafetensorsReader::take`]; and if a value does not fit the precision.
     pub(super) fn take_in(
         &mut self,
         name: &str,
@@ -202,7 +202,7 @@ impl Shards {
         let io = |source| Error::Io { path: shard.path.clone(), source };
         let (from, to) = info.data_offsets;
         shard.file.seek(SeekFrom::Start(shard.begin + from as u64)).map_err(io)?;
-        let precision = if shape.len() < 2 { Precision::F32 } else { precision.unwrap_or(Precision::of(dtype)) };
+        let precision = if shape.len() < 2 { Precision::F32 } else { precision.unwrap_or(Precision::from_candle(dtype)) };
         let mut bytes = (&shard.file).take((to - from) as u64);
         let values = ops::read_tensor(&mut bytes, dtype, shape, precision.candle()).map_err(io)?;
         if !ops::all_finite(&values)? {
@@ -218,7 +218,7 @@ impl Shards {
     /// Returns the precision of all matrices, if it is the same.
     pub(super) fn stored_in(&self) -> Option<Precision> {
         let matrices = self.tensors.values().filter(|(_, info)| info.shape.len() > 1);
-        let mut all = matrices.map(|(_, info)| dtype(info.dtype).map(Precision::of));
+        let mut all = matrices.map(|(_, info)| dtype(info.dtype).map(Precision::from_candle));
         let first = all.next()??;
         all.all(|one| one == Some(first)).then_some(first)
     }
@@ -254,12 +254,12 @@ fn dtype(dtype: Dtype) -> Option<DType> {
     }
 }
 
-enum Unread {
+enum SafetensorsHeaderError {
     Io(std::io::Error),
     Damaged(String),
 }
 
-impl From<std::io::Error> for Unread {
+impl From<std::io::Error> for SafetensorsHeaderError {
     fn from(error: std::io::Error) -> Self {
         match error.kind() {
             std::io::ErrorKind::InvalidData => Self::Damaged(error.to_string()),
@@ -269,10 +269,11 @@ impl From<std::io::Error> for Unread {
 }
 
 /// Reads a file's header; returns it with the offset of the values.
-fn header(file: &mut File) -> std::result::Result<(u64, Metadata), Unread> {
-    let damaged = |detail: &str| Err(Unread::Damaged(detail.to_owned()));
+fn header(file: &mut File) -> std::result::Result<(u64, Metadata), SafetensorsHeaderError> {
+    let damaged = |detail: &str| Err(SafetensorsHeaderError::Damaged(detail.to_owned()));
     let (begin, text) = files::safetensors_header(file)?;
-    let header: Metadata = serde_json::from_slice(&text).map_err(|e| Unread::Damaged(format!("its header is wrong: {e}")))?;
+    let header: Metadata =
+        serde_json::from_slice(&text).map_err(|e| SafetensorsHeaderError::Damaged(format!("its header is wrong: {e}")))?;
     match (header.data_len() as u64).cmp(&file.metadata()?.len().saturating_sub(begin)) {
         std::cmp::Ordering::Equal => Ok((begin, header)),
         std::cmp::Ordering::Greater => damaged("it is truncated: its header lists more bytes than there are"),
@@ -300,8 +301,8 @@ mod tests {
     fn the_bytes_of_tensors_that_are_taken_are_counted() {
         let folder = tempfile::tempdir().unwrap();
         write(&folder.path().join("model.safetensors"), &["a", "b"], 1.0);
-        let task = Task::new(Activity::LoadingModel).on("counted tensors");
-        let mut shards = Shards::of_model(folder.path()).unwrap().counted_by(task);
+        let task = ProgressTask::new(Activity::LoadingModel).with_subject("counted tensors");
+        let mut shards = SafetensorsReader::open_model(folder.path()).unwrap().counted_by(task);
         let counted = || {
             let tasks = activity::current().into_iter().filter(|task| task.subject == "counted tensors");
             tasks.map(|task| (task.done, task.total)).collect::<Vec<_>>()
@@ -323,14 +324,14 @@ mod tests {
         write(&at("2.safetensors"), &["b"], 2.0);
         write(&at("model.safetensors"), &["a"], 3.0);
         let taken = |name: &str| {
-            let taken = Shards::of_model(folder.path()).unwrap().take(name, &[1], "a test").unwrap();
+            let taken = SafetensorsReader::open_model(folder.path()).unwrap().take(name, &[1], "a test").unwrap();
             taken.map(|tensor| tensor.to_vec1::<f32>().unwrap())
         };
         assert_eq!((taken("a"), taken("b")), (Some(vec![3.0]), None));
         std::fs::remove_file(at("model.safetensors")).unwrap();
         assert_eq!((taken("a"), taken("b")), (Some(vec![1.0]), Some(vec![2.0])));
         write(&at("2.safetensors"), &["b", "a"], 2.0);
-        let error = Shards::of_model(folder.path()).err().unwrap().to_string();
+        let error = SafetensorsReader::open_model(folder.path()).err().unwrap().to_string();
         assert!(
             error.contains("2.safetensors") && error.contains("has a, and so has") && error.contains("1.safetensors"),
             "{error}"

@@ -2,7 +2,7 @@
 
 use super::Architecture;
 use super::recurrence::RecurrenceKind;
-use crate::ops::convolution::{Convolution, Gradient};
+use crate::ops::convolution::{Convolution, ConvolutionGradient};
 use candle_core::Tensor;
 
 /// The parameters of a short convolution.
@@ -34,8 +34,8 @@ impl ShortConvolution {
 
 impl ShortConvolution<Option<Tensor>> {
     /// Returns where the operation's gradients go.
-    pub(super) fn gradient(&self) -> Gradient<'_> {
-        Gradient { weight: self.weight.as_ref(), bias: self.bias.as_ref().and_then(Option::as_ref) }
+    pub(super) fn gradient(&self) -> ConvolutionGradient<'_> {
+        ConvolutionGradient { weight: self.weight.as_ref(), bias: self.bias.as_ref().and_then(Option::as_ref) }
     }
 }
 

@@ -1,11 +1,11 @@
 //! Adapters on the matrices of experts, which `peft` calls `target_parameters`: each expert has two matrices of its own.
 
 use super::Architecture;
-use super::names::{ExpertNames, Names};
+use super::names::{ExpertNames, TensorNames};
 
 /// The stacks of experts' matrices with an adapter.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Stacks {
+pub struct ExpertStacks {
     /// The gate and up projections.
     pub wide: bool,
     /// The down projections.
@@ -14,7 +14,7 @@ pub struct Stacks {
     pub router: bool,
 }
 
-impl Stacks {
+impl ExpertStacks {
     /// Neither.
     pub const NONE: Self = Self { wide: false, down: false, router: false };
 
@@ -22,13 +22,13 @@ impl Stacks {
     ///
     /// # Errors
     /// If the model has no experts, or a name means none of their matrices.
-    pub fn of<'a>(given: impl IntoIterator<Item = &'a str>, a: &Architecture) -> Result<Self, String> {
+    pub fn from_names<'a>(given: impl IntoIterator<Item = &'a str>, a: &Architecture) -> Result<Self, String> {
         let mut stacks = Self::NONE;
         for name in given {
-            let experts = a.family.described().names.experts.filter(|_| a.mixture.is_some());
+            let experts = a.family.description().names.experts.filter(|_| a.mixture.is_some());
             let experts = experts.ok_or_else(|| format!("{name:?} is for the matrices of experts, and this model has none"))?;
             if experts.are_crossed() {
-                let model_type = a.family.described().model_type;
+                let model_type = a.family.description().model_type;
                 return Err(format!(
                     "{name:?} is for the matrices of experts, which can't have adapters in a model of type {model_type}"
                 ));
@@ -53,32 +53,32 @@ impl Stacks {
     }
 
     /// Returns the names of the stacks.
-    fn stacked(self, names: &Names) -> Vec<&'static str> {
+    fn stacked(self, names: &TensorNames) -> Vec<&'static str> {
         let each = |experts: &ExpertNames| [(self.wide, experts.wide), (self.down, experts.down)];
         let all = names.experts.into_iter().flat_map(each);
         all.filter_map(|(on, name)| on.then_some(name)).collect()
     }
 
     /// Returns the names of the matrices.
-    pub(super) fn matrices(self, names: &Names) -> Vec<&'static str> {
+    pub(super) fn matrices(self, names: &TensorNames) -> Vec<&'static str> {
         let router = names.experts.filter(|_| self.router).map(|experts| experts.router[0]);
         self.stacked(names).into_iter().chain(router).collect()
     }
 
     /// Returns whether a module of this name is a router with an adapter.
-    pub(super) fn is_router(self, module: &str, names: &Names) -> bool {
+    pub(super) fn is_router(self, module: &str, names: &TensorNames) -> bool {
         self.router && names.experts.is_some_and(|experts| module.ends_with(&format!(".{}", experts.router[0])))
     }
 
     /// Returns the names of the parameters as `peft` lists them.
-    pub(super) fn listed(self, names: &Names) -> Vec<String> {
+    pub(super) fn listed(self, names: &TensorNames) -> Vec<String> {
         let router = names.experts.filter(|_| self.router).map(|experts| format!("{}.weight", experts.router[0]));
         self.stacked(names).into_iter().map(str::to_owned).chain(router).collect()
     }
 
     /// Returns their names as a user lists them.
     pub fn names(self, a: &Architecture) -> Vec<String> {
-        self.listed(a.family.described().names)
+        self.listed(a.family.description().names)
     }
 
     /// Returns the name of a stack's part in an adapter's file, given the layer's: `peft` wraps the experts once for each stack,
@@ -90,7 +90,7 @@ impl Stacks {
     }
 
     /// Returns the name in an adapter's file of a parameter that belongs to a stack's adapter.
-    pub(super) fn renamed(self, parameter: &str, names: &Names) -> Option<String> {
+    pub(super) fn renamed(self, parameter: &str, names: &TensorNames) -> Option<String> {
         self.stacked(names).into_iter().find_map(|stack| {
             let (layer, part) = parameter.split_once(&format!(".{stack}."))?;
             Some(self.in_adapter(layer, stack, part))
@@ -108,22 +108,28 @@ mod tests {
             "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 2, "vocab_size": 11, "num_local_experts": 5,
             "num_experts_per_tok": 2}"#;
         let a = Architecture::parse(config).unwrap();
-        let names = a.family.described().names;
-        let of = |given: &[&str]| Stacks::of(given.iter().copied(), &a).unwrap();
+        let names = a.family.description().names;
+        let of = |given: &[&str]| ExpertStacks::from_names(given.iter().copied(), &a).unwrap();
         let (both, down) = (of(&["mlp.experts.gate_up_proj", "down_proj"]), of(&["experts.down_proj"]));
-        assert_eq!((both, down), (Stacks { wide: true, down: true, router: false }, Stacks { down: true, ..Stacks::NONE }));
+        assert_eq!(
+            (both, down),
+            (ExpertStacks { wide: true, down: true, router: false }, ExpertStacks { down: true, ..ExpertStacks::NONE })
+        );
         let router = of(&["gate.weight"]);
-        assert_eq!((router, router.listed(names)), (Stacks { router: true, ..Stacks::NONE }, vec!["mlp.gate.weight".to_owned()]));
+        assert_eq!(
+            (router, router.listed(names)),
+            (ExpertStacks { router: true, ..ExpertStacks::NONE }, vec!["mlp.gate.weight".to_owned()])
+        );
         assert_eq!(router.renamed("model.layers.1.mlp.gate.lora_B.weight", names), None);
         let own = |stack: &str| format!("model.layers.1.mlp.experts.{stack}.lora_B.weight");
-        let file = |stacks: Stacks, stack: &str| stacks.renamed(&own(stack), names).unwrap();
+        let file = |stacks: ExpertStacks, stack: &str| stacks.renamed(&own(stack), names).unwrap();
         assert_eq!(file(both, "gate_up_proj"), "model.layers.1.mlp.experts.base_layer.lora_B.weight");
         assert_eq!(file(both, "down_proj"), "model.layers.1.mlp.experts.lora_B.weight");
         assert_eq!(file(down, "down_proj"), "model.layers.1.mlp.experts.lora_B.weight");
         assert_eq!(file(of(&["gate_up_proj"]), "gate_up_proj"), "model.layers.1.mlp.experts.lora_B.weight");
         assert_eq!(both.renamed("model.layers.1.self_attn.q_proj.lora_B.weight", names), None);
         for given in ["q_proj", "layers.0.mlp.experts.down_proj", ""] {
-            let refusal = Stacks::of([given], &a).unwrap_err();
+            let refusal = ExpertStacks::from_names([given], &a).unwrap_err();
             assert!(refusal.contains("mlp.experts.gate_up_proj"), "{refusal}");
         }
     }

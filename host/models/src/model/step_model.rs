@@ -4,7 +4,7 @@
 //! `[2, hidden]`, with an optional `score.bias`, `[2]`. A step's value is the probability of the second label: the logistic
 //! function of the difference of the two logits. So only one row, the difference, is computed.
 
-use super::shards::Shards;
+use super::shards::SafetensorsReader;
 use super::weights::Linear;
 use super::weights::SCORE;
 use super::weights::SCORE_BIAS;
@@ -25,7 +25,7 @@ impl ModelFolder {
     /// If the weights have no head for two labels, or as [`ModelFolder::decoder`].
     pub fn step_model(&self) -> Result<Decoder> {
         let (hidden, by) = (self.architecture().hidden_size, "the two labels of a model of steps");
-        let mut shards = Shards::of_model(self.base())?;
+        let mut shards = SafetensorsReader::open_model(self.base())?;
         let missing = || {
             let detail = format!("there is no {SCORE} of shape [2, {hidden}], which {by} need");
             Error::Weights { path: self.base().to_owned(), detail }

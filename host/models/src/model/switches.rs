@@ -1,14 +1,14 @@
 //! The switches of a decoder that follow from its family and its `config.json`: biases, factors, norms and the activation.
 
 use super::families::Family;
-use super::json::Object;
+use super::json::ConfigObject;
 use crate::config::{printable, shortest};
 use crate::ops::activation::Activation;
 use crate::ops::attention::Heads;
 
 /// Multipliers of a decoder's values, and soft caps.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Factors {
+pub struct DecoderFactors {
     /// Multiplier of a token's embedding.
     pub embedding: f32,
     /// Multiplier of the outputs of a layer's attention and MLP.
@@ -64,7 +64,7 @@ impl Family {
     }
 }
 
-impl Factors {
+impl DecoderFactors {
     /// Returns the factors of most families.
     fn none(heads: Heads) -> Self {
         let scores = (heads.head_dim as f32).sqrt().recip();
@@ -73,14 +73,14 @@ impl Factors {
 }
 
 /// Which linear maps have biases.
-pub(super) struct Biases {
+pub(super) struct LinearBiases {
     pub qkv: bool,
     pub output: bool,
     pub mlp: bool,
 }
 
 /// Reads which linear maps have biases.
-pub(super) fn biases(config: &Object, family: Family) -> Result<Biases, String> {
+pub(super) fn biases(config: &ConfigObject, family: Family) -> Result<LinearBiases, String> {
     let flag = |key: &str, default: bool| config.flag(key).map(|on| on.unwrap_or(default));
     let attention = match family {
         Family::Gpt2 => true,
@@ -103,12 +103,12 @@ pub(super) fn biases(config: &Object, family: Family) -> Result<Biases, String> 
         Family::Ernie45 | Family::Starcoder2 => attention,
         _ => matches!(family, Family::Gpt2 | Family::GptNeoX),
     };
-    Ok(Biases { qkv, output: attention && !matches!(family, Family::Glm4 | Family::Glm4Moe), mlp })
+    Ok(LinearBiases { qkv, output: attention && !matches!(family, Family::Glm4 | Family::Glm4Moe), mlp })
 }
 
 /// Reads the multipliers and soft caps.
-pub(super) fn factors(config: &Object, family: Family, hidden: usize, heads: Heads) -> Result<Factors, String> {
-    let none = Factors::none(heads);
+pub(super) fn factors(config: &ConfigObject, family: Family, hidden: usize, heads: Heads) -> Result<DecoderFactors, String> {
+    let none = DecoderFactors::none(heads);
     let positive = |key: &str, default: f64| match config.number(key)?.unwrap_or(default) {
         factor if (1e-6..=1e6).contains(&factor) => Ok(factor as f32),
         factor => Err(format!("{key} {} must be between 1e-6 and 1e6", shortest(factor))),
@@ -120,8 +120,8 @@ pub(super) fn factors(config: &Object, family: Family, hidden: usize, heads: Hea
         false => Ok(None),
     };
     match family {
-        Family::Cohere2 => Ok(Factors { logits: positive("logit_scale", 0.0625)?.recip(), ..none }),
-        Family::Granite | Family::GraniteMoe | Family::GraniteMoeShared => Ok(Factors {
+        Family::Cohere2 => Ok(DecoderFactors { logits: positive("logit_scale", 0.0625)?.recip(), ..none }),
+        Family::Granite | Family::GraniteMoe | Family::GraniteMoeShared => Ok(DecoderFactors {
             embedding: positive("embedding_multiplier", 1.0)?,
             residual: positive("residual_multiplier", 1.0)?,
             scores: positive("attention_multiplier", 1.0)?,
@@ -130,7 +130,7 @@ pub(super) fn factors(config: &Object, family: Family, hidden: usize, heads: Hea
         }),
         Family::Gemma2 | Family::Gemma3 => {
             let second = family == Family::Gemma2;
-            Ok(Factors {
+            Ok(DecoderFactors {
                 embedding: (hidden as f64).sqrt() as f32,
                 scores: positive("query_pre_attn_scalar", 256.0)?.sqrt().recip(),
                 scores_cap: if second { cap("attn_logit_softcapping", 50.0)? } else { None },
@@ -139,7 +139,7 @@ pub(super) fn factors(config: &Object, family: Family, hidden: usize, heads: Hea
             })
         }
         // A scale of one instead of that of the heads.
-        Family::Gpt2 if config.flag("scale_attn_weights")? == Some(false) => Ok(Factors { scores: 1.0, ..none }),
+        Family::Gpt2 if config.flag("scale_attn_weights")? == Some(false) => Ok(DecoderFactors { scores: 1.0, ..none }),
         _ => Ok(none),
     }
 }
@@ -155,7 +155,7 @@ pub(super) fn norm_kind(family: Family) -> NormKind {
 }
 
 /// Returns which norms a family has on its query and key heads.
-pub(super) fn head_norms(config: &Object, family: Family) -> Result<HeadNorms, String> {
+pub(super) fn head_norms(config: &ConfigObject, family: Family) -> Result<HeadNorms, String> {
     Ok(match family {
         Family::Glm4Moe if config.flag("use_qk_norm")?.unwrap_or(false) => HeadNorms::Each,
         Family::Exaone4 | Family::Gemma3 | Family::Lfm2 => HeadNorms::Each,
@@ -168,14 +168,14 @@ pub(super) fn head_norms(config: &Object, family: Family) -> Result<HeadNorms, S
 }
 
 /// Reads the epsilon of the norms.
-pub(super) fn norm_eps(config: &Object, family: Family) -> Result<f64, String> {
+pub(super) fn norm_eps(config: &ConfigObject, family: Family) -> Result<f64, String> {
     let key = family.norm_eps_key();
-    let eps = config.number(key)?.unwrap_or(family.described().norm_eps);
+    let eps = config.number(key)?.unwrap_or(family.description().norm_eps);
     if (0.0..=1.0).contains(&eps) { Ok(eps) } else { Err(format!("{key} {} must be between 0 and 1", shortest(eps))) }
 }
 
 /// Reads the activation function.
-pub(super) fn activation_of(config: &Object, family: Family) -> Result<Activation, String> {
+pub(super) fn activation_of(config: &ConfigObject, family: Family) -> Result<Activation, String> {
     let (key, default) = match family {
         Family::Gemma2 | Family::Gemma3 => ("hidden_activation", "gelu_pytorch_tanh"),
         Family::Gpt2 => ("activation_function", "gelu_new"),
@@ -205,7 +205,7 @@ pub(super) fn activation_of(config: &Object, family: Family) -> Result<Activatio
 }
 
 /// Reads the activation of gpt-oss.
-fn clamped(config: &Object, name: &str) -> Result<Activation, String> {
+fn clamped(config: &ConfigObject, name: &str) -> Result<Activation, String> {
     if name != "silu" {
         return Err(format!("hidden_act {:?} is not supported; silu is, with swiglu_limit", printable(name, 80)));
     }

@@ -1,18 +1,18 @@
 //! Adapters of `peft` on a model's tables: low-rank ones on the embedding, on learned positions and on the output matrix, and single
 //! rows of them (`trainable_token_indices`). They are merged when they are read, so the model can be used but not trained.
 
-use super::adapter_reader::{BASE, Reader};
+use super::adapter_reader::{AdapterReader, BASE};
+use super::trained_modules::HEAD_MODULE;
 use super::trained_rows::INDICES;
-use super::whole::HEAD_MODULE;
 use super::{Result, Weights};
-use crate::ops::low_rank::LowRank;
+use crate::ops::low_rank::LowRankAdapter;
 use crate::ops::{self, Precision};
 use candle_core::{DType, Tensor};
 
 /// Name of the trained rows of a table, after its module's.
 const ROWS: &str = "token_adapter.trainable_tokens_delta";
 
-impl Reader {
+impl AdapterReader {
     /// Merges the adapters on tables into them. Returns the settings that they came from, if there are any.
     pub(super) fn merge_tables(&mut self, weights: &mut Weights) -> Result<Option<&'static str>> {
         let names = weights.names;
@@ -25,7 +25,7 @@ impl Reader {
         let positions = positions.map(|(name, table)| self.low_rank(name, &table)).transpose()?.flatten();
         let by_rows = rows.is_some() || of_head.is_some();
         let is_wide = low_rank.is_some() || head.is_some();
-        if by_rows && (is_wide || self.lora.whole.unties()) {
+        if by_rows && (is_wide || self.lora.trained_modules.unties()) {
             let detail = format!("{INDICES} is not supported beside other changes of the embedding or the output matrix");
             return Err(self.misconfigured(detail));
         }
@@ -64,7 +64,7 @@ impl Reader {
             _ => return Err(self.fail(format!("{module} has only one of lora_embedding_A and lora_embedding_B"))),
         };
         let base = self.base_of(module, table)?;
-        Ok(Some(LowRank { a: &a, b: &b, scale: own.scale(), precision: Precision::F32 }.merged(&base)?))
+        Ok(Some(LowRankAdapter { a: &a, b: &b, scale: own.scale(), precision: Precision::F32 }.merged(&base)?))
     }
 
     /// Returns the output matrix with its adapter.
@@ -80,7 +80,7 @@ impl Reader {
     /// Returns a table with the rows that the file has for it.
     fn rows(&mut self, module: &str, is_embedding: bool, table: &Tensor) -> Result<Option<Tensor>> {
         let (count, width) = table.dims2()?;
-        let Some(indices) = self.rows.of(module, is_embedding).map(<[u32]>::to_vec) else { return Ok(None) };
+        let Some(indices) = self.rows.table_rows(module, is_embedding).map(<[u32]>::to_vec) else { return Ok(None) };
         if let Some(index) = indices.iter().find(|index| **index as usize >= count) {
             return Err(self.misconfigured(format!("{INDICES} has {index}, but {module} has {count} rows")));
         }

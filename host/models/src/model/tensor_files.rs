@@ -1,6 +1,6 @@
 //! Files of tensors that several processes wrote parts of, or that one reads parts of.
 
-use super::write::{Entry, of_torch, write_file, write_tensors};
+use super::write::{TensorEntry, torch_metadata, write_file, write_tensors};
 use super::{Error, Result};
 use crate::config::files;
 use candle_core::{DType, Device, Tensor};
@@ -30,7 +30,7 @@ pub fn joined_name(shard: &str) -> Option<String> {
 /// # Errors
 /// If the file can't be written.
 pub fn write_shard(tensors: Vec<(String, Tensor)>, file: &Path) -> Result<()> {
-    if tensors.is_empty() { Ok(()) } else { write_tensors(tensors, of_torch(), file) }
+    if tensors.is_empty() { Ok(()) } else { write_tensors(tensors, torch_metadata(), file) }
 }
 
 /// Writes the index of the files that a model's folder has its weights in.
@@ -80,7 +80,7 @@ pub fn join_files(files: &[PathBuf], to: &Path) -> Result<()> {
         for (name, info) in header.tensors() {
             let (from, to) = info.data_offsets;
             let content = (opened.len(), begin + from as u64, (to - from) as u64);
-            entries.push(Entry { name, dtype: info.dtype, shape: info.shape.clone(), content });
+            entries.push(TensorEntry { name, dtype: info.dtype, shape: info.shape.clone(), content });
         }
         opened.push(files::open(path).map_err(|source| Error::Io { path: path.clone(), source })?);
     }
@@ -169,7 +169,7 @@ mod tests {
         let whole = folder.path().join("whole.safetensors");
         join_files(&files, &whole).unwrap();
         let all = read_tensors(&files, |_| true).unwrap();
-        assert_eq!(std::fs::read(&whole).unwrap(), safetensors::serialize(all, of_torch()).unwrap());
+        assert_eq!(std::fs::read(&whole).unwrap(), safetensors::serialize(all, torch_metadata()).unwrap());
         let twice = [files[0].clone(), whole];
         assert!(join_files(&twice, &at(7)).unwrap_err().to_string().contains("there are two tensors a"));
         let bytes = std::fs::read(&files[1]).unwrap();

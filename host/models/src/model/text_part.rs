@@ -1,11 +1,11 @@
 //! The text part of a multimodal model, which is used as a separate model.
 
-use super::harmless;
+use super::ignored_keys;
 use crate::config::printable;
 use serde_json::{Map, Value, json};
 
 /// A multimodal model.
-struct Whole {
+struct MultimodalModel {
     /// Its `model_type`.
     model_type: &'static str,
     /// `model_type` and class of its text part; the first, unless `text_config` names another.
@@ -16,20 +16,20 @@ struct Whole {
     ties: bool,
 }
 
-const WHOLES: [Whole; 4] = [
-    Whole {
+const MULTIMODAL_MODELS: [MultimodalModel; 4] = [
+    MultimodalModel {
         model_type: "gemma3",
         texts: &[("gemma3_text", "Gemma3ForCausalLM")],
         of_images: &["mm_tokens_per_image", "boi_token_index", "eoi_token_index", "image_token_index", "image_token_id"],
         ties: false,
     },
-    Whole {
+    MultimodalModel {
         model_type: "llama4",
         texts: &[("llama4_text", "Llama4ForCausalLM")],
         of_images: &["boi_token_index", "eoi_token_index", "image_token_index"],
         ties: true,
     },
-    Whole {
+    MultimodalModel {
         model_type: "mistral3",
         texts: &[("mistral", "MistralForCausalLM"), ("ministral3", "Ministral3ForCausalLM")],
         of_images: &[
@@ -42,7 +42,7 @@ const WHOLES: [Whole; 4] = [
         ],
         ties: true,
     },
-    Whole {
+    MultimodalModel {
         model_type: "qwen3_5",
         texts: &[("qwen3_5_text", "Qwen3_5ForCausalLM")],
         of_images: &["image_token_id", "video_token_id", "vision_start_token_id", "vision_end_token_id"],
@@ -54,8 +54,8 @@ const WHOLES: [Whole; 4] = [
 const OF_THE_WHOLE: [&str; 5] = ["text_config", "vision_config", "model_type", "tie_word_embeddings", "eos_token_id"];
 
 /// Returns whether this is the `model_type` of a multimodal model.
-pub(super) fn is_whole(model_type: Option<&str>) -> bool {
-    WHOLES.iter().any(|whole| Some(whole.model_type) == model_type)
+pub(super) fn is_multimodal(model_type: Option<&str>) -> bool {
+    MULTIMODAL_MODELS.iter().any(|whole| Some(whole.model_type) == model_type)
 }
 
 /// Returns transformers' defaults for keys that a Gemma's text part may lack.
@@ -71,8 +71,8 @@ fn gemma() -> Map<String, Value> {
 pub(super) fn config<'a>(keys: impl Iterator<Item = (&'a str, &'a Value)>) -> Result<Map<String, Value>, String> {
     let keys: Vec<_> = keys.collect();
     let of_whole = |key: &str| keys.iter().find(|(own, _)| *own == key).map(|(_, value)| *value);
-    let whole = WHOLES.iter().find(|whole| of_whole("model_type").and_then(Value::as_str) == Some(whole.model_type));
-    let whole = whole.unwrap_or(&WHOLES[0]);
+    let whole = MULTIMODAL_MODELS.iter().find(|whole| of_whole("model_type").and_then(Value::as_str) == Some(whole.model_type));
+    let whole = whole.unwrap_or(&MULTIMODAL_MODELS[0]);
     let is_gemma = whole.model_type == "gemma3";
     let mut config = if is_gemma { gemma() } else { Map::new() };
     let mut text = None;
@@ -85,7 +85,7 @@ pub(super) fn config<'a>(keys: impl Iterator<Item = (&'a str, &'a Value)>) -> Re
             _ => {}
         }
         if !OF_THE_WHOLE.contains(&key) && !whole.of_images.contains(&key) {
-            harmless::check(whole.model_type, key, value)?;
+            ignored_keys::check(whole.model_type, key, value)?;
         }
     }
     let text = text.ok_or("text_config is missing; it must be an object with the sizes of the text part")?;
@@ -125,7 +125,7 @@ pub(super) fn name(whole: &str) -> String {
 }
 
 /// Returns whether a tensor is about images.
-pub(super) fn sees(name: &str) -> bool {
+pub(super) fn is_vision_tensor(name: &str) -> bool {
     let name = name.strip_prefix("model.").unwrap_or(name);
     ["vision_tower.", "vision_model.", "multi_modal_projector.", "visual."].iter().any(|part| name.starts_with(part))
 }
@@ -165,7 +165,7 @@ mod tests {
         assert!(mistral("qwen3").unwrap_err().contains("ministral3"));
         let llama = json!({ "model_type": "llama4", "text_config": { "head_dim": 128 }, "boi_token_index": 7 });
         assert_eq!(read(&llama).unwrap()["model_type"], "llama4_text");
-        assert!(is_whole(Some("llama4")) && !is_whole(Some("llama4_text")) && !is_whole(None));
+        assert!(is_multimodal(Some("llama4")) && !is_multimodal(Some("llama4_text")) && !is_multimodal(None));
         assert_eq!(name("language_model.model.layers.0.x"), "model.layers.0.x");
         assert_eq!(name("model.language_model.norm.weight"), "model.norm.weight");
         let qwen = json!({
@@ -174,8 +174,12 @@ mod tests {
         });
         let text = read(&qwen).unwrap();
         assert_eq!((&text["model_type"], &text["tie_word_embeddings"]), (&json!("qwen3_5_text"), &json!(true)));
-        assert!(is_whole(Some("qwen3_5")) && is_whole(Some("gemma3")) && !is_whole(Some("qwen3_5_text")));
-        assert!(sees("model.visual.blocks.0.a") && !sees("model.language_model.visual.a"));
-        assert!(sees("model.vision_tower.a") && sees("multi_modal_projector.b") && !sees("model.layers.0.vision_tower."));
+        assert!(is_multimodal(Some("qwen3_5")) && is_multimodal(Some("gemma3")) && !is_multimodal(Some("qwen3_5_text")));
+        assert!(is_vision_tensor("model.visual.blocks.0.a") && !is_vision_tensor("model.language_model.visual.a"));
+        assert!(
+            is_vision_tensor("model.vision_tower.a")
+                && is_vision_tensor("multi_modal_projector.b")
+                && !is_vision_tensor("model.layers.0.vision_tower.")
+        );
     }
 }

@@ -1,18 +1,18 @@
 //! The rows of tables that an adapter trains.
 
-use super::json::Object;
+use super::json::ConfigObject;
 use crate::config::printable;
 use serde_json::Value;
 
 /// The rows of tables that an adapter replaces, by the ends of the tables' names.
-pub(super) struct Rows(Vec<(String, Vec<u32>)>);
+pub(super) struct TrainedRows(Vec<(String, Vec<u32>)>);
 
-impl Rows {
+impl TrainedRows {
     /// Reads `trainable_token_indices`: a list of the embedding's rows, or one for each table.
     ///
     /// # Errors
     /// If it is anything else.
-    pub(super) fn parse(config: &Object) -> std::result::Result<Self, String> {
+    pub(super) fn parse(config: &ConfigObject) -> std::result::Result<Self, String> {
         let list = |value: &Value| -> Option<Vec<u32>> {
             let all = value.as_array().filter(|all| all.len() <= MOST_ROWS)?;
             all.iter().map(|index| index.as_u64().and_then(|index| u32::try_from(index).ok())).collect()
@@ -31,7 +31,7 @@ impl Rows {
     }
 
     /// Returns those of a table; those without a name are the embedding's.
-    pub(super) fn of(&self, module: &str, is_embedding: bool) -> Option<&[u32]> {
+    pub(super) fn table_rows(&self, module: &str, is_embedding: bool) -> Option<&[u32]> {
         let means = |name: &str| if name.is_empty() { is_embedding } else { format!(".{module}").ends_with(&format!(".{name}")) };
         self.0.iter().find(|(name, _)| means(name)).map(|(_, rows)| rows.as_slice())
     }
@@ -50,15 +50,15 @@ mod tests {
 
     #[test]
     fn rows_are_those_of_the_embedding_or_of_the_tables_that_are_named() {
-        let parsed = |value: Value| Rows::parse(&Object::parse(&json!({ INDICES: value }).to_string()).unwrap());
+        let parsed = |value: Value| TrainedRows::parse(&ConfigObject::parse(&json!({ INDICES: value }).to_string()).unwrap());
         let list = parsed(json!([3, 1])).unwrap();
-        assert_eq!(list.of("model.embed_tokens", true), Some(&[3, 1][..]));
-        assert_eq!(list.of("lm_head", false), None);
+        assert_eq!(list.table_rows("model.embed_tokens", true), Some(&[3, 1][..]));
+        assert_eq!(list.table_rows("lm_head", false), None);
         let named = parsed(json!({ "embed_tokens": [3], "lm_head": [4] })).unwrap();
-        assert_eq!(named.of("model.embed_tokens", true), Some(&[3][..]));
-        assert_eq!(named.of("lm_head", false), Some(&[4][..]));
+        assert_eq!(named.table_rows("model.embed_tokens", true), Some(&[3][..]));
+        assert_eq!(named.table_rows("lm_head", false), Some(&[4][..]));
         for none in [json!(null), json!([]), json!({}), json!({ "embed_tokens": [] })] {
-            assert_eq!(parsed(none).unwrap().of("model.embed_tokens", true), None);
+            assert_eq!(parsed(none).unwrap().table_rows("model.embed_tokens", true), None);
         }
         for wrong in [json!(3), json!([-1]), json!(["a"]), json!({ "embed_tokens": 3 }), json!([1u64 << 40])] {
             assert!(parsed(wrong).err().unwrap().contains(INDICES));

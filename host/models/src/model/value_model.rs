@@ -4,20 +4,20 @@
 //! Its folder is that of transformers' sequence classification model with one label: the head is `score.weight`, `[1, hidden]`,
 //! without a bias. An adapter's folder has the head next to the adapter, as `peft` saves it.
 
-use super::companions::Companions;
+use super::companions::CompanionFiles;
 use super::critic::finite;
-use super::decoder::{Decoder, Kept};
-use super::how::How;
-use super::json::Object;
-use super::random::{DEVIATION, Normal};
-use super::shards::Shards;
-use super::watch::{Direction, Part, Unwatched, Watch};
+use super::decoder::{Decoder, PassActivations};
+use super::json::ConfigObject;
+use super::pass_observer::{ModelPart, NoObserver, PassDirection, PassObserver};
+use super::pass_options::PassOptions;
+use super::random::{DEVIATION, NormalSampler};
+use super::shards::SafetensorsReader;
 use super::weights::SCORE;
 use super::weights::SCORE_BIAS;
-use super::weights::{Linear, of_critic};
-use super::write::{of_torch, write_tensors};
+use super::weights::{Linear, is_critic_parameter};
+use super::write::{torch_metadata, write_tensors};
 use super::write_config::write_config;
-use super::{Architecture, Dtype, Error, ModelFolder, Policy, Result, Weights, critic, peft};
+use super::{Architecture, Error, ModelFolder, PolicyModel, Result, WeightDtype, Weights, critic, peft};
 use crate::config::printable;
 use crate::model::Gradients;
 use crate::ops::{self, Forest};
@@ -30,7 +30,7 @@ const CLASSIFIES: [&str; 2] = ["ForSequenceClassification", "ForTokenClassificat
 
 /// The initial head if the folder has none.
 #[derive(Clone, Copy, Debug)]
-pub enum NewHead {
+pub enum ValueHeadInit {
     /// Zeros, so that every value is 0.
     Zero,
     /// Random with this seed, with the standard deviation that `config.json` gives new weights, as in transformers.
@@ -42,15 +42,15 @@ pub struct ValuePass<'a> {
     model: &'a Decoder,
     forest: &'a Forest,
     rows: &'a [usize],
-    kept: Kept,
+    kept: PassActivations,
     hidden: Tensor,
     values: Vec<f32>,
-    watch: &'a dyn Watch,
+    watch: &'a dyn PassObserver,
 }
 
-impl Policy {
+impl PolicyModel {
     /// Computes the values of the states at the packed positions `rows`, and keeps what the backward pass needs. With a `key`,
-    /// adapter dropout and embedding noise apply; see [`Policy::forward_learning`].
+    /// adapter dropout and embedding noise apply; see [`PolicyModel::forward_learning`].
     ///
     /// # Errors
     /// If there is no value head, an operation fails, or a value is not finite.
@@ -59,11 +59,11 @@ impl Policy {
         forest: &'a Forest,
         rows: &'a [usize],
         key: Option<u64>,
-        watch: Option<&'a dyn Watch>,
+        watch: Option<&'a dyn PassObserver>,
     ) -> Result<ValuePass<'a>> {
-        let watch = watch.unwrap_or(&Unwatched);
+        let watch = watch.unwrap_or(&NoObserver);
         let model = &self.decoder;
-        let how = How { balances: false, ..self.how(key, forest, rows)? };
+        let how = PassOptions { balances: false, ..self.pass_options(key, forest, rows)? };
         let (hidden, kept) = model.forward(forest, rows, how, watch)?;
         let values = finite(critic::values(&hidden, head(model)?)?)?;
         Ok(ValuePass { model, forest, rows, kept, hidden, values, watch })
@@ -91,9 +91,9 @@ impl ValuePass<'_> {
     /// Adds the gradients of the trained parameters to `grads`, given the loss's derivative with respect to each value.
     ///
     /// # Errors
-    /// As [`super::Pass::backward`].
+    /// As [`super::PolicyPass::backward`].
     pub fn backward(self, d_values: &[f32], Gradients(grads): &Gradients) -> Result<()> {
-        self.watch.enter(Direction::Backward, Part::Top)?;
+        self.watch.enter(PassDirection::Backward, ModelPart::Top)?;
         let d_hidden = ops::zeros_like(&self.hidden)?;
         if let Some(d_head) = &grads.value_head {
             critic::backward(&self.hidden, head(self.model)?, d_values, &d_hidden, d_head)?;
@@ -121,9 +121,9 @@ impl ModelFolder {
     /// # Errors
     /// As [`ModelFolder::decoder`].
     pub fn trunk(&self) -> Result<Decoder> {
-        let head = format!("{}.weight", self.architecture().family.described().names.head);
+        let head = format!("{}.weight", self.architecture().family.description().names.head);
         let left_out = |name: &str| name == head || name == SCORE_BIAS;
-        self.decoder_with(&self.architecture().trunk(), Shards::of_model(self.base())?, left_out)
+        self.decoder_with(&self.architecture().trunk(), SafetensorsReader::open_model(self.base())?, left_out)
     }
 
     /// Makes a value model of this folder's trunk, sharing its storage: adds the folder's adapter, if any, and its head, or a new
@@ -131,7 +131,7 @@ impl ModelFolder {
     ///
     /// # Errors
     /// If the head has another shape, or the adapter does not fit.
-    pub fn value_model_over(&self, mut trunk: Decoder, new: NewHead) -> Result<Decoder> {
+    pub fn value_model_over(&self, mut trunk: Decoder, new: ValueHeadInit) -> Result<Decoder> {
         let weight = match self.value_head()? {
             Some(weight) => weight,
             None => self.new_head(new)?,
@@ -151,15 +151,15 @@ impl ModelFolder {
         if own.is_some() {
             return Ok(own);
         }
-        Shards::of_model(self.base())?.take(SCORE, &shape, by)
+        SafetensorsReader::open_model(self.base())?.take(SCORE, &shape, by)
     }
 
-    fn new_head(&self, new: NewHead) -> Result<Tensor> {
+    fn new_head(&self, new: ValueHeadInit) -> Result<Tensor> {
         let shape = (1, self.architecture().hidden_size);
-        let NewHead::Drawn(seed) = new else { return Ok(Tensor::zeros(shape, DType::F32, &candle_core::Device::Cpu)?) };
+        let ValueHeadInit::Drawn(seed) = new else { return Ok(Tensor::zeros(shape, DType::F32, &candle_core::Device::Cpu)?) };
         let deviation = self.read_config(|config| config.number("initializer_range"))?.unwrap_or(DEVIATION);
         let mut values = vec![0.0; shape.1];
-        Normal::new(seed, deviation).fill(&mut values);
+        NormalSampler::new(seed, deviation).fill(&mut values);
         Ok(Tensor::from_vec(values, shape, &candle_core::Device::Cpu)?)
     }
 
@@ -199,27 +199,27 @@ impl ModelFolder {
         })
     }
 
-    fn read_config<T>(&self, read: impl FnOnce(&Object) -> std::result::Result<T, String>) -> Result<T> {
+    fn read_config<T>(&self, read: impl FnOnce(&ConfigObject) -> std::result::Result<T, String>) -> Result<T> {
         let path = self.base().join("config.json");
-        let config = Object::read(&path)?.ok_or_else(|| Error::Missing { path: path.clone() })?;
+        let config = ConfigObject::read(&path)?.ok_or_else(|| Error::Missing { path: path.clone() })?;
         read(&config).map_err(|detail| Error::Config { path, detail })
     }
 }
 
 /// Writes a value model's weights and configuration into the existing folder `to`: what transformers, or `peft` for an adapter,
 /// opens for sequence classification. `source` is the folder it started from.
-pub(super) fn save_value_model(weights: &Weights, source: &ModelFolder, companions: &Companions, to: &Path) -> Result<()> {
+pub(super) fn save_value_model(weights: &Weights, source: &ModelFolder, companions: &CompanionFiles, to: &Path) -> Result<()> {
     if let Some(lora) = weights.lora {
         let head = weights.value_head.as_ref().map(|head| (SCORE, &head.weight));
         return peft::write(weights, lora, source.base(), head, to);
     }
-    write_tensors(of_value_model(weights)?, of_torch(), &to.join("model.safetensors"))?;
-    write_config(source, companions, to, Dtype::F32, |config| classifies(config, source.pads_with()))
+    write_tensors(value_model_tensors(weights)?, torch_metadata(), &to.join("model.safetensors"))?;
+    write_config(source, companions, to, WeightDtype::F32, |config| classifies(config, source.pads_with()))
 }
 
 /// Returns a value model's weights under their names in files.
-pub(super) fn of_value_model(weights: &Weights) -> Result<Vec<(String, Tensor)>> {
-    let in_file = |name: String| if of_critic(&name) { SCORE.to_owned() } else { name };
+pub(super) fn value_model_tensors(weights: &Weights) -> Result<Vec<(String, Tensor)>> {
+    let in_file = |name: String| if is_critic_parameter(&name) { SCORE.to_owned() } else { name };
     Ok(weights.in_files()?.into_iter().map(|(name, t)| (in_file(name), t)).collect())
 }
 

@@ -1,12 +1,12 @@
 //! All parameters of a decoder under their Hugging Face names, and their gradients.
 
 use super::Result;
-use super::delta_network::Recurrent;
-use super::lora::{Biases, Lora};
-use super::names::Names;
-use super::watch::Part;
-use crate::ops::quantized::{Quantized, Scheme};
-use crate::ops::{self, Matrix};
+use super::delta_network::RecurrentWeights;
+use super::lora::{LoraSettings, TrainedBiases};
+use super::names::TensorNames;
+use super::pass_observer::ModelPart;
+use crate::ops::quantized::{QuantizationScheme, QuantizedWeight};
+use crate::ops::{self, WeightMatrix};
 use candle_core::{DType, Device, Tensor};
 use std::convert::Infallible;
 
@@ -26,25 +26,25 @@ pub struct Linear<T = Tensor> {
     /// `[out, in]`, or the codes of a quantized weight.
     pub weight: T,
     /// Present if the weight is quantized.
-    pub scales: Option<Scales<T>>,
+    pub scales: Option<QuantizationScales<T>>,
     /// `[out]`
     pub bias: Option<T>,
     /// Present if an adapter applies to this layer.
-    pub adapter: Option<Adapter<T>>,
+    pub adapter: Option<LinearAdapter<T>>,
 }
 
 /// The scales of a quantized weight.
 #[derive(Clone, Debug)]
-pub struct Scales<T = Tensor> {
-    /// f32; see [`Scheme::shapes`].
+pub struct QuantizationScales<T = Tensor> {
+    /// f32; see [`QuantizationScheme::shapes`].
     pub values: T,
     /// How the weight is stored.
-    pub scheme: Scheme,
+    pub scheme: QuantizationScheme,
 }
 
 /// A linear layer's adapter: `scale * b a` is added to the weight; with DoRA, rows then get magnitudes of their own.
 #[derive(Clone, Debug)]
-pub struct Adapter<T = Tensor> {
+pub struct LinearAdapter<T = Tensor> {
     /// `lora_A`, `[r, in]`
     pub a: T,
     /// `lora_B`, `[out, r]`
@@ -55,13 +55,13 @@ pub struct Adapter<T = Tensor> {
     pub magnitude: Option<T>,
     /// Numerator of the scale.
     pub alpha: f64,
-    /// [`Lora::scale`] of this module.
+    /// [`LoraSettings::scale`] of this module.
     pub scale: f32,
 }
 
 /// A norm's parameters.
 #[derive(Clone, Debug)]
-pub struct Norm<T = Tensor> {
+pub struct NormWeights<T = Tensor> {
     /// Factor of each value.
     pub weight: T,
     /// Added to each value.
@@ -70,7 +70,7 @@ pub struct Norm<T = Tensor> {
 
 /// Linear maps around an activation (an MLP).
 #[derive(Clone, Debug)]
-pub struct Unit<L> {
+pub struct MlpProjections<L> {
     /// Gate and up projections, one that joins them, or the only one of an MLP without a gate.
     pub wide: Vec<L>,
     /// Down projection, back to the hidden size.
@@ -92,7 +92,7 @@ pub struct Experts<L> {
 
 /// Parameters of one layer.
 #[derive(Clone, Debug)]
-pub struct Layer<T = Tensor> {
+pub struct LayerWeights<T = Tensor> {
     /// Query, key and value projections, or one that joins them; of a recurrent layer, those of what the recurrence reads.
     pub qkv: Vec<Linear<T>>,
     /// Output of attention, or of the recurrence.
@@ -100,9 +100,9 @@ pub struct Layer<T = Tensor> {
     /// One more logit of each head's softmax, `[H]`, if attention has sinks.
     pub sinks: Option<T>,
     /// What is in the place of attention, if the layer is recurrent.
-    pub recurrent: Option<Recurrent<T>>,
+    pub recurrent: Option<RecurrentWeights<T>>,
     /// The MLP that every token goes through, unless there are only experts.
-    pub unit: Option<Unit<Linear<T>>>,
+    pub unit: Option<MlpProjections<Linear<T>>>,
     /// The experts, if the layer has a mixture of them. Their outputs are added to the MLP's.
     pub experts: Option<Experts<Linear<T>>>,
     /// What is added to the scores of experts for their choice, `[E]`; it is not trained.
@@ -110,13 +110,13 @@ pub struct Layer<T = Tensor> {
     /// Norms of query heads and of key heads: per head, or over all together.
     pub qk_norm: Option<(T, T)>,
     /// Norm before attention.
-    pub input_norm: Option<Norm<T>>,
+    pub input_norm: Option<NormWeights<T>>,
     /// Norm of the attention's output.
-    pub attended_norm: Option<Norm<T>>,
+    pub attended_norm: Option<NormWeights<T>>,
     /// Norm before the MLP.
-    pub mlp_norm: Option<Norm<T>>,
+    pub mlp_norm: Option<NormWeights<T>>,
     /// Norm of the MLP's output.
-    pub added_norm: Option<Norm<T>>,
+    pub added_norm: Option<NormWeights<T>>,
 }
 
 /// Parameters of a decoder, or a value for each of them.
@@ -127,17 +127,17 @@ pub struct Weights<T = Tensor> {
     /// Learned positions, `[P, D]`, if the family has them.
     pub positions: Option<T>,
     /// Layers from first to last.
-    pub layers: Vec<Layer<T>>,
+    pub layers: Vec<LayerWeights<T>>,
     /// Last norm.
-    pub norm: Norm<T>,
+    pub norm: NormWeights<T>,
     /// Output matrix `[V, D]`, unless it is the embedding.
     pub head: Option<T>,
     /// A critic's head on the last hidden states, `[1, hidden]` and `[1]`.
     pub value_head: Option<Linear<T>>,
     /// Settings of the adapter, if there is one. Then only it, the modules that it lists and a critic's head are trained.
-    pub lora: Option<Lora>,
+    pub lora: Option<LoraSettings>,
     /// Names of the parameters.
-    pub(super) names: &'static Names,
+    pub(super) names: &'static TensorNames,
 }
 
 /// The gradient of each trained parameter.
@@ -158,14 +158,14 @@ impl<T> Linear<T> {
             weight: f(format!("{weight}.weight"), &self.weight)?,
             scales: match &self.scales {
                 None => None,
-                Some(Scales { values, scheme }) => {
-                    Some(Scales { values: f(format!("{weight}.weight{SCALES}"), values)?, scheme: *scheme })
+                Some(QuantizationScales { values, scheme }) => {
+                    Some(QuantizationScales { values: f(format!("{weight}.weight{SCALES}"), values)?, scheme: *scheme })
                 }
             },
             bias: self.bias.as_ref().map(|bias| f(format!("{weight}.bias"), bias)).transpose()?,
             adapter: match &self.adapter {
                 None => None,
-                Some(Adapter { a, b, bias, magnitude, alpha, scale }) => Some(Adapter {
+                Some(LinearAdapter { a, b, bias, magnitude, alpha, scale }) => Some(LinearAdapter {
                     a: f(format!("{weight}.lora_A.weight"), a)?,
                     b: f(format!("{weight}.lora_B.weight"), b)?,
                     bias: bias.as_ref().map(|bias| f(format!("{weight}.lora_B.bias"), bias)).transpose()?,
@@ -180,11 +180,11 @@ impl<T> Linear<T> {
 
 impl Linear {
     /// Returns the weight without the adapter, as it is stored.
-    pub(super) fn matrix(&self) -> Matrix<'_> {
+    pub(super) fn matrix(&self) -> WeightMatrix<'_> {
         match &self.scales {
-            None => Matrix::Plain(&self.weight),
-            Some(Scales { values, scheme }) => {
-                Matrix::Quantized(Quantized { codes: &self.weight, scales: values, scheme: *scheme })
+            None => WeightMatrix::Plain(&self.weight),
+            Some(QuantizationScales { values, scheme }) => {
+                WeightMatrix::Quantized(QuantizedWeight { codes: &self.weight, scales: values, scheme: *scheme })
             }
         }
     }
@@ -196,16 +196,19 @@ impl Linear {
     }
 }
 
-impl<L> Unit<L> {
+impl<L> MlpProjections<L> {
     /// Borrows its maps.
-    pub(super) fn each(&self) -> Unit<&L> {
-        Unit { wide: self.wide.iter().collect(), down: &self.down, gate: self.gate.as_ref() }
+    pub(super) fn each(&self) -> MlpProjections<&L> {
+        MlpProjections { wide: self.wide.iter().collect(), down: &self.down, gate: self.gate.as_ref() }
     }
 
     /// Applies a function to each of its maps.
-    pub(super) fn map<U, E>(self, mut f: impl FnMut(L) -> std::result::Result<U, E>) -> std::result::Result<Unit<U>, E> {
+    pub(super) fn map<U, E>(
+        self,
+        mut f: impl FnMut(L) -> std::result::Result<U, E>,
+    ) -> std::result::Result<MlpProjections<U>, E> {
         let wide = self.wide.into_iter().map(&mut f).collect::<std::result::Result<_, E>>()?;
-        Ok(Unit { wide, down: f(self.down)?, gate: self.gate.map(f).transpose()? })
+        Ok(MlpProjections { wide, down: f(self.down)?, gate: self.gate.map(f).transpose()? })
     }
 }
 
@@ -221,20 +224,20 @@ impl<L> Experts<L> {
     }
 }
 
-impl<T> Norm<T> {
+impl<T> NormWeights<T> {
     fn map<'a, U, E>(
         &'a self,
         norm: &str,
         f: &mut impl FnMut(String, &'a T) -> std::result::Result<U, E>,
-    ) -> std::result::Result<Norm<U>, E> {
+    ) -> std::result::Result<NormWeights<U>, E> {
         let weight = f(format!("{norm}.weight"), &self.weight)?;
-        Ok(Norm { weight, bias: self.bias.as_ref().map(|bias| f(format!("{norm}.bias"), bias)).transpose()? })
+        Ok(NormWeights { weight, bias: self.bias.as_ref().map(|bias| f(format!("{norm}.bias"), bias)).transpose()? })
     }
 }
 
-impl<T> Layer<T> {
+impl<T> LayerWeights<T> {
     /// Returns its linear maps with their names in a layer.
-    fn named_maps(&self, names: &'static Names) -> Vec<(&'static str, &Linear<T>)> {
+    fn named_maps(&self, names: &'static TensorNames) -> Vec<(&'static str, &Linear<T>)> {
         let (inputs, output) = (names.inputs(self.recurrent.is_some()), names.mixed(self.recurrent.is_some()));
         let mut all: Vec<_> = inputs.iter().copied().zip(&self.qkv).chain([(output, &self.o)]).collect();
         if let Some(unit) = &self.unit {
@@ -250,9 +253,9 @@ impl<T> Layer<T> {
     fn map<'a, U, E>(
         &'a self,
         layer: &str,
-        names: &Names,
+        names: &TensorNames,
         f: &mut impl FnMut(String, &'a T) -> std::result::Result<U, E>,
-    ) -> std::result::Result<Layer<U>, E> {
+    ) -> std::result::Result<LayerWeights<U>, E> {
         let name = |part: &str| format!("{layer}.{part}");
         // In this order random weights are drawn.
         let is_recurrent = self.recurrent.is_some();
@@ -265,7 +268,7 @@ impl<T> Layer<T> {
         let mut linear = |(l, part): (&'a Linear<T>, &str)| l.map(&name(part), f);
         let (wide, down) = names.unit(self.experts.is_some());
         let gate = names.shared().and_then(|shared| shared.gate);
-        let of_unit = |unit: &'a Unit<Linear<T>>| Unit {
+        let of_unit = |unit: &'a MlpProjections<Linear<T>>| MlpProjections {
             wide: unit.wide.iter().zip(wide.iter().copied()).collect(),
             down: (&unit.down, down),
             gate: unit.gate.as_ref().zip(gate),
@@ -287,8 +290,8 @@ impl<T> Layer<T> {
                 Some((f(of_q, q)?, f(of_k, k)?))
             }
         };
-        let mut norm = |of: &'a Option<Norm<T>>, part: &str| of.as_ref().map(|norm| norm.map(&name(part), f)).transpose();
-        Ok(Layer {
+        let mut norm = |of: &'a Option<NormWeights<T>>, part: &str| of.as_ref().map(|norm| norm.map(&name(part), f)).transpose();
+        Ok(LayerWeights {
             qkv,
             o,
             sinks,
@@ -335,14 +338,14 @@ impl<T> Weights<T> {
     }
 
     /// Returns the part that the parameter of this name belongs to.
-    pub fn part_of(&self, name: &str) -> Part {
+    pub fn part_of(&self, name: &str) -> ModelPart {
         let names = self.names;
         let of_layer = name.strip_prefix(names.layers).and_then(|rest| rest.strip_prefix('.')?.split_once('.')?.0.parse().ok());
         let is_table = |table: &str| name.strip_suffix(".weight") == Some(table);
         match of_layer {
-            Some(layer) => Part::Layer(layer),
-            None if is_table(names.embedding) || names.positions.is_some_and(is_table) => Part::Bottom,
-            None => Part::Top,
+            Some(layer) => ModelPart::Layer(layer),
+            None if is_table(names.embedding) || names.positions.is_some_and(is_table) => ModelPart::Bottom,
+            None => ModelPart::Top,
         }
     }
 
@@ -350,19 +353,19 @@ impl<T> Weights<T> {
     pub fn trains(&self, name: &str) -> bool {
         let correction = self.names.experts.and_then(|names| names.correction);
         let by_itself = self.lora.is_none() && correction.is_none_or(|correction| !name.ends_with(correction));
-        by_itself || self.trains_beside(name) || of_adapter(name) || of_critic(name)
+        by_itself || self.trains_with_adapter(name) || is_adapter_parameter(name) || is_critic_parameter(name)
     }
 
     /// Returns whether the parameter of this name is one of the base model's that are trained beside the adapter.
-    pub(super) fn trains_beside(&self, name: &str) -> bool {
+    pub(super) fn trains_with_adapter(&self, name: &str) -> bool {
         let Some(lora) = self.lora else { return false };
-        let bias_of = || name.strip_suffix(".bias").filter(|_| !of_adapter(name) && !of_critic(name));
-        lora.whole.has(name, self.names)
+        let bias_of = || name.strip_suffix(".bias").filter(|_| !is_adapter_parameter(name) && !is_critic_parameter(name));
+        lora.trained_modules.has(name, self.names)
             || match lora.biases {
-                Biases::None => false,
-                Biases::Adapted => bias_of().is_some_and(|module| self.has_adapter(module)),
+                TrainedBiases::None => false,
+                TrainedBiases::Adapted => bias_of().is_some_and(|module| self.has_adapter(module)),
                 // As in peft, whose rule goes by the name.
-                Biases::All => bias_of().is_some() || name.ends_with(".dt_bias"),
+                TrainedBiases::All => bias_of().is_some() || name.ends_with(".dt_bias"),
             }
     }
 
@@ -376,7 +379,7 @@ impl<T> Weights<T> {
     }
 
     /// Returns each adapter with the name of its module.
-    pub(super) fn adapters(&self) -> Vec<(String, &Adapter<T>)> {
+    pub(super) fn adapters(&self) -> Vec<(String, &LinearAdapter<T>)> {
         let layers = self.layers.iter().enumerate();
         let maps = layers.flat_map(|(l, layer)| layer.named_maps(self.names).into_iter().map(move |(name, map)| (l, name, map)));
         let adapted =
@@ -386,12 +389,12 @@ impl<T> Weights<T> {
 }
 
 /// Returns whether a parameter of this name belongs to an adapter.
-pub(super) fn of_adapter(name: &str) -> bool {
+pub(super) fn is_adapter_parameter(name: &str) -> bool {
     [".lora_A.weight", ".lora_B.weight", ".lora_B.bias", ".lora_magnitude_vector"].iter().any(|end| name.ends_with(end))
 }
 
 /// Returns whether a parameter of this name belongs to a critic's head.
-pub fn of_critic(name: &str) -> bool {
+pub fn is_critic_parameter(name: &str) -> bool {
     name == VALUE_WEIGHT || name == VALUE_BIAS
 }
 
@@ -423,7 +426,8 @@ impl Weights {
 
     /// Returns the number of the model's values, excluding an adapter's.
     pub fn parameters(&self) -> usize {
-        let stored: usize = self.named().iter().filter(|(name, _)| !of_adapter(name)).map(|(_, t)| t.elem_count()).sum();
+        let stored: usize =
+            self.named().iter().filter(|(name, _)| !is_adapter_parameter(name)).map(|(_, t)| t.elem_count()).sum();
         let coded =
             |l: &Linear| l.scales.as_ref().map(|scales| (l.elements(), l.weight.elem_count() + scales.values.elem_count()));
         let (values, codes) = self.linears().filter_map(coded).fold((0, 0), |(a, b), (values, codes)| (a + values, b + codes));

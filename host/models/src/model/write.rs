@@ -1,8 +1,8 @@
 //! Writes weights and configurations.
 
-use super::weights::of_critic;
+use super::weights::is_critic_parameter;
 use super::{Error, Result, Weights};
-use crate::activity::{Activity, Task, Unit};
+use crate::activity::{Activity, ProgressTask, ProgressUnit};
 use crate::config::printable;
 use crate::ops;
 use candle_core::Tensor;
@@ -32,7 +32,7 @@ pub(super) fn unwritten(path: &Path) -> impl FnOnce(std::io::Error) -> Error + '
 /// If it can't be written.
 pub fn write_critic(weights: &Weights, file: &Path) -> Result<()> {
     let tensors: Vec<(String, Tensor)> =
-        weights.named().into_iter().filter(|(name, _)| of_critic(name)).map(|(n, t)| (n, t.clone())).collect();
+        weights.named().into_iter().filter(|(name, _)| is_critic_parameter(name)).map(|(n, t)| (n, t.clone())).collect();
     if tensors.is_empty() {
         return Ok(());
     }
@@ -41,13 +41,13 @@ pub fn write_critic(weights: &Weights, file: &Path) -> Result<()> {
 
 /// Writes one safetensors file, without a critic's head or an adapter.
 pub fn write_weights(weights: &Weights, file: &Path) -> Result<()> {
-    let tensors = weights.in_files()?.into_iter().filter(|(name, _)| !of_critic(name)).collect();
+    let tensors = weights.in_files()?.into_iter().filter(|(name, _)| !is_critic_parameter(name)).collect();
     // transformers refuses a file that does not say whose tensors it holds.
-    write_tensors(tensors, of_torch(), file)
+    write_tensors(tensors, torch_metadata(), file)
 }
 
 /// Returns the metadata that transformers and peft expect in a file of tensors.
-pub(super) fn of_torch() -> Option<HashMap<String, String>> {
+pub(super) fn torch_metadata() -> Option<HashMap<String, String>> {
     Some(HashMap::from([("format".to_owned(), "pt".to_owned())]))
 }
 
@@ -56,7 +56,7 @@ pub(super) fn of_torch() -> Option<HashMap<String, String>> {
 /// # Errors
 /// If it can't be written.
 pub fn write_tensors(tensors: Vec<(String, Tensor)>, metadata: Option<HashMap<String, String>>, file: &Path) -> Result<()> {
-    let entry = |(name, tensor): (String, Tensor)| Entry {
+    let entry = |(name, tensor): (String, Tensor)| TensorEntry {
         name,
         dtype: tensor.dtype().into(),
         shape: tensor.dims().to_vec(),
@@ -69,12 +69,12 @@ pub fn write_tensors(tensors: Vec<(String, Tensor)>, metadata: Option<HashMap<St
 }
 
 /// Counts what is written.
-struct Counted<'a, W> {
+struct TaskProgressWriter<'a, W> {
     to: W,
-    task: &'a Task,
+    task: &'a ProgressTask,
 }
 
-impl<W: Write> Write for Counted<'_, W> {
+impl<W: Write> Write for TaskProgressWriter<'_, W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let written = self.to.write(&bytes[..bytes.len().min(AT_ONCE)])?;
         self.task.add(written as u64);
@@ -87,7 +87,7 @@ impl<W: Write> Write for Counted<'_, W> {
 }
 
 /// A tensor of a file to be written, and where its bytes come from.
-pub(super) struct Entry<T> {
+pub(super) struct TensorEntry<T> {
     pub name: String,
     pub dtype: safetensors::Dtype,
     pub shape: Vec<usize>,
@@ -100,7 +100,7 @@ pub(super) struct Entry<T> {
 /// # Errors
 /// If it can't be written, or two tensors have the same name.
 pub(super) fn write_file<T>(
-    mut entries: Vec<Entry<T>>,
+    mut entries: Vec<TensorEntry<T>>,
     metadata: Option<HashMap<String, String>>,
     file: &Path,
     mut write: impl FnMut(T, &mut dyn Write) -> io::Result<()>,
@@ -120,9 +120,11 @@ pub(super) fn write_file<T>(
     let mut header = serde_json::to_vec(&header).map_err(|e| wrong(e.to_string()))?;
     header.resize(header.len().next_multiple_of(ALIGNMENT), b' ');
     let name = file.file_name().map(|name| printable(&name.to_string_lossy(), SHOWN)).unwrap_or_default();
-    let task = Task::new(Activity::WritingFile).on(name).out_of((size_of::<u64>() + header.len() + end) as u64, Unit::Bytes);
+    let task = ProgressTask::new(Activity::WritingFile)
+        .with_subject(name)
+        .with_total((size_of::<u64>() + header.len() + end) as u64, ProgressUnit::Bytes);
     let write_all = || {
-        let mut to = BufWriter::new(Counted { to: File::create(file)?, task: &task });
+        let mut to = BufWriter::new(TaskProgressWriter { to: File::create(file)?, task: &task });
         to.write_all(&(header.len() as u64).to_le_bytes())?;
         to.write_all(&header)?;
         entries.into_iter().try_for_each(|entry| write(entry.content, &mut to))?;
@@ -141,7 +143,7 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         let file = place.path().join("counted.safetensors");
         let entry =
-            |name: &str| Entry { name: name.to_owned(), dtype: safetensors::Dtype::U8, shape: vec![9 << 20], content: () };
+            |name: &str| TensorEntry { name: name.to_owned(), dtype: safetensors::Dtype::U8, shape: vec![9 << 20], content: () };
         let mut counted = Vec::new();
         write_file(vec![entry("a"), entry("b")], None, &file, |(), to| {
             to.write_all(&vec![0; 9 << 20])?;

@@ -1,7 +1,7 @@
 //! Writes a model's configuration.
 
-use super::companions::Companions;
-use super::dtype::Dtype;
+use super::companions::CompanionFiles;
+use super::dtype::WeightDtype;
 use super::write::unwritten;
 use super::{Error, ModelFolder, Result};
 use crate::config::json;
@@ -10,9 +10,9 @@ use std::path::Path;
 /// Writes the source's `config.json` with another dtype and what `edit` changes.
 pub(super) fn write_config(
     source: &ModelFolder,
-    companions: &Companions,
+    companions: &CompanionFiles,
     to: &Path,
-    dtype: Dtype,
+    dtype: WeightDtype,
     edit: impl FnOnce(&mut serde_json::Value),
 ) -> Result<()> {
     let fail = |detail: String| Error::Config { path: source.base().join("config.json"), detail };

@@ -6,7 +6,7 @@ mod plateau;
 mod schedule;
 mod settings;
 
-pub use optimizer::{Named, Optimizer, Prepared, Ready, Update};
-pub use plateau::Plateau;
-pub use schedule::Schedule;
-pub use settings::Settings;
+pub use optimizer::{FiniteUpdate, NamedTensors, Optimizer, UpdateOutcome, UpdatePreparation};
+pub use plateau::PlateauDetector;
+pub use schedule::LearningRateSchedule;
+pub use settings::OptimizerSettings;

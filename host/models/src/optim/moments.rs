@@ -1,10 +1,10 @@
 //! An optimizer's state for a parameter, and the update that it computes from it.
 
-use super::Settings;
-use crate::config::{AdafactorArgs, AdjustLr, MuonArgs, Rule};
+use super::OptimizerSettings;
+use crate::config::{AdafactorArgs, LrAdjustment, MuonArgs, OptimizerRule};
 use crate::ops::adamw::{self, Parameter};
-use crate::ops::adamw_8bit::{self, BLOCK, Moment};
-use crate::ops::optimizers::{self as rules, Common, Second};
+use crate::ops::adamw_8bit::{self, BLOCK, Moment8Bit};
+use crate::ops::optimizers::{self as rules, CommonScalars, SecondMoment};
 use crate::ops::{self};
 use candle_core::{DType, Tensor};
 
@@ -21,13 +21,13 @@ const LEAST_8BIT: usize = 4096;
 /// bits (Dettmers et al. 2022, section 2.3); transformers leaves them in 32 bits too.
 const TABLES: [&str; 4] = ["embed_tokens", "embed_in", "wte", "wpe"];
 
-/// A moment in 8 bits; see [`Moment`].
-pub(super) struct Codes {
+/// A moment in 8 bits; see [`Moment8Bit`].
+pub(super) struct QuantizedMoment {
     codes: Tensor,
     scales: Tensor,
 }
 
-impl Codes {
+impl QuantizedMoment {
     fn new(parameter: &Tensor) -> ops::Result<Self> {
         let zeros = |shape: &[usize], dtype| Tensor::zeros(shape, dtype, parameter.device());
         let blocks = parameter.elem_count().div_ceil(BLOCK);
@@ -35,15 +35,15 @@ impl Codes {
     }
 
     /// Returns it as [`adamw_8bit`] takes it.
-    pub(super) fn moment(&self) -> Moment<'_> {
-        Moment { codes: &self.codes, scales: &self.scales }
+    pub(super) fn moment(&self) -> Moment8Bit<'_> {
+        Moment8Bit { codes: &self.codes, scales: &self.scales }
     }
 }
 
 /// The state of one parameter.
-pub(super) enum Moments {
+pub(super) enum ParameterMoments {
     AdamW { m: Tensor, v: Tensor },
-    AdamW8Bit { m: Codes, v: Codes },
+    AdamW8Bit { m: QuantizedMoment, v: QuantizedMoment },
     Sgd(Option<Tensor>),
     RmsProp { v: Tensor, buffer: Option<Tensor> },
     Lion(Tensor),
@@ -52,27 +52,27 @@ pub(super) enum Moments {
     Muon(Tensor),
 }
 
-impl Moments {
+impl ParameterMoments {
     /// Creates zero moments for a parameter.
-    pub(super) fn new(rule: Rule, name: &str, parameter: &Tensor) -> ops::Result<Self> {
+    pub(super) fn new(rule: OptimizerRule, name: &str, parameter: &Tensor) -> ops::Result<Self> {
         let of = |dims: &[usize]| Tensor::zeros(dims, DType::F32, parameter.device());
         let whole = || of(parameter.dims());
         Ok(match rule {
-            Rule::Sgd(args) => Self::Sgd((args.momentum > 0.0).then(whole).transpose()?),
-            Rule::RmsProp(args) => Self::RmsProp { v: whole()?, buffer: (args.momentum > 0.0).then(whole).transpose()? },
-            Rule::Lion => Self::Lion(whole()?),
-            Rule::Adafactor(AdafactorArgs { beta1, .. }) => {
+            OptimizerRule::Sgd(args) => Self::Sgd((args.momentum > 0.0).then(whole).transpose()?),
+            OptimizerRule::RmsProp(args) => Self::RmsProp { v: whole()?, buffer: (args.momentum > 0.0).then(whole).transpose()? },
+            OptimizerRule::Lion => Self::Lion(whole()?),
+            OptimizerRule::Adafactor(AdafactorArgs { beta1, .. }) => {
                 let first = beta1.map(|_| whole()).transpose()?;
                 match parameter.dims() {
                     [height, width] => Self::Factored { rows: of(&[*height])?, columns: of(&[*width])?, first },
                     _ => Self::Whole { v: whole()?, first },
                 }
             }
-            Rule::Muon(_) if is_of_layer(name, parameter) => Self::Muon(whole()?),
-            Rule::AdamW8Bit if parameter.elem_count() >= LEAST_8BIT && !is_table(name) => {
-                Self::AdamW8Bit { m: Codes::new(parameter)?, v: Codes::new(parameter)? }
+            OptimizerRule::Muon(_) if is_of_layer(name, parameter) => Self::Muon(whole()?),
+            OptimizerRule::AdamW8Bit if parameter.elem_count() >= LEAST_8BIT && !is_table(name) => {
+                Self::AdamW8Bit { m: QuantizedMoment::new(parameter)?, v: QuantizedMoment::new(parameter)? }
             }
-            Rule::AdamW | Rule::AdamW8Bit | Rule::Muon(_) => Self::AdamW { m: whole()?, v: whole()? },
+            OptimizerRule::AdamW | OptimizerRule::AdamW8Bit | OptimizerRule::Muon(_) => Self::AdamW { m: whole()?, v: whole()? },
         })
     }
 
@@ -119,26 +119,31 @@ impl Moments {
     }
 
     /// Updates a parameter and the moments in place.
-    pub(super) fn update(&self, p: &Parameter<'_>, settings: Settings, s: Common) -> ops::Result<()> {
+    pub(super) fn update(&self, p: &Parameter<'_>, settings: OptimizerSettings, s: CommonScalars) -> ops::Result<()> {
         match (self, settings.rule) {
-            (Self::Sgd(buffer), Rule::Sgd(args)) => {
+            (Self::Sgd(buffer), OptimizerRule::Sgd(args)) => {
                 let rule = rules::Sgd { momentum: args.momentum, dampening: args.dampening, nesterov: args.nesterov };
                 rules::sgd(p.master, p.gradient, buffer.as_ref(), rule, s)
             }
-            (Self::RmsProp { v, buffer }, Rule::RmsProp(args)) => {
+            (Self::RmsProp { v, buffer }, OptimizerRule::RmsProp(args)) => {
                 let rule = rules::RmsProp { alpha: args.alpha, eps: args.eps, momentum: args.momentum };
                 rules::rmsprop(p.master, p.gradient, (v, buffer.as_ref()), rule, s)
             }
             (Self::Lion(m), _) => {
                 rules::lion(p.master, p.gradient, m, rules::Lion { beta1: settings.beta1, beta2: settings.beta2 }, s)
             }
-            (Self::Factored { rows, columns, first }, Rule::Adafactor(args)) => {
-                rules::adafactor(p.master, p.gradient, Second::Factored { rows, columns }, first.as_ref(), adafactor(args), s)
+            (Self::Factored { rows, columns, first }, OptimizerRule::Adafactor(args)) => rules::adafactor(
+                p.master,
+                p.gradient,
+                SecondMoment::Factored { rows, columns },
+                first.as_ref(),
+                adafactor(args),
+                s,
+            ),
+            (Self::Whole { v, first }, OptimizerRule::Adafactor(args)) => {
+                rules::adafactor(p.master, p.gradient, SecondMoment::Full(v), first.as_ref(), adafactor(args), s)
             }
-            (Self::Whole { v, first }, Rule::Adafactor(args)) => {
-                rules::adafactor(p.master, p.gradient, Second::Whole(v), first.as_ref(), adafactor(args), s)
-            }
-            (Self::Muon(buffer), Rule::Muon(args)) => rules::muon(p.master, p.gradient, buffer, muon(args, p.master), s),
+            (Self::Muon(buffer), OptimizerRule::Muon(args)) => rules::muon(p.master, p.gradient, buffer, muon(args, p.master), s),
             (Self::AdamW8Bit { m, v }, _) => {
                 adamw_8bit::update(p.master, p.gradient, m.moment(), v.moment(), adamw_step(settings, s))
             }
@@ -161,10 +166,10 @@ fn is_table(name: &str) -> bool {
 }
 
 /// Returns AdamW's scalars.
-pub(super) fn adamw_step(settings: Settings, s: Common) -> adamw::Step {
-    let Settings { beta1, beta2, eps, .. } = settings;
-    let Common { lr, weight_decay, grad_scale, t } = s;
-    adamw::Step { lr, beta1, beta2, eps, weight_decay, t, grad_scale }
+pub(super) fn adamw_step(settings: OptimizerSettings, s: CommonScalars) -> adamw::AdamWStep {
+    let OptimizerSettings { beta1, beta2, eps, .. } = settings;
+    let CommonScalars { lr, weight_decay, grad_scale, t } = s;
+    adamw::AdamWStep { lr, beta1, beta2, eps, weight_decay, t, grad_scale }
 }
 
 fn adafactor(args: AdafactorArgs) -> rules::Adafactor {
@@ -179,11 +184,11 @@ fn muon(args: MuonArgs, parameter: &Tensor) -> rules::Muon {
 }
 
 /// Returns the factor of Muon's rate for a matrix.
-pub(super) fn adjusted(how: AdjustLr, parameter: &Tensor) -> f64 {
+pub(super) fn adjusted(how: LrAdjustment, parameter: &Tensor) -> f64 {
     let (height, width) = parameter.dims2().map_or((1.0, 1.0), |(height, width)| (height as f64, width as f64));
     match how {
-        AdjustLr::Original => (height / width).max(1.0).sqrt(),
-        AdjustLr::MatchRmsAdamw => 0.2 * height.max(width).sqrt(),
-        AdjustLr::SpectralUnclamped => (height / width).sqrt(),
+        LrAdjustment::Original => (height / width).max(1.0).sqrt(),
+        LrAdjustment::MatchRmsAdamw => 0.2 * height.max(width).sqrt(),
+        LrAdjustment::SpectralUnclamped => (height / width).sqrt(),
     }
 }

@@ -1,13 +1,13 @@
 //! Updates named parameters by one of the optimizers, with moments stored under the parameters' names, in f32 unless the optimizer has
 //! 8 bits in its name.
 
-use super::moments::{Moments, adamw_step, adjusted};
-use super::settings::Settings;
-use crate::config::Rule;
+use super::moments::{ParameterMoments, adamw_step, adjusted};
+use super::settings::OptimizerSettings;
+use crate::config::OptimizerRule;
 use crate::ops;
 use crate::ops::adamw::{self, Parameter};
 use crate::ops::adamw_8bit;
-use crate::ops::optimizers::Common;
+use crate::ops::optimizers::CommonScalars;
 use candle_core::{DType, Tensor};
 use std::collections::HashMap;
 
@@ -15,20 +15,20 @@ use std::collections::HashMap;
 const MAGNITUDE: &str = ".lora_magnitude_vector";
 
 /// Parameters or gradients by name, in a fixed order.
-pub type Named<'a> = [(String, &'a Tensor)];
+pub type NamedTensors<'a> = [(String, &'a Tensor)];
 
 /// The optimizer and its moments.
 pub struct Optimizer {
-    settings: Settings,
+    settings: OptimizerSettings,
     updates: u64,
-    moments: Vec<(String, Moments)>,
+    moments: Vec<(String, ParameterMoments)>,
     /// `None` if it must be computed again.
-    reach: Option<Reach>,
+    reach: Option<MagnitudeBounds>,
 }
 
 /// Bounds on magnitudes, which grow with each update.
 #[derive(Clone, Copy, Debug)]
-struct Reach {
+struct MagnitudeBounds {
     /// Bound on every parameter.
     parameters: f64,
     /// Bound on every momentum of SGD, or on every first moment in 8 bits.
@@ -37,7 +37,7 @@ struct Reach {
 
 /// The result of an update.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Update {
+pub enum UpdateOutcome {
     /// The update was made. Holds the gradient norm before clipping.
     Made(f64),
     /// The gradient norm is not finite; nothing was changed.
@@ -48,22 +48,22 @@ pub enum Update {
 
 /// An update that was found to stay finite and can be made.
 #[derive(Debug)]
-pub struct Ready {
+pub struct FiniteUpdate {
     /// The gradient norm before clipping.
     pub norm: f64,
     clip: f64,
     /// As in [`Optimizer`], after the update.
-    reach: Option<Reach>,
+    reach: Option<MagnitudeBounds>,
 }
 
-/// The result of preparing an update, like [`Update`], which it becomes.
+/// The result of preparing an update, like [`UpdateOutcome`], which it becomes.
 #[derive(Debug)]
-pub enum Prepared {
+pub enum UpdatePreparation {
     /// The update can be made.
-    Ready(Ready),
-    /// As [`Update::NotFinite`].
+    Ready(FiniteUpdate),
+    /// As [`UpdateOutcome::NotFinite`].
     NotFinite(f64),
-    /// As [`Update::Overflow`].
+    /// As [`UpdateOutcome::Overflow`].
     Overflow(String),
 }
 
@@ -86,8 +86,8 @@ fn has_negative(t: &Tensor) -> candle_core::Result<bool> {
 
 impl Optimizer {
     /// Creates zero moments for every parameter.
-    pub fn new(settings: Settings, parameters: &Named<'_>) -> ops::Result<Self> {
-        let moments = parameters.iter().map(|(name, t)| Ok((name.clone(), Moments::new(settings.rule, name, t)?)));
+    pub fn new(settings: OptimizerSettings, parameters: &NamedTensors<'_>) -> ops::Result<Self> {
+        let moments = parameters.iter().map(|(name, t)| Ok((name.clone(), ParameterMoments::new(settings.rule, name, t)?)));
         Ok(Self { settings, updates: 0, moments: moments.collect::<ops::Result<_>>()?, reach: None })
     }
 
@@ -142,38 +142,44 @@ impl Optimizer {
 
     /// Updates all parameters from their gradients, unless a value would not be finite afterwards. They must be those passed to
     /// `new`, in the same order.
-    pub fn step(&mut self, parameters: &[Parameter<'_>], lr: f64) -> ops::Result<Update> {
+    pub fn step(&mut self, parameters: &[Parameter<'_>], lr: f64) -> ops::Result<UpdateOutcome> {
         let rate = |_: &str| lr;
         let squares = ops::sum_of_squares(parameters.iter().map(|p| p.gradient))?;
         Ok(match self.prepare(parameters, rate, squares)? {
-            Prepared::Ready(ready) => {
+            UpdatePreparation::Ready(ready) => {
                 let norm = ready.norm;
-                self.make(parameters, rate, ready)?;
-                Update::Made(norm)
+                self.apply(parameters, rate, ready)?;
+                UpdateOutcome::Made(norm)
             }
-            Prepared::NotFinite(norm) => Update::NotFinite(norm),
-            Prepared::Overflow(parameter) => Update::Overflow(parameter),
+            UpdatePreparation::NotFinite(norm) => UpdateOutcome::NotFinite(norm),
+            UpdatePreparation::Overflow(parameter) => UpdateOutcome::Overflow(parameter),
         })
     }
 
     /// Determines whether an update can be made, without changing anything. `rate` returns the learning rate for a parameter's
     /// name, and `squares` is the sum of the squares of all gradients, those of parameters that others update included. Optimizers that
     /// update together prepare first, so that either all of them change something or none does.
-    pub fn prepare(&self, parameters: &[Parameter<'_>], rate: impl Fn(&str) -> f64, squares: f64) -> ops::Result<Prepared> {
+    pub fn prepare(
+        &self,
+        parameters: &[Parameter<'_>],
+        rate: impl Fn(&str) -> f64,
+        squares: f64,
+    ) -> ops::Result<UpdatePreparation> {
         let s = self.settings;
         let paired = self.paired(parameters)?;
         let norm = squares.sqrt();
         if !norm.is_finite() {
-            return Ok(Prepared::NotFinite(norm));
+            return Ok(UpdatePreparation::NotFinite(norm));
         }
         // torch.nn.utils.clip_grad_norm_ divides by the norm plus 1e-6.
         let clip = if s.max_grad_norm > 0.0 { (s.max_grad_norm / (norm + 1e-6)).min(1.0) } else { 1.0 };
         let lr = parameters.iter().map(|p| rate(&p.name).abs()).fold(0.0, f64::max);
-        let after =
-            |reach: Reach| Some(self.after(reach, parameters, (lr, longest_update(s)), norm * clip)).filter(Reach::is_safe);
+        let after = |reach: MagnitudeBounds| {
+            Some(self.after(reach, parameters, (lr, longest_update(s)), norm * clip)).filter(MagnitudeBounds::is_safe)
+        };
         // The kernel multiplies by the rate before it divides, and below this eps second moments vanish before it counts.
         let product = lr / (1.0 - s.beta1) * SAFE_GRADIENT;
-        let has_adamw = matches!(s.rule, Rule::AdamW | Rule::AdamW8Bit | Rule::Muon(_));
+        let has_adamw = matches!(s.rule, OptimizerRule::AdamW | OptimizerRule::AdamW8Bit | OptimizerRule::Muon(_));
         let plain = norm * clip < SAFE_GRADIENT && (!has_adamw || product < SAFE && s.eps >= 1e-20);
         let known = match self.reach {
             Some(reach) => after(reach),
@@ -184,33 +190,33 @@ impl Optimizer {
             None => after(self.measured(parameters)?),
         };
         if let Some(reach) = reach.filter(|_| plain) {
-            return Ok(Prepared::Ready(Ready { norm, clip, reach: Some(reach) }));
+            return Ok(UpdatePreparation::Ready(FiniteUpdate { norm, clip, reach: Some(reach) }));
         }
         // Of the others nothing closer is known than the bounds, which only absurd rates exceed.
         let others = self.after(self.measured(parameters)?, parameters, (lr, 0.0), norm * clip);
         for (p, moments) in paired {
             let lost = match moments {
-                Moments::AdamW { m, v } => {
-                    let step = adamw_step(s, self.of(p, rate(&p.name), clip));
+                ParameterMoments::AdamW { m, v } => {
+                    let step = adamw_step(s, self.update_scalars(p, rate(&p.name), clip));
                     adamw::overflows(p.master, p.gradient, m, v, step)?
                 }
-                Moments::AdamW8Bit { m, v } => {
-                    let step = adamw_step(s, self.of(p, rate(&p.name), clip));
+                ParameterMoments::AdamW8Bit { m, v } => {
+                    let step = adamw_step(s, self.update_scalars(p, rate(&p.name), clip));
                     adamw_8bit::overflows(p.master, p.gradient, m.moment(), v.moment(), step)?
                 }
                 _ => !(norm * clip < SAFE_GRADIENT && others.is_safe()),
             };
             if lost {
-                return Ok(Prepared::Overflow(p.name.clone()));
+                return Ok(UpdatePreparation::Overflow(p.name.clone()));
             }
         }
-        Ok(Prepared::Ready(Ready { norm, clip, reach: None }))
+        Ok(UpdatePreparation::Ready(FiniteUpdate { norm, clip, reach: None }))
     }
 
     /// Makes an update that [`Optimizer::prepare`] found ready, with the same arguments.
-    pub fn make(&mut self, parameters: &[Parameter<'_>], rate: impl Fn(&str) -> f64, ready: Ready) -> ops::Result<()> {
+    pub fn apply(&mut self, parameters: &[Parameter<'_>], rate: impl Fn(&str) -> f64, ready: FiniteUpdate) -> ops::Result<()> {
         for (p, moments) in self.paired(parameters)? {
-            moments.update(p, self.settings, self.of(p, rate(&p.name), ready.clip))?;
+            moments.update(p, self.settings, self.update_scalars(p, rate(&p.name), ready.clip))?;
         }
         self.updates += 1;
         self.reach = ready.reach;
@@ -218,7 +224,7 @@ impl Optimizer {
     }
 
     /// Returns each parameter with its moments.
-    fn paired<'a>(&'a self, parameters: &'a [Parameter<'a>]) -> ops::Result<Vec<(&'a Parameter<'a>, &'a Moments)>> {
+    fn paired<'a>(&'a self, parameters: &'a [Parameter<'a>]) -> ops::Result<Vec<(&'a Parameter<'a>, &'a ParameterMoments)>> {
         if !parameters.iter().map(|p| &p.name).eq(self.moments.iter().map(|(name, _)| name)) {
             return Err(ops::Error::Shape { op: "optimizer", detail: "the parameters are not those it has moments for".into() });
         }
@@ -226,66 +232,72 @@ impl Optimizer {
     }
 
     /// Returns the scalars of a parameter's next update.
-    fn of(&self, p: &Parameter<'_>, lr: f64, clip: f64) -> Common {
+    fn update_scalars(&self, p: &Parameter<'_>, lr: f64, clip: f64) -> CommonScalars {
         let matrix = p.master.dims().len() > 1 && !p.name.contains("norm");
         let decayed = matrix || p.name.ends_with(MAGNITUDE) || p.name.ends_with(".A_log");
         let weight_decay = if decayed { self.settings.weight_decay } else { 0.0 };
-        Common { lr, weight_decay, grad_scale: clip as f32, t: self.updates + 1 }
+        CommonScalars { lr, weight_decay, grad_scale: clip as f32, t: self.updates + 1 }
     }
 
     /// Bounds the magnitudes by what the tensors hold.
-    fn measured(&self, parameters: &[Parameter<'_>]) -> ops::Result<Reach> {
+    fn measured(&self, parameters: &[Parameter<'_>]) -> ops::Result<MagnitudeBounds> {
         let buffers = self.moments.iter().filter_map(|(_, moments)| match moments {
-            Moments::Sgd(buffer) => buffer.as_ref(),
-            Moments::AdamW8Bit { m, .. } => Some(m.moment().scales),
+            ParameterMoments::Sgd(buffer) => buffer.as_ref(),
+            ParameterMoments::AdamW8Bit { m, .. } => Some(m.moment().scales),
             _ => None,
         });
         let momentum = ops::sum_of_squares(buffers)?.sqrt();
-        Ok(Reach { parameters: ops::sum_of_squares(parameters.iter().map(|p| p.master))?.sqrt(), momentum })
+        Ok(MagnitudeBounds { parameters: ops::sum_of_squares(parameters.iter().map(|p| p.master))?.sqrt(), momentum })
     }
 
     /// Bounds the magnitudes after an update with gradients of at most this length, at a rate at which AdamW changes a value by
     /// at most `adamw` times that.
-    fn after(&self, reach: Reach, parameters: &[Parameter<'_>], (lr, adamw): (f64, f64), gradient: f64) -> Reach {
-        let Reach { parameters: p, momentum } = reach;
+    fn after(
+        &self,
+        reach: MagnitudeBounds,
+        parameters: &[Parameter<'_>],
+        (lr, adamw): (f64, f64),
+        gradient: f64,
+    ) -> MagnitudeBounds {
+        let MagnitudeBounds { parameters: p, momentum } = reach;
         let s = self.settings;
         let decayed = p * (1.0 - lr * s.weight_decay).abs().max(1.0);
         let largest = |of: &dyn Fn(&Tensor) -> f64| parameters.iter().map(|p| of(p.master)).fold(0.0, f64::max);
         match s.rule {
-            Rule::AdamW => Reach { parameters: decayed + lr * adamw, momentum },
-            Rule::AdamW8Bit => {
+            OptimizerRule::AdamW => MagnitudeBounds { parameters: decayed + lr * adamw, momentum },
+            OptimizerRule::AdamW8Bit => {
                 // A second moment may be rounded to zero under any first moment, which its scale bounds.
                 let momentum = s.beta1 * momentum + (1.0 - s.beta1) * gradient;
                 let update = momentum / (1.0 - s.beta1) / s.eps;
-                Reach { parameters: decayed + lr * update.max(adamw), momentum }
+                MagnitudeBounds { parameters: decayed + lr * update.max(adamw), momentum }
             }
-            Rule::Lion => Reach { parameters: decayed + lr, momentum },
-            Rule::Sgd(args) => {
+            OptimizerRule::Lion => MagnitudeBounds { parameters: decayed + lr, momentum },
+            OptimizerRule::Sgd(args) => {
                 let gradient = gradient + s.weight_decay * p;
                 let momentum = if args.momentum > 0.0 { args.momentum * momentum + gradient } else { 0.0 };
-                Reach { parameters: p + lr * (gradient + momentum), momentum }
+                MagnitudeBounds { parameters: p + lr * (gradient + momentum), momentum }
             }
-            Rule::RmsProp(args) => {
+            OptimizerRule::RmsProp(args) => {
                 // The mean holds each squared gradient with this weight at least; the buffer adds them up.
                 let update = (1.0 - args.alpha).sqrt().recip() / (1.0 - args.momentum);
-                Reach { parameters: p + lr * update, momentum }
+                MagnitudeBounds { parameters: p + lr * update, momentum }
             }
-            Rule::Adafactor(args) => {
+            OptimizerRule::Adafactor(args) => {
                 // An update's root mean square is at most this.
                 let update = args.clip_threshold * largest(&|t| t.elem_count() as f64).sqrt();
                 let lr = if args.scale_parameter { lr * p.max(1.0) } else { lr };
-                Reach { parameters: p * (1.0 - lr * s.weight_decay).abs().max(1.0) + lr * update, momentum }
+                MagnitudeBounds { parameters: p * (1.0 - lr * s.weight_decay).abs().max(1.0) + lr * update, momentum }
             }
-            Rule::Muon(args) => {
+            OptimizerRule::Muon(args) => {
                 // The iteration leaves singular values below two.
                 let update = 2.0 * largest(&|t| adjusted(args.adjust_lr_fn, t));
-                Reach { parameters: decayed + lr * update.max(adamw), momentum }
+                MagnitudeBounds { parameters: decayed + lr * update.max(adamw), momentum }
             }
         }
     }
 }
 
-impl Reach {
+impl MagnitudeBounds {
     fn is_safe(&self) -> bool {
         self.parameters < SAFE && self.momentum < SAFE
     }
@@ -294,24 +306,24 @@ impl Reach {
 /// Returns the largest change of a parameter per update of AdamW at learning rate 1. By the Cauchy-Schwarz inequality, a first
 /// moment is at most `(1 - beta1) / sqrt((1 - beta2) (1 - beta1^2 / beta2))` times the root of the second, and the bias
 /// correction is at most `1 / (1 - beta1)`.
-fn longest_update(s: Settings) -> f64 {
+fn longest_update(s: OptimizerSettings) -> f64 {
     let spread = 1.0 - s.beta1 * s.beta1 / s.beta2;
     if spread > 0.0 { ((1.0 - s.beta2) * spread).sqrt().recip() } else { f64::INFINITY }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::settings::Settings;
-    use super::{Optimizer, Update};
-    use crate::config::{AdafactorArgs, Config, MuonArgs, Optim, RmsPropArgs, Rule, SgdArgs};
-    use crate::ops::adamw::{Parameter, Step, update};
+    use super::super::settings::OptimizerSettings;
+    use super::{Optimizer, UpdateOutcome};
+    use crate::config::{AdafactorArgs, MuonArgs, OptimizerName, OptimizerRule, RmsPropArgs, RunConfig, SgdArgs};
+    use crate::ops::adamw::{AdamWStep, Parameter, update};
     use crate::ops::to_vec;
     use candle_core::{DType, Device, Tensor};
     use serde_json::Value;
 
     #[test]
     fn an_update_that_would_not_be_finite_is_not_made() {
-        let settings = |rule: Rule, max_grad_norm: f64| Settings {
+        let settings = |rule: OptimizerRule, max_grad_norm: f64| OptimizerSettings {
             rule,
             beta1: 0.9,
             beta2: 0.999,
@@ -323,7 +335,7 @@ mod tests {
         let cases =
             [(1.0, 0.5, 1e39, 1.0, 0), (1.0, 0.5, 1e11, 1.0, 3), (1.0, 1e25, 1e-3, 0.0, 0), (f32::NAN, 0.5, 1e-3, 1.0, 0)];
         // Moments in 8 bits are those of parameters of this size.
-        for (rule, size) in [(Rule::AdamW, 1), (Rule::AdamW8Bit, 64)] {
+        for (rule, size) in [(OptimizerRule::AdamW, 1), (OptimizerRule::AdamW8Bit, 64)] {
             for (weight, gradient, lr, longest, after) in cases {
                 let all = |x: f32| Tensor::full(x, (size, size), &Device::Cpu).unwrap();
                 let (p, g) = (all(weight), all(gradient));
@@ -335,11 +347,11 @@ mod tests {
                     let now = to_vec(&p).unwrap()[0];
                     if step < after {
                         assert!(
-                            matches!(update, Update::Made(_)) && now.is_finite() && now != before,
+                            matches!(update, UpdateOutcome::Made(_)) && now.is_finite() && now != before,
                             "{rule:?} {lr} at {step}: {update:?} {now}"
                         );
                     } else {
-                        assert_eq!(update, Update::Overflow("w".to_owned()), "{rule:?} {weight} {gradient} {lr}");
+                        assert_eq!(update, UpdateOutcome::Overflow("w".to_owned()), "{rule:?} {weight} {gradient} {lr}");
                         assert_eq!(now.to_bits(), before.to_bits());
                         assert_eq!(optimizer.state().unwrap().0, after as u64);
                     }
@@ -361,12 +373,12 @@ mod tests {
         (value * 0.1f64.powi((i % decades) as i32)) as f32
     }
 
-    fn rule(case: &Value) -> Settings {
+    fn rule(case: &Value) -> OptimizerSettings {
         let Value::Object(optim_args) = case["args"].clone() else { panic!("{case}") };
-        let optim: Optim = serde_json::from_value(case["optim"].clone()).unwrap();
-        let rule = Config { optim, optim_args, ..Config::default() }.rule().unwrap();
+        let optim: OptimizerName = serde_json::from_value(case["optim"].clone()).unwrap();
+        let rule = RunConfig { optim, optim_args, ..RunConfig::default() }.rule().unwrap();
         let beta2 = case["beta2"].as_f64().unwrap_or(0.999);
-        Settings { rule, beta1: 0.9, beta2, eps: 1e-8, weight_decay: 0.1, max_grad_norm: 1.0 }
+        OptimizerSettings { rule, beta1: 0.9, beta2, eps: 1e-8, weight_decay: 0.1, max_grad_norm: 1.0 }
     }
 
     /// Takes steps `from..to` of a case.
@@ -383,7 +395,7 @@ mod tests {
                 .map(|((name, master), gradient)| Parameter { name: name.clone(), master, rounded: None, gradient })
                 .collect();
             let rate = case["lr"].as_f64().unwrap() * (1.0 - step as f64 / 100.0);
-            assert!(matches!(optimizer.step(&named, rate).unwrap(), Update::Made(_)));
+            assert!(matches!(optimizer.step(&named, rate).unwrap(), UpdateOutcome::Made(_)));
         }
     }
 
@@ -441,8 +453,8 @@ mod tests {
         let names = ["model.layers.0.mlp.up_proj.weight", "model.embed_tokens.weight", "model.layers.0.self_attn.k_proj.weight"];
         let parameters = [(64, 65), (64, 65), (64, 63)].map(|shape| Tensor::zeros(shape, DType::F32, &Device::Cpu).unwrap());
         let named: Vec<(String, &Tensor)> = names.iter().map(|name| (*name).to_owned()).zip(&parameters).collect();
-        let rule = Rule::AdamW8Bit;
-        let settings = Settings { rule, beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.1, max_grad_norm: 0.0 };
+        let rule = OptimizerRule::AdamW8Bit;
+        let settings = OptimizerSettings { rule, beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.1, max_grad_norm: 0.0 };
         let mut optimizer = Optimizer::new(settings, &named).unwrap();
         let (updates, mut state) = optimizer.state().unwrap();
         let bytes = |name: &str| -> usize {
@@ -461,22 +473,22 @@ mod tests {
     #[test]
     fn every_optimizer_refuses_an_update_beyond_its_bounds_and_names_the_parameter() {
         let rules = [
-            Rule::Sgd(SgdArgs { momentum: 0.9, ..SgdArgs::default() }),
-            Rule::RmsProp(RmsPropArgs { momentum: 0.9, ..RmsPropArgs::default() }),
-            Rule::Lion,
-            Rule::Adafactor(AdafactorArgs::default()),
-            Rule::Muon(MuonArgs::default()),
+            OptimizerRule::Sgd(SgdArgs { momentum: 0.9, ..SgdArgs::default() }),
+            OptimizerRule::RmsProp(RmsPropArgs { momentum: 0.9, ..RmsPropArgs::default() }),
+            OptimizerRule::Lion,
+            OptimizerRule::Adafactor(AdafactorArgs::default()),
+            OptimizerRule::Muon(MuonArgs::default()),
         ];
         for rule in rules {
             let one = |x: f32| Tensor::new(&[[x, 1.0]], &Device::Cpu).unwrap();
             let (p, g) = (one(1.0), one(0.5));
-            let settings = Settings { rule, beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.1, max_grad_norm: 0.0 };
+            let settings = OptimizerSettings { rule, beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.1, max_grad_norm: 0.0 };
             let mut optimizer = Optimizer::new(settings, &[("layers.0.w".to_owned(), &p)]).unwrap();
             let parameters = [Parameter { name: "layers.0.w".to_owned(), master: &p, rounded: None, gradient: &g }];
             let before = to_vec(&p).unwrap();
-            assert_eq!(optimizer.step(&parameters, 1e35).unwrap(), Update::Overflow("layers.0.w".to_owned()), "{rule:?}");
+            assert_eq!(optimizer.step(&parameters, 1e35).unwrap(), UpdateOutcome::Overflow("layers.0.w".to_owned()), "{rule:?}");
             assert_eq!(to_vec(&p).unwrap(), before);
-            assert!(matches!(optimizer.step(&parameters, 1e-3).unwrap(), Update::Made(_)), "{rule:?}");
+            assert!(matches!(optimizer.step(&parameters, 1e-3).unwrap(), UpdateOutcome::Made(_)), "{rule:?}");
         }
     }
 
@@ -491,7 +503,7 @@ mod tests {
             wm = b1 * wm + (1.0 - b1) * g;
             wv = b2 * wv + (1.0 - b2) * g * g;
             want = want * (1.0 - lr * wd) - lr * (wm / (1.0 - b1.powi(k))) / ((wv / (1.0 - b2.powi(k))).sqrt() + eps);
-            let step = Step { lr, beta1: b1, beta2: b2, eps, weight_decay: wd, t: k as u64, grad_scale: 0.5 };
+            let step = AdamWStep { lr, beta1: b1, beta2: b2, eps, weight_decay: wd, t: k as u64, grad_scale: 0.5 };
             update(&p, &t(2.0 * g as f32), &m, &v, None, step).unwrap();
         }
         let got = p.to_vec1::<f32>().unwrap()[0];

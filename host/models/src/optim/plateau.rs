@@ -1,11 +1,11 @@
 //! Detects when evaluations stop improving.
 
-use crate::config::{Better, OnPlateau, Threshold};
+use crate::config::{MetricDirection, PlateauArgs, ThresholdMode};
 use serde::{Deserialize, Serialize};
 
 /// The state from the evaluations so far, counted like torch's `ReduceLROnPlateau`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize, Serialize)]
-pub struct Plateau {
+pub struct PlateauDetector {
     best: Option<f64>,
     /// Evaluations without improvement.
     bad: u32,
@@ -15,20 +15,20 @@ pub struct Plateau {
     pub plateaus: u32,
 }
 
-impl Plateau {
+impl PlateauDetector {
     /// Returns the state for another metric: rates stay as low as they are.
-    pub fn of_another_metric(self) -> Self {
+    pub fn for_new_metric(self) -> Self {
         Self { plateaus: self.plateaus, ..Self::default() }
     }
 
     /// Takes a value of the metric into account. `greater` says whether more is better, unless the settings do.
-    pub fn observe(&mut self, value: f64, s: OnPlateau, greater: bool) {
-        let greater = s.mode.map_or(greater, |mode| mode == Better::Max);
+    pub fn observe(&mut self, value: f64, s: PlateauArgs, greater: bool) {
+        let greater = s.mode.map_or(greater, |mode| mode == MetricDirection::Max);
         let sign = if greater { 1.0 } else { -1.0 };
         let improves = |best: f64| {
             let enough = match s.threshold_mode {
-                Threshold::Rel => best * (1.0 + sign * s.threshold),
-                Threshold::Abs => best + sign * s.threshold,
+                ThresholdMode::Rel => best * (1.0 + sign * s.threshold),
+                ThresholdMode::Abs => best + sign * s.threshold,
             };
             if greater { value > enough } else { value < enough }
         };

@@ -1,11 +1,11 @@
 //! Computes the learning rate of each step.
 
-use crate::config::{LrShape, MinLr, OnPlateau, Slope, StableDecay, WarmedMinLr};
+use crate::config::{CosineMinLrArgs, CosineWarmupMinLrArgs, LrShape, PlateauArgs, RampShape, StableDecayArgs};
 use std::f64::consts::PI;
 
 /// A schedule with its length, with the shapes of transformers' `get_scheduler`.
 #[derive(Clone, Copy, Debug)]
-pub struct Schedule {
+pub struct LearningRateSchedule {
     /// Shape.
     pub shape: LrShape,
     /// Highest learning rate.
@@ -18,21 +18,21 @@ pub struct Schedule {
     pub plateaus: u32,
 }
 
-impl Schedule {
+impl LearningRateSchedule {
     /// Returns why the peak is invalid for this shape, if it is.
     pub fn fault(&self) -> Option<String> {
         match self.shape {
             LrShape::Polynomial(s) if s.lr_end >= self.peak => {
                 Some(format!("lr_end is {:e}; it must be smaller than the learning rate, {:e}", s.lr_end, self.peak))
             }
-            LrShape::CosineWithMinLr(MinLr { min_lr, min_lr_rate, .. })
-            | LrShape::CosineWarmupWithMinLr(WarmedMinLr { min_lr, min_lr_rate, .. })
+            LrShape::CosineWithMinLr(CosineMinLrArgs { min_lr, min_lr_rate, .. })
+            | LrShape::CosineWarmupWithMinLr(CosineWarmupMinLrArgs { min_lr, min_lr_rate, .. })
                 if self.minimum(min_lr, min_lr_rate) > 1.0 =>
             {
                 let minimum = self.peak * self.minimum(min_lr, min_lr_rate);
                 Some(format!("the minimum is {minimum:e}; it can't be greater than the learning rate, {:e}", self.peak))
             }
-            LrShape::WarmupStableDecay(StableDecay { num_decay_steps: Some(steps), .. }) if u64::from(steps) > self.total => {
+            LrShape::WarmupStableDecay(StableDecayArgs { num_decay_steps: Some(steps), .. }) if u64::from(steps) > self.total => {
                 Some(format!("num_decay_steps is {steps}, and the run has {} steps", self.total))
             }
             _ => None,
@@ -93,7 +93,7 @@ impl Schedule {
         }
     }
 
-    fn stable_decay(&self, s: StableDecay, step: u64) -> f64 {
+    fn stable_decay(&self, s: StableDecayArgs, step: u64) -> f64 {
         let (step, warmup) = (step as f64, self.warmup as f64);
         let decay = f64::from(s.num_decay_steps.unwrap_or_default());
         let stable = s.num_stable_steps.map_or(self.total as f64 - warmup - decay, f64::from);
@@ -101,9 +101,9 @@ impl Schedule {
         if step < warmup {
             let progress = step / warmup;
             return raised(match s.warmup_type {
-                Slope::Linear => progress,
-                Slope::Cosine => wave(0.5, 1.0 - progress),
-                Slope::OneMinusSqrt => 1.0 - (1.0 - progress).sqrt(),
+                RampShape::Linear => progress,
+                RampShape::Cosine => wave(0.5, 1.0 - progress),
+                RampShape::OneMinusSqrt => 1.0 - (1.0 - progress).sqrt(),
             });
         }
         if step < warmup + stable {
@@ -114,13 +114,13 @@ impl Schedule {
         }
         let progress = (step - warmup - stable) / decay.max(1.0);
         raised(match s.decay_type {
-            Slope::Linear => 1.0 - progress,
-            Slope::Cosine => wave(s.num_cycles, progress),
-            Slope::OneMinusSqrt => 1.0 - progress.sqrt(),
+            RampShape::Linear => 1.0 - progress,
+            RampShape::Cosine => wave(s.num_cycles, progress),
+            RampShape::OneMinusSqrt => 1.0 - progress.sqrt(),
         })
     }
 
-    fn reduced(&self, s: OnPlateau) -> f64 {
+    fn reduced(&self, s: PlateauArgs) -> f64 {
         let mut rate = self.peak;
         for _ in 0..self.plateaus {
             let lower = (rate * s.factor).max(s.min_lr);
@@ -145,8 +145,8 @@ fn to_minimum(num_cycles: f64, minimum: f64, progress: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{Config, LrSchedule};
-    use crate::optim::Plateau;
+    use crate::config::{LrSchedule, RunConfig};
+    use crate::optim::PlateauDetector;
     use serde_json::Value;
 
     /// Results of transformers' schedulers; written by `tests/fixtures/make_schedules.py`.
@@ -155,7 +155,7 @@ mod tests {
     fn shape(case: &Value) -> LrShape {
         let Value::Object(lr_scheduler_kwargs) = case["kwargs"].clone() else { panic!("{case}") };
         let lr_scheduler_type: LrSchedule = serde_json::from_value(case["name"].clone()).unwrap();
-        Config { lr_scheduler_type, lr_scheduler_kwargs, ..Config::default() }.lr_shape().unwrap()
+        RunConfig { lr_scheduler_type, lr_scheduler_kwargs, ..RunConfig::default() }.lr_shape().unwrap()
     }
 
     #[test]
@@ -166,7 +166,8 @@ mod tests {
         for case in cases {
             let whole = |key: &str| case[key].as_u64().unwrap();
             let (warmup, total) = (whole("warmup"), whole("total"));
-            let schedule = Schedule { shape: shape(case), peak: case["peak"].as_f64().unwrap(), warmup, total, plateaus: 0 };
+            let schedule =
+                LearningRateSchedule { shape: shape(case), peak: case["peak"].as_f64().unwrap(), warmup, total, plateaus: 0 };
             assert_eq!(schedule.fault(), None);
             let rates = case["rates"].as_array().unwrap();
             assert_eq!(rates.len(), 50);
@@ -188,13 +189,14 @@ mod tests {
         let mut reductions = 0;
         for case in reference["plateaus"].as_array().unwrap() {
             let LrShape::ReduceLrOnPlateau(settings) = shape(case) else { panic!("{case}") };
-            let (mut plateau, mut last) = (Plateau::default(), 0.0);
+            let (mut plateau, mut last) = (PlateauDetector::default(), 0.0);
             let values = case["values"].as_array().unwrap();
             assert_eq!(values.len(), 50);
             for (value, rate) in values.iter().zip(case["rates"].as_array().unwrap()) {
                 plateau.observe(value.as_f64().unwrap(), settings, false);
                 let peak = case["peak"].as_f64().unwrap();
-                let schedule = Schedule { shape: shape(case), peak, warmup: 3, total: 50, plateaus: plateau.plateaus };
+                let schedule =
+                    LearningRateSchedule { shape: shape(case), peak, warmup: 3, total: 50, plateaus: plateau.plateaus };
                 let (got, want) = (schedule.at(7), rate.as_f64().unwrap());
                 assert!((got - want).abs() <= 1e-12 * peak, "{}: {got} {want}", case["kwargs"]);
                 reductions += usize::from(last > got);
@@ -206,12 +208,12 @@ mod tests {
 
     #[test]
     fn a_schedule_that_would_rise_to_its_end_is_a_fault() {
-        let shape = LrShape::Polynomial(crate::config::Polynomial { lr_end: 1e-5, power: 1.0 });
-        let fault = |peak| Schedule { shape, peak, warmup: 0, total: 5, plateaus: 0 }.fault();
+        let shape = LrShape::Polynomial(crate::config::PolynomialArgs { lr_end: 1e-5, power: 1.0 });
+        let fault = |peak| LearningRateSchedule { shape, peak, warmup: 0, total: 5, plateaus: 0 }.fault();
         assert!(fault(1e-6).unwrap().contains("lr_end is 1e-5") && fault(1e-4).is_none());
         let minimum = |min_lr, min_lr_rate| {
-            let shape = LrShape::CosineWithMinLr(MinLr { num_cycles: 0.5, min_lr, min_lr_rate });
-            Schedule { shape, peak: 1e-4, warmup: 0, total: 10, plateaus: 0 }.fault()
+            let shape = LrShape::CosineWithMinLr(CosineMinLrArgs { num_cycles: 0.5, min_lr, min_lr_rate });
+            LearningRateSchedule { shape, peak: 1e-4, warmup: 0, total: 10, plateaus: 0 }.fault()
         };
         assert!(minimum(Some(5.0), None).unwrap().contains("greater than the learning rate, 1e-4"));
         assert!(minimum(None, Some(1.5)).is_some() && minimum(Some(1e-5), None).is_none() && minimum(None, Some(1.0)).is_none());

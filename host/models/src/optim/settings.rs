@@ -1,12 +1,12 @@
 //! The settings of an optimizer.
 
-use crate::config::Rule;
+use crate::config::OptimizerRule;
 
 /// Settings that are constant during a run.
 #[derive(Clone, Copy, Debug)]
-pub struct Settings {
+pub struct OptimizerSettings {
     /// The optimizer, with its own settings.
-    pub rule: Rule,
+    pub rule: OptimizerRule,
     /// Decay of AdamW's and Lion's first moment.
     pub beta1: f64,
     /// Decay of the second moment; of the first after Lion's update.

@@ -14,7 +14,7 @@ pub struct Branch {
 
 /// A part of a row, prompt and rollout, that is a segment of a forest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Piece {
+pub struct RowSegment {
     /// Index of its first token along prompt and rollout.
     pub start: usize,
     /// Index after its last token.
@@ -25,7 +25,7 @@ pub struct Piece {
 
 /// Divides prompt and rollout, of `prompt` and `tokens` tokens, where one of `branches` begins or leaves, where the rollout begins, and at
 /// these other places.
-pub fn pieces(prompt: usize, tokens: usize, branches: &[Branch], others: impl IntoIterator<Item = usize>) -> Vec<Piece> {
+pub fn pieces(prompt: usize, tokens: usize, branches: &[Branch], others: impl IntoIterator<Item = usize>) -> Vec<RowSegment> {
     let all = prompt + tokens;
     let mut cuts: BTreeSet<usize> = others.into_iter().chain([0, prompt, all]).filter(|cut| *cut <= all).collect();
     for branch in branches {
@@ -35,7 +35,7 @@ pub fn pieces(prompt: usize, tokens: usize, branches: &[Branch], others: impl In
     let piece = |cut: &[usize]| {
         let (start, end) = (cut[0], cut[1]);
         let branch = branches.iter().rev().find(|branch| prompt + branch.start == start);
-        Piece { start, end, after: branch.map_or(start, |branch| branch.after) }
+        RowSegment { start, end, after: branch.map_or(start, |branch| branch.after) }
     };
     cuts.windows(2).map(piece).collect()
 }
@@ -46,8 +46,8 @@ mod tests {
 
     #[test]
     fn pieces_cover_a_row_and_continue_what_their_texts_continue() {
-        assert_eq!(pieces(2, 3, &[], []), [Piece { start: 0, end: 2, after: 0 }, Piece { start: 2, end: 5, after: 2 }]);
-        assert_eq!(pieces(0, 3, &[], []), [Piece { start: 0, end: 3, after: 0 }]);
+        assert_eq!(pieces(2, 3, &[], []), [RowSegment { start: 0, end: 2, after: 0 }, RowSegment { start: 2, end: 5, after: 2 }]);
+        assert_eq!(pieces(0, 3, &[], []), [RowSegment { start: 0, end: 3, after: 0 }]);
         let branches = [Branch { start: 2, after: 1 }, Branch { start: 4, after: 0 }];
         let found = pieces(3, 5, &branches, [2]);
         let ends: Vec<(usize, usize, usize)> = found.iter().map(|piece| (piece.start, piece.end, piece.after)).collect();

@@ -5,12 +5,12 @@
 //! reply a token a step: what is sampled meanwhile is replaced.
 
 use super::Error;
-use super::asking::{Decoded, Replies, Requests, Turning};
-use super::following::Next;
-use super::generator::{Generator, Request, Rollout, Sequence, batches};
-use crate::activity::{Activity, Task, Unit};
-use crate::model::{DeviceDecoding, DevicePrefix, Room};
-use crate::ops::decode::{Drawing, SharedPrompt};
+use super::generator::{Generator, PromptRequest, Rollout, SampleIndex, batches};
+use super::reply_provider::TurnReply;
+use super::reply_requests::{DecodeProgress, ReplyRequests, SequenceReplies, TurnSequence};
+use crate::activity::{Activity, ProgressTask, ProgressUnit};
+use crate::model::{DeviceDecoder, DevicePrefix, GenerationCapacity};
+use crate::ops::decode::{DrawOptions, SharedPrompt};
 use crate::ops::sampler::{stream, uniform};
 use crate::ops::support::Support;
 use candle_core::Tensor;
@@ -18,7 +18,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// A prefilled prompt, kept until its last completion is done.
-struct Prefilled {
+struct DevicePrompt {
     place: usize,
     /// Keeps alive the keys and values whose addresses the device has.
     _prefix: DevicePrefix,
@@ -28,7 +28,7 @@ struct Prefilled {
 }
 
 /// A sequence.
-struct Active {
+struct DeviceSequence {
     rollout: Rollout,
     slot: u32,
     /// Maximum number of its tokens after this turn.
@@ -43,13 +43,13 @@ struct Active {
     uniforms: Vec<f64>,
 }
 
-impl Active {
+impl DeviceSequence {
     fn is_at_end(&self) -> bool {
         self.reading.is_empty() && (self.ended || self.rollout.tokens.len() >= self.limit)
     }
 }
 
-impl Turning for Active {
+impl TurnSequence for DeviceSequence {
     fn rollout(&self) -> &Rollout {
         &self.rollout
     }
@@ -64,7 +64,7 @@ impl Turning for Active {
 }
 
 /// New sequences whose prompts' logits are in one tensor.
-struct First {
+struct FirstTokenBatch {
     logits: Arc<Tensor>,
     slots: Vec<u32>,
     rows: Vec<u32>,
@@ -73,34 +73,34 @@ struct First {
 }
 
 /// A generation in progress.
-struct Batch<'a, 'm> {
+struct DeviceBatch<'a, 'm> {
     generator: &'a Generator<'a>,
-    requests: &'a [Request],
-    model: DeviceDecoding<'m>,
-    prompts: Vec<Option<Prefilled>>,
+    requests: &'a [PromptRequest],
+    model: DeviceDecoder<'m>,
+    prompts: Vec<Option<DevicePrompt>>,
     /// Unfinished completions of each prompt.
     left: Vec<usize>,
     free_places: Vec<usize>,
     free_slots: Vec<u32>,
-    active: Vec<Active>,
+    active: Vec<DeviceSequence>,
     /// Sequences that have ended a turn, for which no reply has been requested.
-    asking: Vec<Active>,
+    asking: Vec<DeviceSequence>,
     done: Vec<Rollout>,
-    task: Task,
+    task: ProgressTask,
 }
 
 /// Returns all completions in any order, or `None` if the model is not on a device.
-pub(super) fn run(generator: &Generator<'_>, requests: &[Request]) -> Result<Option<Vec<Rollout>>, Error> {
+pub(super) fn run(generator: &Generator<'_>, requests: &[PromptRequest]) -> Result<Option<Vec<Rollout>>, Error> {
     let total = requests.iter().map(|r| r.samples).sum::<usize>();
-    let room = Room {
+    let room = GenerationCapacity {
         sequences: total.min(generator.max_num_seqs).max(1),
         completion: requests.iter().map(|r| generator.limit(r)).max().unwrap_or(1),
         prompt: requests.iter().map(|r| r.tokens.len()).max().unwrap_or(1),
     };
     let Generator { sampling, logp_temperature, keep_support, .. } = *generator;
-    let drawing = Drawing { sampling, logp_temperature, keep_support };
+    let drawing = DrawOptions { sampling, logp_temperature, keep_support };
     let Some(model) = generator.model.on_device(room, drawing)? else { return Ok(None) };
-    let batch = Batch {
+    let batch = DeviceBatch {
         generator,
         requests,
         model,
@@ -111,22 +111,22 @@ pub(super) fn run(generator: &Generator<'_>, requests: &[Request]) -> Result<Opt
         active: Vec::new(),
         asking: Vec::new(),
         done: Vec::new(),
-        task: Task::new(Activity::Generating).out_of(total as u64, Unit::Things),
+        task: ProgressTask::new(Activity::Generating).with_total(total as u64, ProgressUnit::Things),
     };
-    std::thread::scope(|scope| batch.run(generator.follow.map(|follow| Requests::new(scope, follow)))).map(Some)
+    std::thread::scope(|scope| batch.run(generator.reply_provider.map(|follow| ReplyRequests::new(scope, follow)))).map(Some)
 }
 
-impl Batch<'_, '_> {
-    fn run<'scope>(mut self, mut replies: Option<Requests<'scope, '_, Active>>) -> Result<Vec<Rollout>, Error>
+impl DeviceBatch<'_, '_> {
+    fn run<'scope>(mut self, mut replies: Option<ReplyRequests<'scope, '_, DeviceSequence>>) -> Result<Vec<Rollout>, Error>
     where
-        Active: 'scope,
+        DeviceSequence: 'scope,
     {
-        let mut waiting: VecDeque<Sequence> =
+        let mut waiting: VecDeque<SampleIndex> =
             self.requests.iter().enumerate().flat_map(|(p, r)| (0..r.samples).map(move |s| (p, s))).collect();
         let parameters = self.generator.model.architecture().values_of_matrices();
-        let (mut changed, mut decoded) = (true, Decoded::default());
+        let (mut changed, mut decoded) = (true, DecodeProgress::default());
         loop {
-            let admitted: Vec<Sequence> = waiting.drain(..self.free_slots.len().min(waiting.len())).collect();
+            let admitted: Vec<SampleIndex> = waiting.drain(..self.free_slots.len().min(waiting.len())).collect();
             if !admitted.is_empty() {
                 self.admit(&admitted)?;
                 self.retire();
@@ -135,12 +135,12 @@ impl Batch<'_, '_> {
             if let Some(replies) = &mut replies {
                 replies.request(&mut self.asking, decoded, self.active.len());
                 while replies.is_due(decoded, self.active.len()) {
-                    self.hear(replies.read())?;
+                    self.take_replies(replies.read())?;
                     changed = true;
                 }
             }
             if self.active.is_empty() {
-                if waiting.is_empty() && self.asking.is_empty() && !replies.as_ref().is_some_and(Requests::are_under_way) {
+                if waiting.is_empty() && self.asking.is_empty() && !replies.as_ref().is_some_and(ReplyRequests::are_under_way) {
                     return Ok(self.done);
                 }
                 continue;
@@ -157,9 +157,9 @@ impl Batch<'_, '_> {
     }
 
     /// Gives sequences a slot and their first token.
-    fn admit(&mut self, admitted: &[Sequence]) -> Result<(), Error> {
+    fn admit(&mut self, admitted: &[SampleIndex]) -> Result<(), Error> {
         self.prefill(admitted)?;
-        let mut drawn_together: Vec<First> = Vec::new();
+        let mut drawn_together: Vec<FirstTokenBatch> = Vec::new();
         for &(prompt, sample) in admitted {
             let (Some(known), Some(slot)) = (&self.prompts[prompt], self.free_slots.pop()) else { continue };
             let (request, generator) = (&self.requests[prompt], self.generator);
@@ -171,7 +171,7 @@ impl Batch<'_, '_> {
             // Prompts that were prefilled together are adjacent.
             if !drawn_together.last().is_some_and(|first| Arc::ptr_eq(&first.logits, &known.logits)) {
                 let logits = Arc::clone(&known.logits);
-                drawn_together.push(First { logits, slots: vec![], rows: vec![], sequences: vec![] });
+                drawn_together.push(FirstTokenBatch { logits, slots: vec![], rows: vec![], sequences: vec![] });
             }
             if let Some(first) = drawn_together.last_mut() {
                 first.slots.push(slot);
@@ -180,7 +180,7 @@ impl Batch<'_, '_> {
             }
             let support = generator.keep_support.then(|| Support::new(generator.sampling.repetition_penalty));
             let rollout = Rollout { prompt, sample, support, ..Rollout::default() };
-            self.active.push(Active { rollout, slot, limit, turn: 0, ended: false, reading: VecDeque::new(), uniforms });
+            self.active.push(DeviceSequence { rollout, slot, limit, turn: 0, ended: false, reading: VecDeque::new(), uniforms });
         }
         for first in drawn_together {
             self.model.draw_first(&first.logits, &first.slots, &first.rows)?;
@@ -214,7 +214,7 @@ impl Batch<'_, '_> {
     }
 
     /// Prefills the prompts of these sequences that are not yet.
-    fn prefill(&mut self, admitted: &[Sequence]) -> Result<(), Error> {
+    fn prefill(&mut self, admitted: &[SampleIndex]) -> Result<(), Error> {
         let mut new: Vec<usize> = admitted.iter().map(|(prompt, _)| *prompt).filter(|&p| self.prompts[p].is_none()).collect();
         new.dedup();
         for (forest, together) in batches(self.requests, &new) {
@@ -223,7 +223,8 @@ impl Batch<'_, '_> {
             for (row, (&prompt, prefix)) in together.iter().zip(prefixes).enumerate() {
                 let Some(place) = self.free_places.pop() else { continue };
                 self.model.put_prompt(place, &prefix)?;
-                self.prompts[prompt] = Some(Prefilled { place, _prefix: prefix, logits: Arc::clone(&logits), row: row as u32 });
+                self.prompts[prompt] =
+                    Some(DevicePrompt { place, _prefix: prefix, logits: Arc::clone(&logits), row: row as u32 });
             }
         }
         Ok(())
@@ -231,11 +232,11 @@ impl Batch<'_, '_> {
 
     /// Removes sequences that have ended a turn from the batch. Returns whether there were any.
     fn retire(&mut self) -> bool {
-        let (at_end, active): (Vec<Active>, Vec<Active>) =
-            std::mem::take(&mut self.active).into_iter().partition(Active::is_at_end);
+        let (at_end, active): (Vec<DeviceSequence>, Vec<DeviceSequence>) =
+            std::mem::take(&mut self.active).into_iter().partition(DeviceSequence::is_at_end);
         self.active = active;
         let changed = !at_end.is_empty();
-        match self.generator.follow {
+        match self.generator.reply_provider {
             Some(_) => self.asking.extend(at_end),
             None => at_end.into_iter().for_each(|sequence| {
                 let finished = sequence.ended;
@@ -246,11 +247,11 @@ impl Batch<'_, '_> {
     }
 
     /// Takes replies. Sequences that have one go back to the batch; the others are done.
-    fn hear(&mut self, replies: Replies<Active>) -> Result<(), Error> {
+    fn take_replies(&mut self, replies: SequenceReplies<DeviceSequence>) -> Result<(), Error> {
         for (mut sequence, next) in replies {
             let request = &self.requests[sequence.rollout.prompt];
             match next {
-                Next::Read(reply) if self.generator.has_room(request, &sequence.rollout, &reply) => {
+                TurnReply::Read(reply) if self.generator.has_room(request, &sequence.rollout, &reply) => {
                     let sampled = sequence.rollout.sampled();
                     sequence.reading = reply.iter().copied().collect();
                     sequence.turn = sequence.rollout.read(reply);
@@ -260,15 +261,15 @@ impl Batch<'_, '_> {
                     self.model.session.renew(sequence.slot as usize, sequence.turn, uniforms)?;
                     self.active.push(sequence);
                 }
-                Next::Read(_) => self.close(sequence, false),
-                Next::Over(finished) => self.close(sequence, finished),
+                TurnReply::Read(_) => self.close(sequence, false),
+                TurnReply::Over(finished) => self.close(sequence, finished),
             }
         }
         Ok(())
     }
 
     /// Ends a sequence and frees what it held.
-    fn close(&mut self, sequence: Active, finished: bool) {
+    fn close(&mut self, sequence: DeviceSequence, finished: bool) {
         let prompt = sequence.rollout.prompt;
         self.free_slots.push(sequence.slot);
         self.left[prompt] -= 1;

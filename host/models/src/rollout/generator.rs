@@ -1,10 +1,10 @@
 //! What a generation takes and returns.
 
 use super::branch::Branch;
-use super::following::Follow;
-use crate::model::Decoding;
+use super::reply_provider::ReplyProvider;
+use crate::model::IncrementalDecoder;
 use crate::ops::Forest;
-use crate::ops::sampler::Sampling;
+use crate::ops::sampler::Sampler;
 use crate::ops::support::Support;
 use serde::{Deserialize, Serialize};
 
@@ -13,7 +13,7 @@ const PREFILL_TOKENS: usize = 8192;
 
 /// A prompt to complete.
 #[derive(Clone, Debug)]
-pub struct Request {
+pub struct PromptRequest {
     /// Its tokens, at least one.
     pub tokens: Vec<u32>,
     /// Row of the dataset, which seeds the random numbers.
@@ -83,9 +83,9 @@ impl Rollout {
 /// Settings of a generation.
 pub struct Generator<'a> {
     /// The model.
-    pub model: &'a Decoding,
+    pub model: &'a IncrementalDecoder,
     /// How tokens are sampled.
-    pub sampling: Sampling,
+    pub sampling: Sampler,
     /// Temperature of the recorded log-probabilities.
     pub logp_temperature: f32,
     /// Whether log-probabilities are those of the sampling distribution, among the tokens that could be sampled; each rollout
@@ -100,48 +100,48 @@ pub struct Generator<'a> {
     /// Index of this generation in the run.
     pub generation: u64,
     /// Ids of tokens that end a completion.
-    pub ends: &'a [u32],
+    pub end_tokens: &'a [u32],
     /// Whether the newest token completes a stop string.
     pub stops: &'a (dyn Fn(&[u32]) -> bool + Sync),
     /// Provides what follows a turn; without it, completions have one turn.
-    pub follow: Option<&'a dyn Follow>,
+    pub reply_provider: Option<&'a dyn ReplyProvider>,
 }
 
 impl Generator<'_> {
     /// Returns whether the newest of these tokens ends the completion.
     pub(super) fn ends(&self, tokens: &[u32]) -> bool {
-        tokens.last().is_some_and(|newest| self.ends.contains(newest)) || (self.stops)(tokens)
+        tokens.last().is_some_and(|newest| self.end_tokens.contains(newest)) || (self.stops)(tokens)
     }
 
     /// Returns the maximum number of tokens that a sequence may have after the turn that begins at this one.
-    pub(super) fn limit_of_turn(&self, request: &Request, begin: usize) -> usize {
-        (begin + self.max_new_tokens).min(self.most_tokens(request)).max(begin + 1)
+    pub(super) fn limit_of_turn(&self, request: &PromptRequest, begin: usize) -> usize {
+        (begin + self.max_new_tokens).min(self.max_tokens(request)).max(begin + 1)
     }
 
     /// Returns the number of tokens for which a sequence has room, all turns and replies together.
-    pub(super) fn most_tokens(&self, request: &Request) -> usize {
+    pub(super) fn max_tokens(&self, request: &PromptRequest) -> usize {
         let context = self.model.architecture().max_positions.saturating_sub(request.tokens.len());
-        self.follow.map_or(context, |follow| follow.most_tokens().min(context))
+        self.reply_provider.map_or(context, |follow| follow.max_tokens().min(context))
     }
 
     /// Returns the maximum number of tokens of a sequence, whatever is replied.
     #[cfg(feature = "cuda")]
-    pub(super) fn limit(&self, request: &Request) -> usize {
+    pub(super) fn limit(&self, request: &PromptRequest) -> usize {
         let of_turn = self.limit_of_turn(request, 0);
-        self.follow.map_or(of_turn, |_| self.most_tokens(request).max(of_turn))
+        self.reply_provider.map_or(of_turn, |_| self.max_tokens(request).max(of_turn))
     }
 
     /// Returns whether a reply leaves room for a token.
-    pub(super) fn has_room(&self, request: &Request, rollout: &Rollout, reply: &[u32]) -> bool {
-        rollout.tokens.len() + reply.len() < self.most_tokens(request)
+    pub(super) fn has_room(&self, request: &PromptRequest, rollout: &Rollout, reply: &[u32]) -> bool {
+        rollout.tokens.len() + reply.len() < self.max_tokens(request)
     }
 }
 
 /// Indices of a prompt and of one of its completions.
-pub(super) type Sequence = (usize, usize);
+pub(super) type SampleIndex = (usize, usize);
 
 /// Groups prompts that are prefilled together, each group with its forest.
-pub(super) fn batches<'a>(requests: &[Request], prompts: &'a [usize]) -> Vec<(Forest, &'a [usize])> {
+pub(super) fn batches<'a>(requests: &[PromptRequest], prompts: &'a [usize]) -> Vec<(Forest, &'a [usize])> {
     let mut rest = prompts;
     let mut all = Vec::new();
     while !rest.is_empty() {

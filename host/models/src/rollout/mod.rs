@@ -1,19 +1,19 @@
 //! Generation: turns prompts into completions with their log-probabilities. Uses only the frozen view of the model.
 
-mod asking;
 mod branch;
 #[cfg(feature = "cuda")]
 mod device;
-mod following;
 mod generator;
+mod reply_provider;
+mod reply_requests;
 mod scheduler;
 mod trajectory;
 
-pub use crate::ops::sampler::Sampling;
-pub use branch::{Branch, Piece, pieces};
-pub use following::{Ended, Follow, Next};
-pub use generator::{Generator, Request, Rollout};
-pub use trajectory::{Call, Trajectory};
+pub use crate::ops::sampler::Sampler;
+pub use branch::{Branch, RowSegment, pieces};
+pub use generator::{Generator, PromptRequest, Rollout};
+pub use reply_provider::{EndedTurn, ReplyProvider, TurnReply};
+pub use trajectory::{AgentCall, Trajectory};
 
 /// Errors of generation.
 pub type Error = crate::model::Error;

@@ -9,11 +9,11 @@
 //! others generate a token. Replies are requested on other threads while the rest is decoded (`asking.rs`).
 
 use super::Error;
-use super::asking::{Decoded, Replies, Requests, Turning};
-use super::following::Next;
-use super::generator::{Generator, Request, Rollout, Sequence, batches};
-use crate::activity::{Activity, Task, Unit};
-use crate::model::{Cache, Decode, Prefix, PromptPass};
+use super::generator::{Generator, PromptRequest, Rollout, SampleIndex, batches};
+use super::reply_provider::TurnReply;
+use super::reply_requests::{DecodeProgress, ReplyRequests, SequenceReplies, TurnSequence};
+use crate::activity::{Activity, ProgressTask, ProgressUnit};
+use crate::model::{DecodeBatch, KvCache, Prefix, PromptPass};
 use crate::ops::sampler::stream;
 use crate::ops::support::Support;
 use crate::ops::{self, team};
@@ -29,16 +29,16 @@ const STEP_TOKENS: usize = 2048;
 const SEQUENCES_A_THREAD: usize = 8;
 
 /// A prefilled prompt, kept until its last completion has started.
-struct Prefilled {
+struct PrefilledPrompt {
     cache: Prefix,
     logits: Vec<f32>,
 }
 
 /// A sequence.
-struct Active {
+struct ScheduledSequence {
     rollout: Rollout,
     rng: ChaCha8Rng,
-    cache: Cache,
+    cache: KvCache,
     /// Where its current turn begins.
     turn: usize,
     /// Maximum number of its tokens after this turn.
@@ -49,13 +49,13 @@ struct Active {
     read: usize,
 }
 
-impl Active {
+impl ScheduledSequence {
     fn is_at_end(&self) -> bool {
         self.ended || self.rollout.tokens.len() >= self.limit
     }
 }
 
-impl Turning for Active {
+impl TurnSequence for ScheduledSequence {
     fn rollout(&self) -> &Rollout {
         &self.rollout
     }
@@ -71,13 +71,13 @@ impl Turning for Active {
 
 /// The sequences of a thread.
 #[derive(Default)]
-struct Queue {
+struct SequenceQueue {
     /// Those in the batch.
-    active: Vec<Active>,
+    active: Vec<ScheduledSequence>,
     /// Sequences that have a reply and no place.
-    replied: VecDeque<Active>,
+    replied: VecDeque<ScheduledSequence>,
     /// Sequences that have ended a turn, for which no reply has been requested.
-    asking: Vec<Active>,
+    asking: Vec<ScheduledSequence>,
     done: Vec<Rollout>,
 }
 
@@ -86,13 +86,13 @@ impl Generator<'_> {
     ///
     /// # Errors
     /// If an operation fails, or log-probabilities are not finite.
-    pub fn run(&self, requests: &[Request]) -> Result<Vec<Rollout>, Error> {
+    pub fn run(&self, requests: &[PromptRequest]) -> Result<Vec<Rollout>, Error> {
         Ok(self.run_keeping(requests, false)?.0)
     }
 
     /// Returns all completions, ordered by request and sample, and, on the CPU, the pass over the prompts if it is to be kept and
     /// was a single one for all of them.
-    pub fn run_keeping(&self, requests: &[Request], keep: bool) -> Result<(Vec<Rollout>, Option<PromptPass>), Error> {
+    pub fn run_keeping(&self, requests: &[PromptRequest], keep: bool) -> Result<(Vec<Rollout>, Option<PromptPass>), Error> {
         let (mut done, known) = self.completions(requests, keep)?;
         if done.iter().any(|rollout| rollout.logp.iter().any(|logp| !logp.is_finite())) {
             return Err(Error::NotFinite);
@@ -101,41 +101,41 @@ impl Generator<'_> {
         Ok((done, known))
     }
 
-    fn completions(&self, requests: &[Request], keep: bool) -> Result<(Vec<Rollout>, Option<PromptPass>), Error> {
+    fn completions(&self, requests: &[PromptRequest], keep: bool) -> Result<(Vec<Rollout>, Option<PromptPass>), Error> {
         #[cfg(feature = "cuda")]
         if let Some(done) = super::device::run(self, requests)? {
             return Ok((done, None));
         }
-        let all: Vec<Sequence> = requests.iter().enumerate().flat_map(|(p, r)| (0..r.samples).map(move |s| (p, s))).collect();
+        let all: Vec<SampleIndex> = requests.iter().enumerate().flat_map(|(p, r)| (0..r.samples).map(move |s| (p, s))).collect();
         let threads = rayon::current_num_threads();
         let parts = if all.len().min(self.max_num_seqs) < SEQUENCES_A_THREAD * threads { 1 } else { threads };
         let places = self.max_num_seqs / parts;
         let part = |i: usize| &all[all.len() * i / parts..all.len() * (i + 1) / parts];
         // All threads together prefill the first prompts.
-        let mut prompts: Vec<Option<Arc<Prefilled>>> = vec![None; requests.len()];
+        let mut prompts: Vec<Option<Arc<PrefilledPrompt>>> = vec![None; requests.len()];
         let first = (0..parts).flat_map(|i| part(i).iter().take(places)).map(|(prompt, _)| *prompt);
-        let task = Task::new(Activity::Generating).out_of(all.len() as u64, Unit::Things);
+        let task = ProgressTask::new(Activity::Generating).with_total(all.len() as u64, ProgressUnit::Things);
         let known = self.prefill(requests, first, &mut prompts, keep)?;
-        let mut own: Vec<Vec<Option<Arc<Prefilled>>>> = vec![prompts.clone(); parts - 1];
+        let mut own: Vec<Vec<Option<Arc<PrefilledPrompt>>>> = vec![prompts.clone(); parts - 1];
         own.push(prompts);
         let decode = |(i, prompts)| self.decode(requests, (part(i), places), prompts, parts == 1, &task);
         let decoded = || own.into_par_iter().enumerate().map(decode).collect::<Result<_, _>>();
         // On a thread of the pool, also if there is a single part: a leader beside them would take a processor from one. But a single part
         // that waits for replies stays outside.
-        let done: Vec<Vec<Rollout>> = if self.follow.is_some() { decoded()? } else { rayon::scope(|_| decoded())? };
+        let done: Vec<Vec<Rollout>> = if self.reply_provider.is_some() { decoded()? } else { rayon::scope(|_| decoded())? };
         Ok((done.concat(), known))
     }
 
-    /// Decodes sequences to the end, up to the given number in parallel, on all threads `together` or on this one.
+    /// Decodes sequences to the end, up to the given number in parallel, on all threads `with_team` or on this one.
     fn decode(
         &self,
-        requests: &[Request],
-        (sequences, most): (&[Sequence], usize),
-        mut prompts: Vec<Option<Arc<Prefilled>>>,
+        requests: &[PromptRequest],
+        (sequences, most): (&[SampleIndex], usize),
+        mut prompts: Vec<Option<Arc<PrefilledPrompt>>>,
         together: bool,
-        task: &Task,
+        task: &ProgressTask,
     ) -> Result<Vec<Rollout>, Error> {
-        let mut waiting: VecDeque<Sequence> = sequences.iter().copied().collect();
+        let mut waiting: VecDeque<SampleIndex> = sequences.iter().copied().collect();
         let mut left = vec![0; requests.len()];
         sequences.iter().for_each(|(prompt, _)| left[*prompt] += 1);
         for (prompt, left) in prompts.iter_mut().zip(&left) {
@@ -144,11 +144,11 @@ impl Generator<'_> {
             }
         }
         std::thread::scope(|scope| {
-            let (mut queue, mut decoded) = (Queue::default(), Decoded::default());
+            let (mut queue, mut decoded) = (SequenceQueue::default(), DecodeProgress::default());
             let parameters = self.model.architecture().values_of_matrices();
-            let mut replies = self.follow.map(|follow| Requests::new(scope, follow));
+            let mut replies = self.reply_provider.map(|follow| ReplyRequests::new(scope, follow));
             while queue.done.len() < sequences.len() {
-                let Queue { active, replied, .. } = &mut queue;
+                let SequenceQueue { active, replied, .. } = &mut queue;
                 let places = most.saturating_sub(active.len()).min(replied.len());
                 active.extend(replied.drain(..places));
                 let places = most.saturating_sub(active.len()).min(waiting.len());
@@ -161,7 +161,7 @@ impl Generator<'_> {
                     replies.request(&mut queue.asking, decoded, queue.active.len());
                     let startable = waiting.len().min(most.saturating_sub(queue.active.len()));
                     while replies.is_due(decoded, queue.active.len() + queue.replied.len() + startable) {
-                        self.hear(requests, replies.read(), &mut queue);
+                        self.take_replies(requests, replies.read(), &mut queue);
                     }
                 }
                 for rollout in &queue.done[before..] {
@@ -180,31 +180,31 @@ impl Generator<'_> {
     }
 
     /// Removes sequences that ended a turn from the batch.
-    fn sort(&self, queue: &mut Queue) {
-        let (at_end, active): (Vec<Active>, Vec<Active>) =
-            std::mem::take(&mut queue.active).into_iter().partition(Active::is_at_end);
+    fn sort(&self, queue: &mut SequenceQueue) {
+        let (at_end, active): (Vec<ScheduledSequence>, Vec<ScheduledSequence>) =
+            std::mem::take(&mut queue.active).into_iter().partition(ScheduledSequence::is_at_end);
         queue.active = active;
-        match self.follow {
+        match self.reply_provider {
             Some(_) => queue.asking.extend(at_end),
             None => {
-                let over = |sequence: Active| Rollout { finished: sequence.ended, ..sequence.rollout };
+                let over = |sequence: ScheduledSequence| Rollout { finished: sequence.ended, ..sequence.rollout };
                 queue.done.extend(at_end.into_iter().map(over));
             }
         }
     }
 
     /// Takes replies. Sequences that have one take a place in the batch again; the others are done.
-    fn hear(&self, requests: &[Request], replies: Replies<Active>, queue: &mut Queue) {
+    fn take_replies(&self, requests: &[PromptRequest], replies: SequenceReplies<ScheduledSequence>, queue: &mut SequenceQueue) {
         for (mut sequence, next) in replies {
             let request = &requests[sequence.rollout.prompt];
             match next {
-                Next::Read(reply) if self.has_room(request, &sequence.rollout, &reply) => {
+                TurnReply::Read(reply) if self.has_room(request, &sequence.rollout, &reply) => {
                     sequence.turn = sequence.rollout.read(reply);
                     (sequence.limit, sequence.ended) = (self.limit_of_turn(request, sequence.turn), false);
                     queue.replied.push_back(sequence);
                 }
-                Next::Read(_) => queue.done.push(Rollout { finished: false, ..sequence.rollout }),
-                Next::Over(finished) => queue.done.push(Rollout { finished, ..sequence.rollout }),
+                TurnReply::Read(_) => queue.done.push(Rollout { finished: false, ..sequence.rollout }),
+                TurnReply::Over(finished) => queue.done.push(Rollout { finished, ..sequence.rollout }),
             }
         }
     }
@@ -212,9 +212,9 @@ impl Generator<'_> {
     /// Runs the `wanted` prompts that have not been run. Returns their pass if it is to be kept and is a single one for all requests.
     fn prefill(
         &self,
-        requests: &[Request],
+        requests: &[PromptRequest],
         wanted: impl Iterator<Item = usize>,
-        prompts: &mut [Option<Arc<Prefilled>>],
+        prompts: &mut [Option<Arc<PrefilledPrompt>>],
         keep: bool,
     ) -> Result<Option<PromptPass>, Error> {
         let mut new: Vec<usize> = wanted.filter(|&p| prompts[p].is_none()).collect();
@@ -232,14 +232,19 @@ impl Generator<'_> {
             let logits = ops::to_vec(&logits)?;
             let rows = logits.chunks(logits.len() / together.len());
             for ((&p, cache), logits) in together.iter().zip(caches).zip(rows) {
-                prompts[p] = Some(Arc::new(Prefilled { cache, logits: logits.to_vec() }));
+                prompts[p] = Some(Arc::new(PrefilledPrompt { cache, logits: logits.to_vec() }));
             }
         }
         Ok(known)
     }
 
     /// Starts new sequences with their first token, sampled from their prompts' last logits.
-    fn start(&self, requests: &[Request], admitted: &[Sequence], prompts: &[Option<Arc<Prefilled>>]) -> Vec<Active> {
+    fn start(
+        &self,
+        requests: &[PromptRequest],
+        admitted: &[SampleIndex],
+        prompts: &[Option<Arc<PrefilledPrompt>>],
+    ) -> Vec<ScheduledSequence> {
         admitted
             .iter()
             .filter_map(|&(prompt, sample)| {
@@ -250,14 +255,14 @@ impl Generator<'_> {
                 let limit = self.limit_of_turn(request, 0);
                 let support = self.keep_support.then(|| Support::new(self.sampling.repetition_penalty));
                 let (rollout, cache) = (Rollout { prompt, sample, support, ..Rollout::default() }, self.model.empty_cache(limit));
-                let mut sequence = Active { rollout, rng, cache, turn: 0, limit, ended: false, read: 0 };
+                let mut sequence = ScheduledSequence { rollout, rng, cache, turn: 0, limit, ended: false, read: 0 };
                 self.draw(&mut sequence, request, &prefilled.logits);
                 Some(sequence)
             })
             .collect()
     }
 
-    fn draw(&self, sequence: &mut Active, request: &Request, logits: &[f32]) {
+    fn draw(&self, sequence: &mut ScheduledSequence, request: &PromptRequest, logits: &[f32]) {
         let rollout = &mut sequence.rollout;
         let mut seen = request.tokens.iter().chain(&rollout.tokens).copied();
         let support = rollout.support.as_mut();
@@ -271,9 +276,9 @@ impl Generator<'_> {
     /// read.
     fn advance(
         &self,
-        requests: &[Request],
-        prompts: &[Option<Arc<Prefilled>>],
-        active: &mut [Active],
+        requests: &[PromptRequest],
+        prompts: &[Option<Arc<PrefilledPrompt>>],
+        active: &mut [ScheduledSequence],
         together: bool,
     ) -> Result<usize, Error> {
         let (least, mut total, mut stepping) = (active.len(), 0, Vec::with_capacity(active.len()));
@@ -300,10 +305,10 @@ impl Generator<'_> {
         shared.dedup();
         let caches: Vec<&Prefix> = shared.iter().filter_map(|&p| prompts[p].as_ref().map(|p| &p.cache)).collect();
         let prompt_of: Vec<usize> = stepping.iter().map(|s| shared.partition_point(|&p| p < s.rollout.prompt)).collect();
-        let mut own: Vec<&mut Cache> = stepping.iter_mut().map(|s| &mut s.cache).collect();
+        let mut own: Vec<&mut KvCache> = stepping.iter_mut().map(|s| &mut s.cache).collect();
         let (tokens, positions, counts, prompt_of) = (&tokens[..], &positions[..], &counts[..], &prompt_of[..]);
-        let step = Decode { tokens, positions, counts, prompt_of, prompts: &caches, own: &mut own };
-        let logits = if together { team::together(|| self.model.decode(step)) } else { self.model.decode(step) };
+        let step = DecodeBatch { tokens, positions, counts, prompt_of, prompts: &caches, own: &mut own };
+        let logits = if together { team::with_team(|| self.model.decode(step)) } else { self.model.decode(step) };
         let logits = ops::to_vec(&logits?)?;
         let vocab = logits.len() / stepping.len();
         stepping.par_iter_mut().zip(logits.par_chunks(vocab)).for_each(|(sequence, logits)| {

@@ -9,7 +9,7 @@ use super::generator::Rollout;
 
 /// A call to the model that has ended.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Call {
+pub struct AgentCall {
     /// What the model read.
     pub prompt: Vec<u32>,
     /// What it wrote, at least one token.
@@ -33,7 +33,7 @@ pub struct Trajectory {
 
 impl Trajectory {
     /// Adds a call. Calls must be added in the order in which they began.
-    pub fn add(&mut self, call: &Call) {
+    pub fn add(&mut self, call: &AgentCall) {
         if self.paths.is_empty() {
             self.opening.clone_from(&call.prompt);
             self.paths.push((0..call.prompt.len()).collect());
@@ -61,7 +61,7 @@ impl Trajectory {
     }
 
     /// Adds what a call wrote to the end of its path.
-    fn write(&mut self, index: usize, call: &Call) {
+    fn write(&mut self, index: usize, call: &AgentCall) {
         let begin = self.opening.len() + self.rollout.tokens.len();
         self.paths[index].extend((0..call.tokens.len()).map(|i| begin + i));
         self.rollout.tokens.extend(&call.tokens);
@@ -113,12 +113,12 @@ impl Rollout {
 mod tests {
     use super::*;
 
-    fn call(prompt: &[u32], tokens: &[u32]) -> Call {
+    fn call(prompt: &[u32], tokens: &[u32]) -> AgentCall {
         let logp = tokens.iter().map(|token| -(*token as f32)).collect();
-        Call { prompt: prompt.to_vec(), tokens: tokens.to_vec(), logp, finished: true }
+        AgentCall { prompt: prompt.to_vec(), tokens: tokens.to_vec(), logp, finished: true }
     }
 
-    fn tree(calls: &[Call]) -> (Vec<u32>, Rollout) {
+    fn tree(calls: &[AgentCall]) -> (Vec<u32>, Rollout) {
         let mut trajectory = Trajectory::default();
         calls.iter().for_each(|call| trajectory.add(call));
         assert_eq!(trajectory.calls(), calls.len());

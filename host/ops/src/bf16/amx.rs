@@ -1,13 +1,13 @@
 //! Sums of blocks with Intel's AMX tiles: a tile instruction multiplies 16 rows by 16 columns with 32 inner values.
 
-use super::pack::{Line, SIDE};
+use super::pack::{Bf16Line, SIDE};
 use super::tile::WIDTH;
 use std::arch::asm;
 use std::marker::PhantomData;
 
 /// Layout of the eight tiles, as `ldtilecfg` reads it.
 #[repr(C, align(64))]
-struct Shapes {
+struct TileConfig {
     palette: u8,
     start_row: u8,
     reserved: [u8; 14],
@@ -19,13 +19,13 @@ struct Shapes {
 const ROW: usize = 64;
 
 /// Tiles in use by this thread. Until it is dropped, the thread runs nothing else that uses them.
-pub(super) struct Tiles(PhantomData<*mut ()>);
+pub(super) struct AmxTiles(PhantomData<*mut ()>);
 
-impl Tiles {
+impl AmxTiles {
     /// # Safety
     /// [`crate::processor`] has found tiles.
     pub(super) unsafe fn new() -> Self {
-        let mut shapes = Shapes { palette: 1, start_row: 0, reserved: [0; 14], bytes_a_row: [0; 16], rows: [0; 16] };
+        let mut shapes = TileConfig { palette: 1, start_row: 0, reserved: [0; 14], bytes_a_row: [0; 16], rows: [0; 16] };
         shapes.bytes_a_row[..8].fill(ROW as u16);
         shapes.rows[..8].fill(SIDE as u8);
         // SAFETY: the shapes are valid for the only palette.
@@ -34,7 +34,7 @@ impl Tiles {
     }
 }
 
-impl Drop for Tiles {
+impl Drop for AmxTiles {
     fn drop(&mut self) {
         // SAFETY: nothing is kept in tiles.
         unsafe { asm!("tilerelease", options(nostack, nomem)) };
@@ -43,7 +43,7 @@ impl Drop for Tiles {
 
 /// The destination of the sums of blocks.
 #[derive(Clone, Copy)]
-pub(super) struct Out {
+pub(super) struct SumDestination {
     pub at: *mut f32,
     /// Distance from one row to the next, in values.
     pub stride: usize,
@@ -74,7 +74,7 @@ macro_rules! multiplied {
 ///
 /// # Safety
 /// Tiles are in use, and `out` points to 16 values in each of 16 rows for each pair of groups.
-pub(super) unsafe fn sums(a: &[Line], b: &[Line], steps: usize, out: Out) {
+pub(super) unsafe fn sums(a: &[Bf16Line], b: &[Bf16Line], steps: usize, out: SumDestination) {
     let group = steps * SIDE;
     let groups = (a.len() / group, b.len() / group);
     assert!(steps > 0 && a.len() == groups.0 * group && b.len() == groups.1 * group, "incomplete groups");
@@ -129,7 +129,7 @@ pub(super) unsafe fn sums(a: &[Line], b: &[Line], steps: usize, out: Out) {
 
 /// Computes the sums of 32 rows in bf16 in their stored layout, with a multiple of 32 values each, with a group of columns. (Prefetching
 /// the next rows makes it slower: the processor itself follows sixteen rows.) # Safety Tiles are in use.
-pub(super) unsafe fn sums_of_rows(w: &[u8], b: &[Line], out: &mut [[f32; SIDE]; WIDTH]) {
+pub(super) unsafe fn sums_of_rows(w: &[u8], b: &[Bf16Line], out: &mut [[f32; SIDE]; WIDTH]) {
     let line = w.len() / WIDTH;
     let steps = line / ROW;
     assert!(steps > 0 && w.len() == WIDTH * steps * ROW && b.len() == steps * SIDE, "incomplete blocks");

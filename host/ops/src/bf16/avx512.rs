@@ -4,8 +4,8 @@
 //! the sums would go through memory, which takes twenty times as long.
 #![allow(clippy::needless_range_loop)]
 
-use super::amx::Out;
-use super::pack::{INNER, Line, SIDE};
+use super::amx::SumDestination;
+use super::pack::{Bf16Line, INNER, SIDE};
 use super::tile::{PAIRS, WIDTH, place};
 use crate::codes::{BLOCK, NF4};
 use half::bf16;
@@ -27,14 +27,14 @@ const AHEAD: usize = 3;
 /// # Safety
 /// The processor has AVX-512 with BF16; `out` points to as many rows and columns.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")]
-pub(super) unsafe fn sums(a: &[Line], b: &[Line], steps: usize, out: Out, scale: f32) {
+pub(super) unsafe fn sums(a: &[Bf16Line], b: &[Bf16Line], steps: usize, out: SumDestination, scale: f32) {
     let group = steps * SIDE;
     for (i, a) in a.chunks_exact(group).enumerate() {
         for first in (0..SIDE).step_by(ROWS) {
             // SAFETY: the caller's promise.
             unsafe {
                 let at = out.at.add((i * SIDE + first) * out.stride);
-                let out = Out { at, ..out };
+                let out = SumDestination { at, ..out };
                 if b.len() == group { part::<1>(a, first, b, out, scale) } else { part::<2>(a, first, b, out, scale) }
             }
         }
@@ -47,13 +47,13 @@ pub(super) unsafe fn sums(a: &[Line], b: &[Line], steps: usize, out: Out, scale:
 /// `out` points to as many rows and columns.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")]
 #[inline]
-unsafe fn part<const G: usize>(a: &[Line], first: usize, b: &[Line], out: Out, scale: f32) {
+unsafe fn part<const G: usize>(a: &[Bf16Line], first: usize, b: &[Bf16Line], out: SumDestination, scale: f32) {
     let group = a.len();
     assert!(b.len() == G * group && group.is_multiple_of(SIDE) && first + ROWS <= SIDE);
     let mut sums = [[_mm512_setzero_ps(); G]; ROWS];
     for step in (0..group).step_by(SIDE) {
         for p in 0..SIDE {
-            let mut columns = [Line::ZERO.register(); G];
+            let mut columns = [Bf16Line::ZERO.register(); G];
             for g in 0..G {
                 columns[g] = b[g * group + step + p].register();
             }
@@ -84,14 +84,14 @@ unsafe fn part<const G: usize>(a: &[Line], first: usize, b: &[Line], out: Out, s
 
 /// Some rows of a weight as they are stored: values in bf16, or codes of 8 or 4 bits.
 #[derive(Clone, Copy)]
-pub(super) struct Rows<'a> {
+pub(super) struct WeightRows<'a> {
     pub bytes: &'a [u8],
     /// Of codes of 4 bits, for each block of them. Sums of codes of 8 bits are to be scaled by the caller.
     pub scales: &'a [f32],
 }
 
-impl<'a> Rows<'a> {
-    pub(super) fn of_bf16(values: &'a [bf16]) -> Self {
+impl<'a> WeightRows<'a> {
+    pub(super) fn from_bf16(values: &'a [bf16]) -> Self {
         // SAFETY: bytes have no alignment and no invalid values.
         Self { bytes: unsafe { std::slice::from_raw_parts(values.as_ptr().cast(), size_of_val(values)) }, scales: &[] }
     }
@@ -116,7 +116,7 @@ impl<'a> Rows<'a> {
 /// # Safety
 /// The processor has AVX-512 with BF16.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")]
-pub(super) unsafe fn sums_of_rows<const BITS: usize>(w: Rows<'_>, lines: &[Line]) -> [__m512; PAIRS] {
+pub(super) unsafe fn sums_of_rows<const BITS: usize>(w: WeightRows<'_>, lines: &[Bf16Line]) -> [__m512; PAIRS] {
     let each = w.each::<BITS>(WIDTH);
     let parts = each.div_ceil(PART);
     let blocks = lines.as_chunks::<ROWS>().0;
@@ -139,7 +139,12 @@ pub(super) unsafe fn sums_of_rows<const BITS: usize>(w: Rows<'_>, lines: &[Line]
 /// The rows have as many blocks.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")]
 #[inline]
-unsafe fn pair<const BITS: usize>(w: Rows<'_>, first: [usize; 2], blocks: &[[Line; ROWS]], ahead: [usize; 2]) -> __m512 {
+unsafe fn pair<const BITS: usize>(
+    w: WeightRows<'_>,
+    first: [usize; 2],
+    blocks: &[[Bf16Line; ROWS]],
+    ahead: [usize; 2],
+) -> __m512 {
     let mut sums = [_mm512_setzero_ps(); 2 * ROWS];
     let mut tables = [_mm512_setzero_si512(); 2];
     for step in 0..blocks.len() {
@@ -210,7 +215,7 @@ fn table(scale: f32) -> __m512i {
 /// # Safety
 /// The processor has AVX-512 with BF16.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")]
-pub(super) unsafe fn widen<const BITS: usize>(w: Rows<'_>, out: &mut [bf16]) {
+pub(super) unsafe fn widen<const BITS: usize>(w: WeightRows<'_>, out: &mut [bf16]) {
     let count = w.each::<BITS>(1);
     assert!(count <= out.len(), "too little room");
     let mut of_block = _mm512_setzero_si512();

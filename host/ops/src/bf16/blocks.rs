@@ -1,11 +1,11 @@
 //! Splits a product into blocks that fit into the caches, and shares them among threads.
 
-use super::amx::{self, Tiles};
+use super::amx::{self, AmxTiles};
 use super::avx512;
-use super::kernel::Kernel;
-use super::pack::{INNER, Line, Operand, Order, SIDE};
-use super::tile::{Tile, WIDTH};
-use crate::slices::Shared;
+use super::kernel::Bf16Kernel;
+use super::pack::{Bf16Line, INNER, LineLayout, Operand, SIDE};
+use super::tile::{Bf16SumTile, WIDTH};
+use crate::slices::SharedPointer;
 use crate::team::share;
 use rayon::prelude::*;
 use std::cell::RefCell;
@@ -29,43 +29,43 @@ const BROAD: usize = 16;
 const MOST_KEPT: (usize, usize) = (1 << 17, 2);
 
 /// Memory for blocks, which a thread keeps for its next products: new memory would have to be cleared first.
-struct Scratch {
-    lines: Vec<Line>,
+struct BlockScratch {
+    lines: Vec<Bf16Line>,
     length: usize,
 }
 
 thread_local! {
     /// The last is the one that was needed first.
-    static KEPT: RefCell<Vec<Vec<Line>>> = const { RefCell::new(Vec::new()) };
+    static KEPT: RefCell<Vec<Vec<Bf16Line>>> = const { RefCell::new(Vec::new()) };
 }
 
-impl Scratch {
+impl BlockScratch {
     /// Returns memory for this many lines, which holds whatever was there before.
     fn new(length: usize) -> Self {
         // More than is kept takes nothing from what is.
         let kept = if length > MOST_KEPT.0 { None } else { KEPT.with_borrow_mut(Vec::pop) };
-        let lines = kept.filter(|lines| lines.len() >= length).unwrap_or_else(|| vec![Line::ZERO; length]);
+        let lines = kept.filter(|lines| lines.len() >= length).unwrap_or_else(|| vec![Bf16Line::ZERO; length]);
         Self { lines, length }
     }
 }
 
-impl Deref for Scratch {
-    type Target = [Line];
-    fn deref(&self) -> &[Line] {
+impl Deref for BlockScratch {
+    type Target = [Bf16Line];
+    fn deref(&self) -> &[Bf16Line] {
         &self.lines[..self.length]
     }
 }
 
-impl DerefMut for Scratch {
-    fn deref_mut(&mut self) -> &mut [Line] {
+impl DerefMut for BlockScratch {
+    fn deref_mut(&mut self) -> &mut [Bf16Line] {
         &mut self.lines[..self.length]
     }
 }
 
-impl Drop for Scratch {
+impl Drop for BlockScratch {
     fn drop(&mut self) {
         let lines = std::mem::take(&mut self.lines);
-        let keep = |kept: &RefCell<Vec<Vec<Line>>>| {
+        let keep = |kept: &RefCell<Vec<Vec<Bf16Line>>>| {
             let mut kept = kept.borrow_mut();
             if lines.len() <= MOST_KEPT.0 && kept.len() < MOST_KEPT.1 {
                 kept.push(lines);
@@ -77,20 +77,20 @@ impl Drop for Scratch {
 }
 
 /// Some groups of the first operand, for each part of the inner dimension all groups' blocks.
-struct Packed {
-    lines: Scratch,
+struct PackedGroups {
+    lines: BlockScratch,
     groups: usize,
     steps: usize,
 }
 
-impl Packed {
+impl PackedGroups {
     fn new(a: &Operand<'_>, groups: Range<usize>, threads: bool) -> Self {
         let all = a.inner.div_ceil(INNER);
-        let mut lines = Scratch::new(groups.len() * all * SIDE);
+        let mut lines = BlockScratch::new(groups.len() * all * SIDE);
         for (steps, part) in ranges(all, STEPS).zip(lines.chunks_mut(groups.len() * STEPS * SIDE)) {
-            let pack = |(i, lines): (usize, &mut [Line])| {
+            let pack = |(i, lines): (usize, &mut [Bf16Line])| {
                 // SAFETY: the processor has a kernel, and operands were checked when they were made.
-                unsafe { a.pack(groups.start + i, steps.start * INNER, Order::Rows, lines) };
+                unsafe { a.pack(groups.start + i, steps.start * INNER, LineLayout::Rows, lines) };
             };
             let each = steps.len() * SIDE;
             if threads {
@@ -103,7 +103,7 @@ impl Packed {
     }
 
     /// Returns some groups' blocks of a part.
-    fn part(&self, groups: &Range<usize>, steps: &Range<usize>) -> &[Line] {
+    fn part(&self, groups: &Range<usize>, steps: &Range<usize>) -> &[Bf16Line] {
         let of_part = &self.lines[self.groups * steps.start * SIDE..];
         &of_part[groups.start * steps.len() * SIDE..groups.end * steps.len() * SIDE]
     }
@@ -111,8 +111,8 @@ impl Packed {
 
 /// The destination of a product.
 #[derive(Clone, Copy)]
-pub(crate) struct Destination {
-    pub out: Shared,
+pub(crate) struct ProductDestination {
+    pub out: SharedPointer,
     pub stride: usize,
     pub add: bool,
     pub scale: f32,
@@ -124,15 +124,15 @@ pub(crate) struct Destination {
 /// # Safety
 /// The processor has the kernel; the operands' strides keep their elements within their values; each destination points to `a.outer`
 /// rows of `b.outer` values that nothing else reads or writes during the call.
-pub(crate) unsafe fn products(kernel: Kernel, a: Operand<'_>, all: &[(Operand<'_>, Destination)], threads: bool) {
+pub(crate) unsafe fn products(kernel: Bf16Kernel, a: Operand<'_>, all: &[(Operand<'_>, ProductDestination)], threads: bool) {
     let count = if threads { rayon::current_num_threads() } else { 1 };
     let groups = a.groups();
     for pairs in shares(groups.div_ceil(2), parts(groups, a.inner.div_ceil(INNER))) {
         let tall = 2 * pairs.start..groups.min(2 * pairs.end);
-        let packed = Packed::new(&a, tall.clone(), threads);
-        let of_each = all.iter().map(|(b, to)| Part { kernel, a: &a, b, packed: &packed, first: tall.start, to: *to });
+        let packed = PackedGroups::new(&a, tall.clone(), threads);
+        let of_each = all.iter().map(|(b, to)| ProductPart { kernel, a: &a, b, packed: &packed, first: tall.start, to: *to });
         // SAFETY: the caller's promise, and that no two tasks have a row and a column of a destination in common.
-        let run = |(part, columns, rows): (Part<'_>, _, _)| unsafe { part.run(&columns, &rows) };
+        let run = |(part, columns, rows): (ProductPart<'_>, _, _)| unsafe { part.run(&columns, &rows) };
         if count == 1 {
             of_each.flat_map(|part| part.divided(tall.len(), count)).for_each(run);
             continue;
@@ -165,17 +165,17 @@ fn ranges(total: usize, size: usize) -> impl Iterator<Item = Range<usize>> + Clo
 
 /// A product with the rows that are rearranged together.
 #[derive(Clone, Copy)]
-struct Part<'a> {
-    kernel: Kernel,
+struct ProductPart<'a> {
+    kernel: Bf16Kernel,
     a: &'a Operand<'a>,
     b: &'a Operand<'a>,
-    packed: &'a Packed,
+    packed: &'a PackedGroups,
     /// The first operand's group that is packed first.
     first: usize,
-    to: Destination,
+    to: ProductDestination,
 }
 
-impl Part<'_> {
+impl ProductPart<'_> {
     /// Divides it among threads: returns groups of columns with some of `rows` groups of rows.
     fn divided(self, rows: usize, count: usize) -> impl Iterator<Item = (Self, Range<usize>, Range<usize>)> {
         // Kernels take two groups of either. Two tasks a thread, if the columns suffice, so that a thread that starts late leaves some to
@@ -195,14 +195,14 @@ impl Part<'_> {
     /// Computes some groups of columns of some packed groups of rows.
     unsafe fn run(&self, columns: &Range<usize>, rows: &Range<usize>) {
         // SAFETY: there is a kernel.
-        let tiles = (self.kernel == Kernel::Amx).then(|| unsafe { Tiles::new() });
-        let mut lines = Scratch::new(columns.len() * STEPS.min(self.packed.steps) * SIDE);
-        let mut tile = Tile::ZERO;
+        let tiles = (self.kernel == Bf16Kernel::Amx).then(|| unsafe { AmxTiles::new() });
+        let mut lines = BlockScratch::new(columns.len() * STEPS.min(self.packed.steps) * SIDE);
+        let mut tile = Bf16SumTile::ZERO;
         for steps in ranges(self.packed.steps, STEPS) {
             let lines = &mut lines[..columns.len() * steps.len() * SIDE];
             for (group, lines) in columns.clone().zip(lines.chunks_exact_mut(steps.len() * SIDE)) {
                 // SAFETY: there is a kernel, and operands were checked when they were made.
-                unsafe { self.b.pack(group, steps.start * INNER, Order::Pairs, lines) };
+                unsafe { self.b.pack(group, steps.start * INNER, LineLayout::Pairs, lines) };
             }
             for row in rows.clone().step_by(2) {
                 let pair = self.packed.part(&(row..rows.end.min(row + 2)), &steps);
@@ -215,9 +215,17 @@ impl Part<'_> {
     }
 
     /// Computes the sums of a part for one or two groups of rows with one or two of columns, and writes or adds them.
-    unsafe fn sums(&self, a: &[Line], b: &[Line], steps: &Range<usize>, at: (usize, usize), tiles: bool, tile: &mut Tile) {
+    unsafe fn sums(
+        &self,
+        a: &[Bf16Line],
+        b: &[Bf16Line],
+        steps: &Range<usize>,
+        at: (usize, usize),
+        tiles: bool,
+        tile: &mut Bf16SumTile,
+    ) {
         let (row, column) = (at.0 * SIDE, at.1 * SIDE);
-        let Destination { out, stride, add, scale } = self.to;
+        let ProductDestination { out, stride, add, scale } = self.to;
         let add = add || steps.start > 0;
         let group = steps.len() * SIDE;
         let (all_rows, all_columns) = (a.len() / group * SIDE, b.len() / group * SIDE);
@@ -227,11 +235,11 @@ impl Part<'_> {
         unsafe {
             let at = out.at(row * stride + column);
             if tiles && whole && scale == 1.0 {
-                amx::sums(a, b, steps.len(), amx::Out { at, stride, add });
+                amx::sums(a, b, steps.len(), amx::SumDestination { at, stride, add });
                 return;
             }
             let room = tile.rows.as_mut_ptr().cast();
-            let of_tile = |add| amx::Out { at: room, stride: WIDTH, add };
+            let of_tile = |add| amx::SumDestination { at: room, stride: WIDTH, add };
             if tiles && add && scale == 1.0 {
                 // Added in the order of whole blocks.
                 tile.load(at, stride, rows, columns);
@@ -240,7 +248,7 @@ impl Part<'_> {
                 return;
             }
             if !tiles && whole {
-                avx512::sums(a, b, steps.len(), amx::Out { at, stride, add }, scale);
+                avx512::sums(a, b, steps.len(), amx::SumDestination { at, stride, add }, scale);
                 return;
             }
             if tiles {
@@ -256,14 +264,14 @@ impl Part<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::view::Values;
+    use crate::view::OperandValues;
 
     #[test]
     fn tasks_cover_each_row_and_column_once_and_rearrange_columns_seldom() {
         let zeros = vec![0f32; 1 << 15];
         let operand = |groups: usize| {
             let (outer, inner) = ((groups * SIDE).saturating_sub(3), 1);
-            Operand { values: Values::F32(&zeros[..outer]), outer, inner, outer_stride: 1, inner_stride: 1 }
+            Operand { values: OperandValues::F32(&zeros[..outer]), outer, inner, outer_stride: 1, inner_stride: 1 }
         };
         for (count, rows, columns) in [1, 2, 3, 12, 64]
             .into_iter()
@@ -271,9 +279,9 @@ mod tests {
             .flat_map(|(count, rows)| [0, 1, 3, 12, 36, 96, 192, 1000].map(|columns| (count, rows, columns)))
         {
             let (a, b) = (operand(rows), operand(columns));
-            let packed = Packed { lines: Scratch::new(0), groups: rows, steps: 1 };
-            let to = Destination { out: Shared::new(&mut []), stride: 0, add: false, scale: 1.0 };
-            let part = Part { kernel: Kernel::Avx512, a: &a, b: &b, packed: &packed, first: 0, to };
+            let packed = PackedGroups { lines: BlockScratch::new(0), groups: rows, steps: 1 };
+            let to = ProductDestination { out: SharedPointer::new(&mut []), stride: 0, add: false, scale: 1.0 };
+            let part = ProductPart { kernel: Bf16Kernel::Avx512, a: &a, b: &b, packed: &packed, first: 0, to };
             let mut seen = vec![0; rows * columns];
             let mut rearranged = 0;
             for (_, columns_of, rows_of) in part.divided(rows, count) {

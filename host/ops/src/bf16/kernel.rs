@@ -1,22 +1,22 @@
 //! Chooses how sums are computed, when the program runs.
 
 #[cfg(target_arch = "x86_64")]
-use crate::processor::{Features, features};
+use crate::processor::{CpuFeatures, features};
 
 /// How sums are computed.
 #[cfg(target_arch = "x86_64")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kernel {
+pub(crate) enum Bf16Kernel {
     Amx,
     Avx512,
 }
 
 /// Returns the processor's fastest kernel, if it has one.
 #[cfg(target_arch = "x86_64")]
-pub(crate) fn kernel() -> Option<Kernel> {
+pub(crate) fn kernel() -> Option<Bf16Kernel> {
     match features() {
-        Features::Amx => Some(Kernel::Amx),
-        Features::Avx512Bf16 => Some(Kernel::Avx512),
+        CpuFeatures::Amx => Some(Bf16Kernel::Amx),
+        CpuFeatures::Avx512Bf16 => Some(Bf16Kernel::Avx512),
         _ => None,
     }
 }

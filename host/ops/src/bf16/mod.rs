@@ -13,7 +13,7 @@ mod avx512;
 #[cfg(target_arch = "x86_64")]
 mod blocks;
 #[cfg(target_arch = "x86_64")]
-mod few;
+mod few_rows;
 mod kernel;
 #[cfg(target_arch = "x86_64")]
 mod pack;
@@ -23,12 +23,12 @@ mod tile;
 #[cfg(target_arch = "x86_64")]
 pub(super) use avx512::lanes_summed;
 #[cfg(target_arch = "x86_64")]
-pub(super) use blocks::{Destination, products};
+pub(super) use blocks::{ProductDestination, products};
 #[cfg(target_arch = "x86_64")]
-pub(super) use few::Few;
+pub(super) use few_rows::FewRows;
 pub use kernel::supported;
 #[cfg(target_arch = "x86_64")]
-pub(super) use kernel::{Kernel, kernel};
+pub(super) use kernel::{Bf16Kernel, kernel};
 #[cfg(target_arch = "x86_64")]
 pub(super) use pack::Operand;
 #[cfg(target_arch = "x86_64")]
@@ -37,32 +37,32 @@ pub(super) use tile::{PAIRS, place, write_pairs};
 #[cfg(all(test, target_arch = "x86_64"))]
 mod tests {
     use super::*;
-    use crate::codes::{Quantized, Scheme};
-    use crate::slices::Shared;
-    use crate::stored::{Matrix, Stored};
-    use crate::view::Values;
+    use crate::codes::{QuantizationScheme, QuantizedWeight};
+    use crate::slices::SharedPointer;
+    use crate::view::OperandValues;
+    use crate::weight_storage::{WeightMatrix, WeightValues};
     use candle_core::{DType, Device, Tensor};
     use half::bf16;
 
     /// All kernels that this processor has.
-    fn kernels() -> Vec<Kernel> {
+    fn kernels() -> Vec<Bf16Kernel> {
         let found = kernel();
         if found.is_none() {
             eprintln!("skipped: this processor has no AVX-512 with BF16");
         }
-        let slower = found.filter(|kernel| *kernel == Kernel::Amx).map(|_| Kernel::Avx512);
+        let slower = found.filter(|kernel| *kernel == Bf16Kernel::Amx).map(|_| Bf16Kernel::Avx512);
         found.into_iter().chain(slower).collect()
     }
 
     /// Asserts that few rows have the products of rounded values with the stored weight, whose operands have these values.
-    fn assert_products(stored: Matrix<'_>, of_w: impl Fn(usize) -> f32, n: usize) {
+    fn assert_products(stored: WeightMatrix<'_>, of_w: impl Fn(usize) -> f32, n: usize) {
         let (d_out, d_in) = stored.dims();
         let xs: Vec<f32> = (0..n * d_in).map(|i| ((i * 37) % 101) as f32 / 50.0 - 1.0).collect();
         for kernel in kernels() {
             // SAFETY: the processor has the kernel.
-            let few = unsafe { Few::new(kernel, &xs, n, d_in) };
+            let few = unsafe { FewRows::new(kernel, &xs, n, d_in) };
             let mut got = vec![f32::NAN; n * d_out];
-            few.products(&Stored::of(stored).unwrap(), &[0.0; 128], 0..d_out, |first, row, sums, count| {
+            few.products(&WeightValues::open(stored).unwrap(), &[0.0; 128], 0..d_out, |first, row, sums, count| {
                 got[row * d_out + first..][..count].copy_from_slice(&sums[..count]);
             });
             for (i, got) in got.into_iter().enumerate() {
@@ -88,11 +88,11 @@ mod tests {
                 let read = crate::to_vec(&half.to_dtype(DType::F32).unwrap()).unwrap();
                 assert_products((&half).into(), |i| bf16::from_f32(read[i]).to_f32(), n);
             }
-            for scheme in [Scheme::Int8, Scheme::Nf4] {
+            for scheme in [QuantizationScheme::Int8, QuantizationScheme::Nf4] {
                 let (codes, scales) = scheme.quantize(&w).unwrap();
-                let few = Matrix::Quantized(Quantized { codes: &codes, scales: &scales, scheme });
+                let few = WeightMatrix::Quantized(QuantizedWeight { codes: &codes, scales: &scales, scheme });
                 let read = crate::to_vec(&few.in_f32().unwrap()).unwrap();
-                let rounds = |x: f32| if scheme == Scheme::Nf4 { bf16::from_f32(x).to_f32() } else { x };
+                let rounds = |x: f32| if scheme == QuantizationScheme::Nf4 { bf16::from_f32(x).to_f32() } else { x };
                 assert_products(few, |i| rounds(read[i]), n);
             }
         }
@@ -103,17 +103,18 @@ mod tests {
         let (m, k, n) = (75, 1203, 90);
         let value = |i: usize| ((i * 37) % 101) as f32 / 50.0 - 1.0;
         let (a, b): (Vec<f32>, Vec<f32>) = ((0..m * k).map(value).collect(), (0..n * k).map(value).collect());
-        let operand = |values, outer| Operand { values: Values::F32(values), outer, inner: k, outer_stride: k, inner_stride: 1 };
+        let operand =
+            |values, outer| Operand { values: OperandValues::F32(values), outer, inner: k, outer_stride: k, inner_stride: 1 };
         let product = |kernel, (rows, columns), threads| {
             let mut out = vec![0f32; rows * columns];
-            let to = Destination { out: Shared::new(&mut out), stride: columns, add: false, scale: 1.0 };
+            let to = ProductDestination { out: SharedPointer::new(&mut out), stride: columns, add: false, scale: 1.0 };
             // SAFETY: the processor has the kernel, and all sizes fit.
             unsafe { products(kernel, operand(&a, rows), &[(operand(&b, columns), to)], threads) };
             out
         };
         let wanted: Vec<f64> = (0..m * n)
             .map(|i| {
-                let (a, b) = (Values::F32(&a[i / n * k..]), Values::F32(&b[i % n * k..]));
+                let (a, b) = (OperandValues::F32(&a[i / n * k..]), OperandValues::F32(&b[i % n * k..]));
                 (0..k).map(|k| f64::from(a.rounded(k)) * f64::from(b.rounded(k))).sum()
             })
             .collect();

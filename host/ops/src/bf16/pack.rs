@@ -1,6 +1,6 @@
 //! Rearranges operands into the blocks that kernels read.
 
-use crate::view::{Mat, Values};
+use crate::view::{MatrixView, OperandValues};
 use std::arch::x86_64::*;
 
 /// Rows or columns of a block.
@@ -12,12 +12,12 @@ pub(super) const INNER: usize = 2 * SIDE;
 /// 32 values in bf16, or 16 pairs of neighbours along the inner dimension.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
-pub(super) struct Line([u32; SIDE]);
+pub(super) struct Bf16Line([u32; SIDE]);
 
 /// An operand as kernels see it: "outer" are the rows of the first or the columns of the second operand.
 #[derive(Clone, Copy)]
 pub(crate) struct Operand<'a> {
-    pub values: Values<'a>,
+    pub values: OperandValues<'a>,
     pub outer: usize,
     pub inner: usize,
     pub outer_stride: usize,
@@ -25,16 +25,16 @@ pub(crate) struct Operand<'a> {
 }
 
 /// A matrix is the left operand of a product; the right one is that of its transpose.
-impl<'a> From<Mat<'a>> for Operand<'a> {
-    fn from(matrix: Mat<'a>) -> Self {
-        let Mat { data, rows, cols, row_stride, col_stride } = matrix;
+impl<'a> From<MatrixView<'a>> for Operand<'a> {
+    fn from(matrix: MatrixView<'a>) -> Self {
+        let MatrixView { data, rows, cols, row_stride, col_stride } = matrix;
         Self { values: data, outer: rows, inner: cols, outer_stride: row_stride, inner_stride: col_stride }
     }
 }
 
 /// What a line of a block holds.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Order {
+pub(super) enum LineLayout {
     /// 32 inner values of a row: for the first operand.
     Rows,
     /// A pair of inner values of each of 16 columns: for the second operand.
@@ -52,7 +52,7 @@ impl Operand<'_> {
     /// # Safety
     /// The processor has AVX-512 with BF16, and the strides keep all elements within the values.
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")]
-    pub(super) unsafe fn pack(&self, group: usize, first: usize, order: Order, lines: &mut [Line]) {
+    pub(super) unsafe fn pack(&self, group: usize, first: usize, order: LineLayout, lines: &mut [Bf16Line]) {
         let at = group * SIDE;
         let outer = SIDE.min(self.outer - at);
         for (step, block) in lines.as_chunks_mut::<SIDE>().0.iter_mut().enumerate() {
@@ -61,9 +61,9 @@ impl Operand<'_> {
             // SAFETY: as promised; the masks leave out what lies beyond the operand.
             let (found, loaded) = unsafe {
                 if self.inner_stride == 1 {
-                    (Order::Rows, self.rows(at, outer, from, inner))
+                    (LineLayout::Rows, self.rows(at, outer, from, inner))
                 } else {
-                    (Order::Pairs, self.pairs(at, outer, from, inner))
+                    (LineLayout::Pairs, self.pairs(at, outer, from, inner))
                 }
             };
             let loaded = if found == order { loaded } else { transposed(loaded) };
@@ -86,7 +86,7 @@ impl Operand<'_> {
             // SAFETY: masked values are not read.
             *row = unsafe {
                 match self.values {
-                    Values::F32(values) => {
+                    OperandValues::F32(values) => {
                         let place = values.as_ptr().wrapping_add(place);
                         let next = place.wrapping_add(SIDE * self.outer_stride);
                         _mm_prefetch::<_MM_HINT_T0>(next.cast());
@@ -95,7 +95,7 @@ impl Operand<'_> {
                         let high = _mm512_maskz_loadu_ps((mask >> SIDE) as u16, place.wrapping_add(SIDE));
                         bits(_mm512_cvtne2ps_pbh(high, low))
                     }
-                    Values::Bf16(values) => {
+                    OperandValues::Bf16(values) => {
                         let place = values.as_ptr().wrapping_add(place);
                         _mm_prefetch::<_MM_HINT_T0>(place.wrapping_add(SIDE * self.outer_stride).cast());
                         _mm512_maskz_loadu_epi16(mask, place.cast())
@@ -125,7 +125,7 @@ impl Operand<'_> {
             // SAFETY: masked values are not read.
             let halves = unsafe {
                 match self.values {
-                    Values::F32(values) => {
+                    OperandValues::F32(values) => {
                         let place = values.as_ptr().wrapping_add(place);
                         let next = place.wrapping_add(SIDE);
                         _mm_prefetch::<_MM_HINT_T0>(next.cast());
@@ -134,7 +134,7 @@ impl Operand<'_> {
                         let high = _mm512_maskz_loadu_ps(second, place.wrapping_add(self.inner_stride));
                         bits(_mm512_cvtne2ps_pbh(high, low))
                     }
-                    Values::Bf16(values) => {
+                    OperandValues::Bf16(values) => {
                         let place = values.as_ptr().wrapping_add(place);
                         let next = place.wrapping_add(2 * SIDE);
                         _mm_prefetch::<_MM_HINT_T0>(next.cast());
@@ -185,7 +185,7 @@ pub(super) fn transposed(r: [__m512i; SIDE]) -> [__m512i; SIDE] {
     out
 }
 
-impl Line {
+impl Bf16Line {
     pub(super) const ZERO: Self = Self([0; SIDE]);
 
     /// Returns all pairs.
@@ -233,18 +233,18 @@ mod tests {
                     wide[o * strides.0 + i * strides.1] = value(o, i) * (1.0 + 1e-5);
                 }
                 let half: Vec<bf16> = wide.iter().map(|x| bf16::from_f32(*x)).collect();
-                for values in [Values::F32(&wide), Values::Bf16(&half)] {
+                for values in [OperandValues::F32(&wide), OperandValues::Bf16(&half)] {
                     let operand = Operand { values, outer, inner, outer_stride: strides.0, inner_stride: strides.1 };
                     for (order, group) in
-                        [Order::Rows, Order::Pairs].into_iter().flat_map(|o| (0..operand.groups()).map(move |g| (o, g)))
+                        [LineLayout::Rows, LineLayout::Pairs].into_iter().flat_map(|o| (0..operand.groups()).map(move |g| (o, g)))
                     {
                         let steps = inner.div_ceil(INNER);
-                        let mut lines = vec![Line::ZERO; steps * SIDE];
+                        let mut lines = vec![Bf16Line::ZERO; steps * SIDE];
                         // SAFETY: the processor has the features, and the values are large enough.
                         unsafe { operand.pack(group, 0, order, &mut lines) };
                         for (s, o, i) in (0..steps).flat_map(|s| (0..SIDE).flat_map(move |o| (0..INNER).map(move |i| (s, o, i))))
                         {
-                            let (line, pair) = if order == Order::Rows { (o, i / 2) } else { (i / 2, o) };
+                            let (line, pair) = if order == LineLayout::Rows { (o, i / 2) } else { (i / 2, o) };
                             let got = lines[s * SIDE + line].pair(pair)[i % 2];
                             let (o, i) = (group * SIDE + o, s * INNER + i);
                             let want = if o < outer && i < inner { value(o, i) } else { 0.0 };

@@ -50,17 +50,17 @@ pub(crate) unsafe fn write_pairs(
 
 /// Sums of up to 32 rows with up to 32 columns.
 #[repr(C, align(64))]
-pub(super) struct Tile {
+pub(super) struct Bf16SumTile {
     pub rows: [[f32; WIDTH]; WIDTH],
 }
 
-impl Tile {
+impl Bf16SumTile {
     pub(super) const ZERO: Self = Self { rows: [[0.0; WIDTH]; WIDTH] };
 
     /// Reads the first rows and columns.
     ///
     /// # Safety
-    /// As [`Tile::store`].
+    /// As [`Bf16SumTile::store`].
     pub(super) unsafe fn load(&mut self, from: *const f32, stride: usize, rows: usize, columns: usize) {
         for (i, row) in self.rows.iter_mut().take(rows).enumerate() {
             // SAFETY: the caller's promise.

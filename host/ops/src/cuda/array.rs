@@ -9,13 +9,13 @@ use half::bf16;
 
 /// The type of an array's values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum ElementKind {
     F32,
     Bf16,
 }
 
-impl Kind {
-    pub fn of(t: &Tensor) -> Result<Self> {
+impl ElementKind {
+    pub fn from_tensor(t: &Tensor) -> Result<Self> {
         match t.dtype() {
             DType::F32 => Ok(Self::F32),
             DType::BF16 => Ok(Self::Bf16),
@@ -42,13 +42,13 @@ impl Kind {
 
 /// A contiguous tensor in device memory, borrowed from a candle tensor.
 #[derive(Clone, Copy)]
-pub(crate) struct Array<'a> {
+pub(crate) struct DeviceArray<'a> {
     pub device: &'a CudaDevice,
     /// Address of the first value.
     pub at: u64,
     /// Number of values.
     pub len: usize,
-    pub kind: Kind,
+    pub kind: ElementKind,
 }
 
 pub(super) fn unsupported(op: &'static str, t: &Tensor) -> Error {
@@ -60,21 +60,21 @@ fn address<T: DeviceRepr>(slice: &CudaSlice<T>) -> u64 {
     slice.device_ptr(slice.stream()).0
 }
 
-impl<'a> Array<'a> {
+impl<'a> DeviceArray<'a> {
     /// Borrows a tensor's values, of either kind.
     ///
     /// # Errors
     /// If it is not contiguous, not on a device, or not f32 or bf16.
-    pub fn of(t: &'a Tensor) -> Result<Self> {
-        let kind = Kind::of(t)?;
+    pub fn from_tensor(t: &'a Tensor) -> Result<Self> {
+        let kind = ElementKind::from_tensor(t)?;
         let Device::Cuda(device) = t.device() else { return Err(unsupported("a kernel", t)) };
         let (storage, layout) = t.storage_and_layout();
         let (Storage::Cuda(storage), Some((start, end))) = (&*storage, layout.contiguous_offsets()) else {
             return Err(unsupported("a kernel", t));
         };
         let base = match kind {
-            Kind::F32 => address(storage.as_cuda_slice::<f32>()?),
-            Kind::Bf16 => address(storage.as_cuda_slice::<bf16>()?),
+            ElementKind::F32 => address(storage.as_cuda_slice::<f32>()?),
+            ElementKind::Bf16 => address(storage.as_cuda_slice::<bf16>()?),
         };
         let at = base + (start * kind.size()) as u64;
         // Kernels read sixteen bytes at a time.
@@ -90,9 +90,9 @@ impl<'a> Array<'a> {
         Self { len, ..self }
     }
 
-    /// [`Array::of`] for an operation that needs values of this kind.
-    pub fn of_kind(t: &'a Tensor, kind: Kind) -> Result<Self> {
-        let array = Self::of(t)?;
+    /// [`DeviceArray::from_tensor`] for an operation that needs values of this kind.
+    pub fn from_tensor_with_kind(t: &'a Tensor, kind: ElementKind) -> Result<Self> {
+        let array = Self::from_tensor(t)?;
         if array.kind == kind { Ok(array) } else { Err(unsupported("a kernel of another type", t)) }
     }
 }
@@ -100,11 +100,11 @@ impl<'a> Array<'a> {
 /// Creates a tensor with unset values.
 ///
 /// The caller launches a kernel that sets all of them; until then they are arbitrary.
-pub(crate) fn unset(device: &CudaDevice, shape: impl Into<Shape>, kind: Kind) -> Result<Tensor> {
+pub(crate) fn unset(device: &CudaDevice, shape: impl Into<Shape>, kind: ElementKind) -> Result<Tensor> {
     let shape = shape.into();
     match kind {
-        Kind::F32 => wrap(device, buffer::<f32>(device, shape.elem_count())?, shape),
-        Kind::Bf16 => wrap(device, buffer::<bf16>(device, shape.elem_count())?, shape),
+        ElementKind::F32 => wrap(device, buffer::<f32>(device, shape.elem_count())?, shape),
+        ElementKind::Bf16 => wrap(device, buffer::<bf16>(device, shape.elem_count())?, shape),
     }
 }
 
@@ -122,9 +122,9 @@ pub(super) fn wrap<T: CudaDType>(device: &CudaDevice, slice: CudaSlice<T>, shape
 
 /// A copy of host values, such as row numbers, in device memory.
 #[derive(Debug)]
-pub(crate) struct Uploaded<T>(CudaSlice<T>);
+pub(crate) struct DeviceBuffer<T>(CudaSlice<T>);
 
-impl<T: DeviceRepr + Clone + Default + 'static> Uploaded<T> {
+impl<T: DeviceRepr + Clone + Default + 'static> DeviceBuffer<T> {
     pub fn new(device: &CudaDevice, values: &[T]) -> Result<Self> {
         if values.is_empty() {
             return Ok(Self(buffer(device, 1)?));

@@ -40,7 +40,7 @@ pub(crate) fn open(index: usize) -> Result<Device> {
     keep_freed_memory(&device.cuda_stream());
     sum_in_f32(&device.cublas_handle());
     give_workspace(&device);
-    launch::accepted(&device)?;
+    launch::check_driver(&device)?;
     let device = Device::Cuda(device);
     opened.insert(index, device.clone());
     Ok(device)

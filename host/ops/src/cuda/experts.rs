@@ -2,9 +2,9 @@
 
 use super::super::routes::Routes;
 use super::super::{Result, matrix_dims};
-use super::array::{Array, Kind, Uploaded, unset};
-use super::gemm::{Mat, product};
-use super::launch::Launch;
+use super::array::{DeviceArray, DeviceBuffer, ElementKind, unset};
+use super::gemm::{DeviceMatrix, product};
+use super::launch::KernelLaunch;
 use candle_core::Tensor;
 use std::ops::Range;
 
@@ -15,25 +15,25 @@ const THREADS: u32 = 256;
 const ROWS: usize = 8;
 
 /// Views `t` as a matrix over its last dimension.
-fn mat<'a>(t: &'a Tensor, kind: Kind) -> Result<(Array<'a>, Mat)> {
+fn mat<'a>(t: &'a Tensor, kind: ElementKind) -> Result<(DeviceArray<'a>, DeviceMatrix)> {
     let (rows, cols) = matrix_dims(t);
-    let array = Array::of_kind(t, kind)?;
-    Ok((array, Mat::new(array, rows, cols)))
+    let array = DeviceArray::from_tensor_with_kind(t, kind)?;
+    Ok((array, DeviceMatrix::new(array, rows, cols)))
 }
 
 /// Returns the matrix of an expert among those of all, `[E * out, in]`.
-fn of_expert(all: Mat, expert: usize, routes: &Routes) -> Mat {
+fn of_expert(all: DeviceMatrix, expert: usize, routes: &Routes) -> DeviceMatrix {
     let own = all.rows / routes.experts;
     all.rows(expert * own, own)
 }
 
-fn part(of: Mat, rows: &Range<usize>) -> Mat {
+fn part(of: DeviceMatrix, rows: &Range<usize>) -> DeviceMatrix {
     of.rows(rows.start, rows.len())
 }
 
 /// Computes [`crate::experts::forward`] on a device. The callers of these functions have checked all sizes.
 pub(crate) fn forward(x: &Tensor, w: &Tensor, routes: &Routes) -> Result<Tensor> {
-    let kind = Kind::of(x)?;
+    let kind = ElementKind::from_tensor(x)?;
     let ((xs, x), (_, w)) = (mat(x, kind)?, mat(w, kind)?);
     let out = unset(xs.device, (x.rows, w.rows / routes.experts), kind)?;
     let (_, to) = mat(&out, kind)?;
@@ -45,7 +45,7 @@ pub(crate) fn forward(x: &Tensor, w: &Tensor, routes: &Routes) -> Result<Tensor>
 
 /// Computes [`crate::experts::backward_input`] on a device.
 pub(crate) fn backward_input(dy: &Tensor, w: &Tensor, routes: &Routes) -> Result<Tensor> {
-    let kind = Kind::of(dy)?;
+    let kind = ElementKind::from_tensor(dy)?;
     let ((dys, dy), (_, w)) = (mat(dy, kind)?, mat(w, kind)?);
     let out = unset(dys.device, (dy.rows, w.cols), kind)?;
     let (_, to) = mat(&out, kind)?;
@@ -57,8 +57,8 @@ pub(crate) fn backward_input(dy: &Tensor, w: &Tensor, routes: &Routes) -> Result
 
 /// Computes [`crate::experts::backward_weight`] on a device; `dw` is f32.
 pub(crate) fn backward_weight(x: &Tensor, dy: &Tensor, dw: &Tensor, routes: &Routes) -> Result<()> {
-    let kind = Kind::of(x)?;
-    let ((xs, x), (_, dy), (_, dw)) = (mat(x, kind)?, mat(dy, kind)?, mat(dw, Kind::F32)?);
+    let kind = ElementKind::from_tensor(x)?;
+    let ((xs, x), (_, dy), (_, dw)) = (mat(x, kind)?, mat(dy, kind)?, mat(dw, ElementKind::F32)?);
     for (expert, rows) in routes.groups() {
         product(xs, of_expert(dw, expert, routes), 1.0, part(dy, &rows).t(), part(x, &rows), 1.0)?;
     }
@@ -69,32 +69,38 @@ pub(crate) fn backward_weight(x: &Tensor, dy: &Tensor, dw: &Tensor, routes: &Rou
 /// if they have any.
 pub(crate) fn add_places(into: &Tensor, from: &Tensor, places: &[usize], weights: Option<&[f32]>, each: usize) -> Result<()> {
     let (n, d) = matrix_dims(into);
-    let to = Array::of(into)?;
+    let to = DeviceArray::from_tensor(into)?;
     let places: Vec<u32> = places.iter().map(|place| *place as u32).collect();
-    let places = Uploaded::new(to.device, &places)?;
-    let weights = weights.map(|weights| Uploaded::new(to.device, weights)).transpose()?;
-    let launch = Launch::of_kind(to.device, "rows", "add_places", to.kind).blocks(n).threads(THREADS);
-    let launch = launch.array(to).array(Array::of_kind(from, to.kind)?).address(places.at());
-    launch.address(weights.as_ref().map_or(0, Uploaded::at)).int(each).int(d).run()
+    let places = DeviceBuffer::new(to.device, &places)?;
+    let weights = weights.map(|weights| DeviceBuffer::new(to.device, weights)).transpose()?;
+    let launch = KernelLaunch::with_kind(to.device, "rows", "add_places", to.kind).blocks(n).threads(THREADS);
+    let launch = launch.array(to).array(DeviceArray::from_tensor_with_kind(from, to.kind)?).address(places.at());
+    launch.address(weights.as_ref().map_or(0, DeviceBuffer::at)).int(each).int(d).run()
 }
 
 /// Returns the rows of `x: [R, D]`, each times its weight.
 pub(crate) fn scale_rows(x: &Tensor, weights: &[f32]) -> Result<Tensor> {
     let (n, d) = matrix_dims(x);
-    let from = Array::of(x)?;
+    let from = DeviceArray::from_tensor(x)?;
     let out = unset(from.device, x.shape(), from.kind)?;
-    let weights = Uploaded::new(from.device, weights)?;
-    let launch = Launch::of_kind(from.device, "rows", "scale_rows", from.kind).blocks(n).threads(THREADS);
-    launch.array(Array::of(&out)?).array(from).address(weights.at()).int(d).run()?;
+    let weights = DeviceBuffer::new(from.device, weights)?;
+    let launch = KernelLaunch::with_kind(from.device, "rows", "scale_rows", from.kind).blocks(n).threads(THREADS);
+    launch.array(DeviceArray::from_tensor(&out)?).array(from).address(weights.at()).int(d).run()?;
     Ok(out)
 }
 
 /// Computes [`crate::experts::dots`] on a device.
 pub(crate) fn dots(a: &Tensor, b: &Tensor) -> Result<Vec<f32>> {
     let (n, d) = matrix_dims(a);
-    let first = Array::of(a)?;
-    let out = unset(first.device, n, Kind::F32)?;
-    let launch = Launch::of_kind(first.device, "rows", "row_dots", first.kind).blocks(n.div_ceil(ROWS));
-    launch.array(Array::of(&out)?).array(first).array(Array::of_kind(b, first.kind)?).int(n).int(d).run()?;
+    let first = DeviceArray::from_tensor(a)?;
+    let out = unset(first.device, n, ElementKind::F32)?;
+    let launch = KernelLaunch::with_kind(first.device, "rows", "row_dots", first.kind).blocks(n.div_ceil(ROWS));
+    launch
+        .array(DeviceArray::from_tensor(&out)?)
+        .array(first)
+        .array(DeviceArray::from_tensor_with_kind(b, first.kind)?)
+        .int(n)
+        .int(d)
+        .run()?;
     super::to_vec(&out)
 }

@@ -1,17 +1,17 @@
 //! Matrix products through cuBLAS, with sums in f32.
 
 use super::super::{Error, Result};
-use super::array::{Array, Kind};
+use super::array::{DeviceArray, ElementKind};
 use candle_core::cuda_backend::CudaError;
 use candle_core::cuda_backend::cudarc::cublas::{result, sys};
 use std::sync::{Mutex, PoisonError};
 
 /// A row-major matrix in an array, or its transpose.
 #[derive(Clone, Copy)]
-pub(super) struct Mat {
+pub(super) struct DeviceMatrix {
     /// Address of the first value.
     at: u64,
-    kind: Kind,
+    kind: ElementKind,
     pub rows: usize,
     pub cols: usize,
     /// Distance between rows in memory, in values.
@@ -19,9 +19,9 @@ pub(super) struct Mat {
     transposed: bool,
 }
 
-impl Mat {
+impl DeviceMatrix {
     /// Creates a row-major `[rows, cols]` view.
-    pub fn new(array: Array<'_>, rows: usize, cols: usize) -> Self {
+    pub fn new(array: DeviceArray<'_>, rows: usize, cols: usize) -> Self {
         debug_assert!(rows * cols <= array.len);
         Self { at: array.at, kind: array.kind, rows, cols, stride: cols, transposed: false }
     }
@@ -42,10 +42,10 @@ impl Mat {
     }
 }
 
-fn data_type(kind: Kind) -> sys::cudaDataType {
+fn data_type(kind: ElementKind) -> sys::cudaDataType {
     match kind {
-        Kind::F32 => sys::cudaDataType_t::CUDA_R_32F,
-        Kind::Bf16 => sys::cudaDataType_t::CUDA_R_16BF,
+        ElementKind::F32 => sys::cudaDataType_t::CUDA_R_32F,
+        ElementKind::Bf16 => sys::cudaDataType_t::CUDA_R_16BF,
     }
 }
 
@@ -55,7 +55,14 @@ static ALONE: Mutex<()> = Mutex::new(());
 /// Computes `out = scale * a b + keep * out`. `a` and `b` are of one kind; `out` may be f32 if they are bf16.
 ///
 /// cuBLAS is column-major: it sees the transposes of all three, and computes `out^T = b^T a^T`.
-pub(super) fn product(device: Array<'_>, out: Mat, keep: f32, a: Mat, b: Mat, scale: f32) -> Result<()> {
+pub(super) fn product(
+    device: DeviceArray<'_>,
+    out: DeviceMatrix,
+    keep: f32,
+    a: DeviceMatrix,
+    b: DeviceMatrix,
+    scale: f32,
+) -> Result<()> {
     if a.cols != b.rows || out.rows != a.rows || out.cols != b.cols || a.kind != b.kind || out.transposed {
         let detail = format!("{} x {} = {} x {} by {} x {}", out.rows, out.cols, a.rows, a.cols, b.rows, b.cols);
         return Err(Error::Shape { op: "product", detail });

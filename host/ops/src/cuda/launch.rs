@@ -1,7 +1,7 @@
 //! Finds kernels by name and launches them.
 
 use super::super::{Error, Result};
-use super::array::{Array, Kind};
+use super::array::{DeviceArray, ElementKind};
 use candle_core::cuda_backend::cudarc::driver::sys::CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
 use candle_core::cuda_backend::cudarc::driver::sys::cudaError_enum::CUDA_ERROR_INVALID_VALUE;
 use candle_core::cuda_backend::cudarc::driver::{
@@ -14,9 +14,9 @@ use std::collections::hash_map::Entry;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// A file of `host/kernels/`: its stem, its PTX, and machine code by the major version of the architecture it is for.
-type Compiled = (&'static str, &'static str, &'static [(i32, &'static [u8])]);
+type KernelModule = (&'static str, &'static str, &'static [(i32, &'static [u8])]);
 
-const MODULES: &[Compiled] = include!(concat!(env!("OUT_DIR"), "/kernels.rs"));
+const MODULES: &[KernelModule] = include!(concat!(env!("OUT_DIR"), "/kernels.rs"));
 
 /// Threads per block, for kernels without a preference.
 const THREADS: u32 = 256;
@@ -25,27 +25,27 @@ const THREADS: u32 = 256;
 const MOST_BLOCKS: usize = 4096;
 
 /// Shared memory that a block may use without opting in to more, in bytes.
-const SHARED_UNASKED: u32 = 48 << 10;
+const DEFAULT_SHARED_MEMORY: u32 = 48 << 10;
 
 pub(super) fn driver_error(e: DriverError) -> Error {
     candle_core::Error::from(CudaError::from(e)).into()
 }
 
 /// Loads the smallest module. This fails if the driver is older than its PTX, or on a device below compute capability 8.0.
-pub(super) fn accepted(device: &CudaDevice) -> Result<()> {
+pub(super) fn check_driver(device: &CudaDevice) -> Result<()> {
     function(device, "optimizer", "adamw").map(drop)
 }
 
 /// What was loaded on each device, by name: modules, and kernels of them.
 #[derive(Default)]
-struct Loaded {
+struct LoadedKernels {
     modules: HashMap<(usize, &'static str), Arc<CudaModule>>,
     kernels: HashMap<(usize, String), CudaFunction>,
 }
 
 /// Returns a kernel's function, cached by device.
 fn function(device: &CudaDevice, module: &'static str, kernel: &str) -> Result<CudaFunction> {
-    static LOADED: OnceLock<Mutex<Loaded>> = OnceLock::new();
+    static LOADED: OnceLock<Mutex<LoadedKernels>> = OnceLock::new();
     let mut loaded = LOADED.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner);
     let stream = device.cuda_stream();
     let ordinal = stream.context().ordinal();
@@ -78,7 +78,7 @@ fn load(context: &Arc<CudaContext>, module: &str, kernel: &str) -> Result<Arc<Cu
 }
 
 /// A kernel launch. Arguments are added in the kernel's order.
-pub(crate) struct Launch<'a> {
+pub(crate) struct KernelLaunch<'a> {
     device: &'a CudaDevice,
     module: &'static str,
     kernel: String,
@@ -91,7 +91,7 @@ pub(crate) struct Launch<'a> {
     begins: Vec<usize>,
 }
 
-impl<'a> Launch<'a> {
+impl<'a> KernelLaunch<'a> {
     /// Creates a launch of the kernel with this name in `host/kernels/<module>.cu`: one block of 256 threads by default.
     pub fn new(device: &'a CudaDevice, module: &'static str, kernel: &str) -> Self {
         let kernel = kernel.to_owned();
@@ -100,7 +100,7 @@ impl<'a> Launch<'a> {
     }
 
     /// Creates a launch of the kernel with this name for values of a kind.
-    pub fn of_kind(device: &'a CudaDevice, module: &'static str, kernel: &str, kind: Kind) -> Self {
+    pub fn with_kind(device: &'a CudaDevice, module: &'static str, kernel: &str, kind: ElementKind) -> Self {
         Self::new(device, module, &format!("{kernel}_{}", kind.suffix()))
     }
 
@@ -134,7 +134,7 @@ impl<'a> Launch<'a> {
     }
 
     /// Adds a tensor's address.
-    pub fn array(self, array: Array<'_>) -> Self {
+    pub fn array(self, array: DeviceArray<'_>) -> Self {
         self.address(array.at)
     }
 
@@ -184,7 +184,7 @@ impl<'a> Launch<'a> {
             return Ok(());
         }
         let function = function(self.device, self.module, &self.kernel)?;
-        if self.shared > SHARED_UNASKED {
+        if self.shared > DEFAULT_SHARED_MEMORY {
             let asked = function.set_attribute(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, self.shared as i32);
             asked.map_err(|e| if e.0 == CUDA_ERROR_INVALID_VALUE { self.too_much() } else { driver_error(e) })?;
         }

@@ -1,12 +1,12 @@
 //! Log-probabilities and entropies in blocks of rows, so that the complete logits never exist.
 
 use super::super::support::Restriction;
-use super::super::tiles::Scale;
+use super::super::tiles::LogitScale;
 use super::super::token_stats::TokenStats;
 use super::super::{Result, matrix_dims};
-use super::array::{Array, Kind, Uploaded, at, buffer, unset};
-use super::gemm::{Mat, product};
-use super::launch::{Launch, driver_error};
+use super::array::{DeviceArray, DeviceBuffer, ElementKind, at, buffer, unset};
+use super::gemm::{DeviceMatrix, product};
+use super::launch::{KernelLaunch, driver_error};
 use super::{elementwise, reduce, restriction};
 use candle_core::Tensor;
 
@@ -18,8 +18,8 @@ const LOGITS: usize = 1 << 28;
 const THREADS: u32 = 512;
 
 /// Computes the logits of some rows of hidden states.
-fn logits_of(out: Array<'_>, h: Mat, w: Mat, scale: Scale) -> Result<()> {
-    product(out, Mat::new(out, h.rows, w.rows), 0.0, h, w.t(), scale.factor())?;
+fn logits_of(out: DeviceArray<'_>, h: DeviceMatrix, w: DeviceMatrix, scale: LogitScale) -> Result<()> {
+    product(out, DeviceMatrix::new(out, h.rows, w.rows), 0.0, h, w.t(), scale.factor())?;
     let logits = out.first(h.rows * w.rows);
     scale.cap().map_or(Ok(()), |cap| elementwise::bound(logits, logits, cap))
 }
@@ -33,23 +33,23 @@ pub(crate) fn forward(
     hidden: &Tensor,
     w: &Tensor,
     targets: &[u32],
-    scale: Scale,
+    scale: LogitScale,
     restriction: Option<&Restriction>,
 ) -> Result<TokenStats> {
     let ((m, d), (vocab, _)) = (matrix_dims(hidden), matrix_dims(w));
-    let hs = Array::of(hidden)?;
-    let (h, w) = (Mat::new(hs, m, d), Mat::new(Array::of_kind(w, hs.kind)?, vocab, d));
+    let hs = DeviceArray::from_tensor(hidden)?;
+    let (h, w) = (DeviceMatrix::new(hs, m, d), DeviceMatrix::new(DeviceArray::from_tensor_with_kind(w, hs.kind)?, vocab, d));
     let block = rows_per_block(m, vocab);
-    let logits = unset(hs.device, (block, vocab), Kind::F32)?;
-    let logits = Array::of(&logits)?;
-    let index = Uploaded::new(hs.device, targets)?;
+    let logits = unset(hs.device, (block, vocab), ElementKind::F32)?;
+    let logits = DeviceArray::from_tensor(&logits)?;
+    let index = DeviceBuffer::new(hs.device, targets)?;
     // Four columns for each block of rows, one block after the other.
     let stats = buffer::<f32>(hs.device, 4 * m)?;
     for first in (0..m).step_by(block) {
         let rows = block.min(m - first);
         logits_of(logits, h.rows(first, rows), w, scale)?;
         restriction::apply(logits, restriction, &(first..first + rows), vocab)?;
-        let launch = Launch::new(hs.device, "logprob", "row_stats").blocks(rows).threads(THREADS);
+        let launch = KernelLaunch::new(hs.device, "logprob", "row_stats").blocks(rows).threads(THREADS);
         let launch = launch.address(at(&stats) + (16 * first) as u64).array(logits);
         launch.address(index.at() + (4 * first) as u64).int(rows).int(vocab).run()?;
     }
@@ -73,7 +73,7 @@ pub(crate) fn backward(
     hidden: &Tensor,
     w: &Tensor,
     targets: &[u32],
-    scale: Scale,
+    scale: LogitScale,
     restriction: Option<&Restriction>,
     stats: &TokenStats,
     d_logp: &[f32],
@@ -81,40 +81,41 @@ pub(crate) fn backward(
     dw: Option<&Tensor>,
 ) -> Result<Tensor> {
     let ((m, d), (vocab, _)) = (matrix_dims(hidden), matrix_dims(w));
-    let hs = Array::of(hidden)?;
+    let hs = DeviceArray::from_tensor(hidden)?;
     let (device, kind) = (hs.device, hs.kind);
-    let (h, w) = (Mat::new(hs, m, d), Mat::new(Array::of_kind(w, kind)?, vocab, d));
-    let dw = dw.map(|dw| Array::of_kind(dw, Kind::F32)).transpose()?;
+    let (h, w) = (DeviceMatrix::new(hs, m, d), DeviceMatrix::new(DeviceArray::from_tensor_with_kind(w, kind)?, vocab, d));
+    let dw = dw.map(|dw| DeviceArray::from_tensor_with_kind(dw, ElementKind::F32)).transpose()?;
     let dh = unset(device, (m, d), kind)?;
     let block = rows_per_block(m, vocab);
-    let logits = unset(device, (block, vocab), Kind::F32)?;
-    let logits = Array::of(&logits)?;
+    let logits = unset(device, (block, vocab), ElementKind::F32)?;
+    let logits = DeviceArray::from_tensor(&logits)?;
     // The derivatives replace the logits if they have the same size.
-    let rounded = (kind != Kind::F32).then(|| unset(device, (block, vocab), kind)).transpose()?;
-    let d_logits = rounded.as_ref().map_or(Ok(logits), Array::of)?;
-    let slopes = scale.cap.map(|_| unset(device, (block, vocab), Kind::F32)).transpose()?;
-    let index = Uploaded::new(device, targets)?;
-    let (log_sum, entropy) = (Uploaded::new(device, &stats.log_sum)?, Uploaded::new(device, &stats.entropy)?);
-    let (by_logp, by_entropy) = (Uploaded::new(device, d_logp)?, d_entropy.map(|d| Uploaded::new(device, d)).transpose()?);
+    let rounded = (kind != ElementKind::F32).then(|| unset(device, (block, vocab), kind)).transpose()?;
+    let d_logits = rounded.as_ref().map_or(Ok(logits), DeviceArray::from_tensor)?;
+    let slopes = scale.cap.map(|_| unset(device, (block, vocab), ElementKind::F32)).transpose()?;
+    let index = DeviceBuffer::new(device, targets)?;
+    let (log_sum, entropy) = (DeviceBuffer::new(device, &stats.log_sum)?, DeviceBuffer::new(device, &stats.entropy)?);
+    let (by_logp, by_entropy) =
+        (DeviceBuffer::new(device, d_logp)?, d_entropy.map(|d| DeviceBuffer::new(device, d)).transpose()?);
     for first in (0..m).step_by(block) {
         let rows = block.min(m - first);
         let h = h.rows(first, rows);
         logits_of(logits, h, w, scale)?;
-        let slopes = slopes.as_ref().map(Array::of).transpose()?.map(|slopes| slopes.first(rows * vocab));
+        let slopes = slopes.as_ref().map(DeviceArray::from_tensor).transpose()?.map(|slopes| slopes.first(rows * vocab));
         let all = logits.first(rows * vocab);
         slopes.zip(scale.cap()).map_or(Ok(()), |(slopes, cap)| elementwise::bound_slopes(slopes, all, cap))?;
         let penalised = restriction::apply(logits, restriction, &(first..first + rows), vocab)?;
         let from = |at: u64| at + (4 * first) as u64;
-        let launch = Launch::of_kind(device, "logprob", "logit_gradient", kind).grid(vocab.div_ceil(4096), rows, 1);
+        let launch = KernelLaunch::with_kind(device, "logprob", "logit_gradient", kind).grid(vocab.div_ceil(4096), rows, 1);
         let launch = launch.array(d_logits).array(logits).address(from(index.at())).address(from(log_sum.at()));
         let launch = launch.address(from(entropy.at())).address(from(by_logp.at()));
         launch.address(by_entropy.as_ref().map_or(0, |d| from(d.at()))).int(vocab).run()?;
         penalised.map_or(Ok(()), |penalised| penalised.scale(d_logits, vocab))?;
         slopes.map_or(Ok(()), |slopes| elementwise::multiply_into(d_logits.first(rows * vocab), slopes))?;
-        let d_logits = Mat::new(d_logits, rows, vocab);
-        product(hs, Mat::new(Array::of(&dh)?, m, d).rows(first, rows), 0.0, d_logits, w, scale.factor())?;
+        let d_logits = DeviceMatrix::new(d_logits, rows, vocab);
+        product(hs, DeviceMatrix::new(DeviceArray::from_tensor(&dh)?, m, d).rows(first, rows), 0.0, d_logits, w, scale.factor())?;
         if let Some(dw) = dw {
-            product(hs, Mat::new(dw, vocab, d), 1.0, d_logits.t(), h, scale.factor())?;
+            product(hs, DeviceMatrix::new(dw, vocab, d), 1.0, d_logits.t(), h, scale.factor())?;
         }
     }
     Ok(dh)
@@ -123,30 +124,37 @@ pub(crate) fn backward(
 /// Computes [`crate::logprob::mean_logits`] on a device.
 pub(crate) fn mean_logits(hidden: &Tensor, w: &Tensor) -> Result<Vec<f32>> {
     let ((m, d), (vocab, _)) = (matrix_dims(hidden), matrix_dims(w));
-    let hs = Array::of(hidden)?;
+    let hs = DeviceArray::from_tensor(hidden)?;
     let mean = Tensor::zeros(d, candle_core::DType::F32, hidden.device())?;
     reduce::add_column_sums(&mean, w, 1.0 / vocab as f32)?;
-    let out = unset(hs.device, m, Kind::F32)?;
-    let launch = Launch::of_kind(hs.device, "rows", "row_products", hs.kind).blocks(m.div_ceil(8));
-    launch.array(Array::of(&out)?).array(hs).array(Array::of(&mean)?).float(1.0).int(m).int(d).run()?;
+    let out = unset(hs.device, m, ElementKind::F32)?;
+    let launch = KernelLaunch::with_kind(hs.device, "rows", "row_products", hs.kind).blocks(m.div_ceil(8));
+    launch
+        .array(DeviceArray::from_tensor(&out)?)
+        .array(hs)
+        .array(DeviceArray::from_tensor(&mean)?)
+        .float(1.0)
+        .int(m)
+        .int(d)
+        .run()?;
     super::to_vec(&out)
 }
 
 /// Computes the mean of each row's logits over the vocabulary where logits are bounded, which needs all of them; see
 /// [`crate::logprob::mean_logits`].
-pub(crate) fn mean_of_logits(hidden: &Tensor, w: &Tensor, scale: Scale) -> Result<Vec<f32>> {
+pub(crate) fn mean_of_logits(hidden: &Tensor, w: &Tensor, scale: LogitScale) -> Result<Vec<f32>> {
     let ((m, d), (vocab, _)) = (matrix_dims(hidden), matrix_dims(w));
-    let hs = Array::of(hidden)?;
-    let (h, w) = (Mat::new(hs, m, d), Mat::new(Array::of_kind(w, hs.kind)?, vocab, d));
+    let hs = DeviceArray::from_tensor(hidden)?;
+    let (h, w) = (DeviceMatrix::new(hs, m, d), DeviceMatrix::new(DeviceArray::from_tensor_with_kind(w, hs.kind)?, vocab, d));
     let block = rows_per_block(m, vocab);
-    let logits = unset(hs.device, (block, vocab), Kind::F32)?;
-    let (logits, ones) = (Array::of(&logits)?, Uploaded::new(hs.device, &vec![1.0f32; vocab])?);
-    let out = unset(hs.device, m, Kind::F32)?;
+    let logits = unset(hs.device, (block, vocab), ElementKind::F32)?;
+    let (logits, ones) = (DeviceArray::from_tensor(&logits)?, DeviceBuffer::new(hs.device, &vec![1.0f32; vocab])?);
+    let out = unset(hs.device, m, ElementKind::F32)?;
     for first in (0..m).step_by(block) {
         let rows = block.min(m - first);
         logits_of(logits, h.rows(first, rows), w, scale)?;
-        let launch = Launch::of_kind(hs.device, "rows", "row_products", Kind::F32).blocks(rows.div_ceil(8));
-        let launch = launch.address(Array::of(&out)?.at + (4 * first) as u64).array(logits).address(ones.at());
+        let launch = KernelLaunch::with_kind(hs.device, "rows", "row_products", ElementKind::F32).blocks(rows.div_ceil(8));
+        let launch = launch.address(DeviceArray::from_tensor(&out)?.at + (4 * first) as u64).array(logits).address(ones.at());
         launch.float(1.0 / vocab as f32).int(rows).int(vocab).run()?;
     }
     super::to_vec(&out)

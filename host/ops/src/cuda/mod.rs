@@ -25,11 +25,11 @@ mod restriction;
 pub(super) mod rope;
 pub(super) mod rows;
 
-pub(super) use array::{Kind, Uploaded};
+pub(super) use array::{DeviceBuffer, ElementKind};
 pub(super) use device::{count, name, open, peak_memory};
 pub(super) use elementwise::{
-    add_into, bounded_by, cast, copy, fill_zero, from_vec, mixed, scaled_and_added, to_vec, write, zeros_like,
+    add_into, bounded_by, cast, copy, fill_zero, from_vec, interpolate, scaled_and_added, to_vec, write, zeros_like,
 };
 pub(super) use optimizer::adamw;
-pub(super) use plan::Plan;
+pub(super) use plan::ForestPlan;
 pub(super) use reduce::{checksum, sum_of_squares};

@@ -1,7 +1,7 @@
 //! A forest of segments in device memory, in the layout of `forest.cuh`.
 
 use super::super::Result;
-use super::array::Uploaded;
+use super::array::DeviceBuffer;
 use candle_core::cuda_backend::CudaDevice;
 use std::ops::Range;
 
@@ -10,9 +10,9 @@ pub(super) const SIZES: [usize; 2] = [32, 64];
 
 /// Positions, segments and tiles of a forest on a device.
 #[derive(Debug)]
-pub(crate) struct Plan {
-    positions: Uploaded<u32>,
-    table: Uploaded<u32>,
+pub(crate) struct ForestPlan {
+    positions: DeviceBuffer<u32>,
+    table: DeviceBuffer<u32>,
     /// Index of the first segment and of the first range in the table.
     segments: usize,
     ranges: usize,
@@ -20,7 +20,7 @@ pub(crate) struct Plan {
     tiles: [(usize, usize); 2],
 }
 
-impl Plan {
+impl ForestPlan {
     /// Lays out a forest and copies it to the device: the position of each token, the places of each segment's tokens, and the
     /// segments that lead to each, itself last.
     pub fn new(device: &CudaDevice, positions: &[u32], all: &[Range<usize>], paths: &[Vec<usize>]) -> Result<Self> {
@@ -55,7 +55,7 @@ impl Plan {
             }
             (begin, (table.len() - begin) / 3)
         });
-        let (positions, table) = (Uploaded::new(device, positions)?, Uploaded::new(device, &table)?);
+        let (positions, table) = (DeviceBuffer::new(device, positions)?, DeviceBuffer::new(device, &table)?);
         Ok(Self { positions, table, segments: 0, ranges: at_ranges, tiles })
     }
 

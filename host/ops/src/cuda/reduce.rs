@@ -1,8 +1,8 @@
 //! Sums over many values, in parts whose number follows from the sizes alone.
 
 use super::super::{Error, Result, matrix_dims};
-use super::array::{Array, Kind, at, buffer};
-use super::launch::{Launch, driver_error};
+use super::array::{DeviceArray, ElementKind, at, buffer};
+use super::launch::{KernelLaunch, driver_error};
 use candle_core::cuda_backend::CudaDevice;
 use candle_core::cuda_backend::cudarc::driver::DeviceRepr;
 use candle_core::{DType, Tensor};
@@ -23,14 +23,14 @@ const MOST_BLOCKS: usize = 512;
 /// added by `arguments`.
 fn add_rows_summed<'a>(
     out: &Tensor,
-    kernel: Launch<'a>,
+    kernel: KernelLaunch<'a>,
     device: &'a CudaDevice,
     rows: usize,
     columns: usize,
     scale: f32,
-    arguments: impl FnOnce(Launch<'a>) -> Launch<'a>,
+    arguments: impl FnOnce(KernelLaunch<'a>) -> KernelLaunch<'a>,
 ) -> Result<()> {
-    let out = Array::of_kind(out, Kind::F32)?;
+    let out = DeviceArray::from_tensor_with_kind(out, ElementKind::F32)?;
     if out.len != columns {
         return Err(Error::Shape { op: "sum of rows", detail: format!("{} values for {columns} columns", out.len) });
     }
@@ -41,15 +41,15 @@ fn add_rows_summed<'a>(
     let sums = buffer::<f32>(device, parts * columns)?;
     let kernel = kernel.grid(columns.div_ceil(COLUMNS), parts, 1).address(at(&sums));
     arguments(kernel).int(rows).int(columns).run()?;
-    let add = Launch::new(device, "reduce", "add_parts").blocks(columns.div_ceil(COLUMNS)).threads(1024);
+    let add = KernelLaunch::new(device, "reduce", "add_parts").blocks(columns.div_ceil(COLUMNS)).threads(1024);
     add.array(out).address(at(&sums)).int(parts).int(columns).float(scale).run()
 }
 
 /// Adds `scale` times the sum of the rows of `x: [N, D]` to `out: [D]`.
 pub(super) fn add_column_sums(out: &Tensor, x: &Tensor, scale: f32) -> Result<()> {
     let (rows, columns) = matrix_dims(x);
-    let x = Array::of(x)?;
-    let kernel = Launch::of_kind(x.device, "reduce", "column_sums", x.kind);
+    let x = DeviceArray::from_tensor(x)?;
+    let kernel = KernelLaunch::with_kind(x.device, "reduce", "column_sums", x.kind);
     add_rows_summed(out, kernel, x.device, rows, columns, scale, |launch| launch.array(x))
 }
 
@@ -57,21 +57,21 @@ pub(super) fn add_column_sums(out: &Tensor, x: &Tensor, scale: f32) -> Result<()
 /// by and of the means that were subtracted before; 0 if none were.
 pub(super) fn add_norm_weight_gradient(dw: &Tensor, x: &Tensor, dy: &Tensor, scales: u64, means: u64) -> Result<()> {
     let (rows, columns) = matrix_dims(x);
-    let (x, dy) = (Array::of(x)?, Array::of(dy)?);
-    let kernel = Launch::of_kind(x.device, "reduce", "norm_weight_gradient", x.kind);
+    let (x, dy) = (DeviceArray::from_tensor(x)?, DeviceArray::from_tensor(dy)?);
+    let kernel = KernelLaunch::with_kind(x.device, "reduce", "norm_weight_gradient", x.kind);
     add_rows_summed(dw, kernel, x.device, rows, columns, 1.0, |launch| launch.array(x).array(dy).address(scales).address(means))
 }
 
 /// Runs a kernel that reduces each tensor to shares, and reads all shares back at once.
 fn shares<T: DeviceRepr>(kernel: &str, of: &[&Tensor]) -> Result<Vec<Vec<T>>> {
     let Some(first) = of.first() else { return Ok(Vec::new()) };
-    let device = Array::of(first)?.device;
+    let device = DeviceArray::from_tensor(first)?.device;
     let counts: Vec<usize> = of.iter().map(|t| t.elem_count().div_ceil(1024).min(MOST_BLOCKS)).collect();
     let sums = buffer::<T>(device, counts.iter().sum())?;
     let mut place = at(&sums);
     for (t, count) in of.iter().zip(&counts) {
-        let t = Array::of_kind(t, Kind::F32)?;
-        Launch::new(device, "reduce", kernel).blocks(*count).address(place).array(t).size(t.len).run()?;
+        let t = DeviceArray::from_tensor_with_kind(t, ElementKind::F32)?;
+        KernelLaunch::new(device, "reduce", kernel).blocks(*count).address(place).array(t).size(t.len).run()?;
         place += (count * size_of::<T>()) as u64;
     }
     let mut all = device.clone_dtoh(&sums)?.into_iter();

@@ -1,8 +1,8 @@
 //! Gathers and scatters rows of matrices.
 
 use super::super::{Error, Result, matrix_dims};
-use super::array::{Array, Kind, Uploaded, unset};
-use super::launch::Launch;
+use super::array::{DeviceArray, DeviceBuffer, ElementKind, unset};
+use super::launch::KernelLaunch;
 use candle_core::Tensor;
 
 fn threads(d: usize) -> u32 {
@@ -12,24 +12,24 @@ fn threads(d: usize) -> u32 {
 /// Returns rows `rows` of `t: [N, D]`. The caller has checked the indices.
 pub(crate) fn gather(t: &Tensor, rows: &[u32]) -> Result<Tensor> {
     let (_, d) = matrix_dims(t);
-    let from = Array::of(t)?;
+    let from = DeviceArray::from_tensor(t)?;
     let out = unset(from.device, (rows.len(), d), from.kind)?;
-    let index = Uploaded::new(from.device, rows)?;
-    let launch = Launch::of_kind(from.device, "rows", "gather_rows", from.kind).blocks(rows.len()).threads(threads(d));
-    launch.array(Array::of(&out)?).array(from).address(index.at()).int(d).run()?;
+    let index = DeviceBuffer::new(from.device, rows)?;
+    let launch = KernelLaunch::with_kind(from.device, "rows", "gather_rows", from.kind).blocks(rows.len()).threads(threads(d));
+    launch.array(DeviceArray::from_tensor(&out)?).array(from).address(index.at()).int(d).run()?;
     Ok(out)
 }
 
 /// Groups source rows by target row: sources `sources[starts[i]..starts[i + 1]]` are added to row `rows[i]`, in order.
-struct Grouped {
+struct SourceGroups {
     rows: Vec<u32>,
     starts: Vec<u32>,
     sources: Vec<u32>,
 }
 
-impl Grouped {
+impl SourceGroups {
     /// Groups sources; source `i` goes to row `rows[i]`.
-    fn by(rows: &[u32]) -> Self {
+    fn new(rows: &[u32]) -> Self {
         let mut sources: Vec<u32> = (0..rows.len() as u32).collect();
         sources.sort_by_key(|&source| rows[source as usize]);
         let (mut distinct, mut starts) = (Vec::new(), Vec::new());
@@ -49,7 +49,7 @@ impl Grouped {
 /// sources get them in order.
 pub(crate) fn scatter_add(into: &Tensor, from: &Tensor, rows: &[u32]) -> Result<()> {
     let (_, d) = matrix_dims(into);
-    let (into, from) = (Array::of(into)?, Array::of(from)?);
+    let (into, from) = (DeviceArray::from_tensor(into)?, DeviceArray::from_tensor(from)?);
     if from.len != rows.len() * d {
         return Err(Error::Shape {
             op: "scatter_add_rows",
@@ -58,13 +58,14 @@ pub(crate) fn scatter_add(into: &Tensor, from: &Tensor, rows: &[u32]) -> Result<
     }
     let kernel = match (into.kind, from.kind) {
         (a, b) if a == b => "scatter_add_rows",
-        (Kind::F32, Kind::Bf16) => "scatter_add_rows_f32_from",
+        (ElementKind::F32, ElementKind::Bf16) => "scatter_add_rows_f32_from",
         _ => return Err(Error::Shape { op: "scatter_add_rows", detail: format!("{:?} += {:?}", into.kind, from.kind) }),
     };
-    let grouped = Grouped::by(rows);
-    let (to, starts) = (Uploaded::new(into.device, &grouped.rows)?, Uploaded::new(into.device, &grouped.starts)?);
-    let sources = Uploaded::new(into.device, &grouped.sources)?;
+    let grouped = SourceGroups::new(rows);
+    let (to, starts) = (DeviceBuffer::new(into.device, &grouped.rows)?, DeviceBuffer::new(into.device, &grouped.starts)?);
+    let sources = DeviceBuffer::new(into.device, &grouped.sources)?;
     let across = d.div_ceil(threads(d) as usize);
-    let launch = Launch::of_kind(into.device, "rows", kernel, from.kind).grid(grouped.rows.len(), across, 1).threads(threads(d));
+    let launch =
+        KernelLaunch::with_kind(into.device, "rows", kernel, from.kind).grid(grouped.rows.len(), across, 1).threads(threads(d));
     launch.array(into).array(from).address(to.at()).address(starts.at()).address(sources.at()).int(d).run()
 }

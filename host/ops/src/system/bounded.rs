@@ -23,7 +23,7 @@ const STACK: usize = 1 << 30;
 const SMALLEST_STACK: usize = 32 << 20;
 
 /// Bytes of memory allowed per byte of stack; with more, a value could be nested too deeply for the stack.
-const MEMORY_A_BYTE: usize = 2;
+const MEMORY_PER_STACK_BYTE: usize = 2;
 
 /// The part of the stack, as a divisor, that must be left when work allocates memory.
 const STACK_RESERVE: usize = 8;
@@ -32,13 +32,13 @@ const STACK_RESERVE: usize = 8;
 const STARVED: u32 = 20;
 
 /// An allocator that enforces a thread's limit, if it has one ([`within`]). It allocates through the inner allocator.
-pub struct Limited<A>(pub A);
+pub struct LimitedAllocator<A>(pub A);
 
 /// Work, which returns where to report that it is done.
-type Job = Box<dyn FnOnce() -> Arc<End> + Send>;
+type BoundedJob = Box<dyn FnOnce() -> Arc<BoundedJobEnd> + Send>;
 
 /// Threads that have finished their work and wait for more. Starting one takes as long as a short text does.
-static IDLE: Mutex<Vec<Sender<Job>>> = Mutex::new(Vec::new());
+static IDLE: Mutex<Vec<Sender<BoundedJob>>> = Mutex::new(Vec::new());
 
 /// Stack size of the next thread; 0 before the first.
 static NEXT_STACK: AtomicUsize = AtomicUsize::new(0);
@@ -53,29 +53,29 @@ thread_local! {
     /// The lowest address of its stack at which work may allocate memory.
     static LOWEST: Cell<usize> = const { Cell::new(0) };
     /// Where to report the end of this thread's work.
-    static WAITING: Cell<*const End> = const { Cell::new(std::ptr::null()) };
+    static WAITING: Cell<*const BoundedJobEnd> = const { Cell::new(std::ptr::null()) };
     /// Whether panics of this thread are not printed.
     static QUIET: Cell<bool> = const { Cell::new(false) };
 }
 
 /// How the work ended, for the waiting thread.
 #[derive(Default)]
-struct End {
-    state: Mutex<State>,
+struct BoundedJobEnd {
+    state: Mutex<BoundedJobState>,
     changed: Condvar,
     /// The clock of the thread that works; none before it has begun.
-    clock: OnceLock<Clock>,
+    clock: OnceLock<ThreadClock>,
 }
 
 /// The time that a thread has worked since this was created. On Linux it is the thread's processor time, so that a busy machine takes
 /// nothing from it.
-struct Clock {
+struct ThreadClock {
     #[cfg(target_os = "linux")]
     thread: Option<(libc::clockid_t, Duration)>,
     begun: Instant,
 }
 
-impl Clock {
+impl ThreadClock {
     /// Creates the clock of this thread.
     fn new() -> Self {
         #[cfg(target_os = "linux")]
@@ -113,7 +113,7 @@ fn processor_time(clock: libc::clockid_t) -> Option<Duration> {
 }
 
 #[derive(Clone, Copy, Default, PartialEq)]
-enum State {
+enum BoundedJobState {
     #[default]
     Working,
     Done,
@@ -123,19 +123,19 @@ enum State {
     StackFull,
 }
 
-impl End {
-    fn set(&self, state: State) {
+impl BoundedJobEnd {
+    fn set(&self, state: BoundedJobState) {
         *self.state.lock().unwrap_or_else(PoisonError::into_inner) = state;
         self.changed.notify_all();
     }
 
     /// Waits until the work has ended or has taken its time.
-    fn wait(&self, most: Duration) -> State {
+    fn wait(&self, most: Duration) -> BoundedJobState {
         let (begun, longest) = (Instant::now(), most.saturating_mul(STARVED));
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
-            let left = most.saturating_sub(self.clock.get().map_or(Duration::ZERO, Clock::worked));
-            if *state != State::Working || left.is_zero() || begun.elapsed() >= longest {
+            let left = most.saturating_sub(self.clock.get().map_or(Duration::ZERO, ThreadClock::worked));
+            if *state != BoundedJobState::Working || left.is_zero() || begun.elapsed() >= longest {
                 return *state;
             }
             state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
@@ -147,11 +147,11 @@ impl End {
 fn take(bytes: usize) {
     let Some(left) = LEFT.get() else { return };
     if stack_position() < LOWEST.get() {
-        stop(State::StackFull);
+        stop(BoundedJobState::StackFull);
     }
     match left.checked_sub(bytes) {
         Some(left) => LEFT.set(Some(left)),
-        None => stop(State::MemoryFull(MOST.get())),
+        None => stop(BoundedJobState::MemoryFull(MOST.get())),
     }
 }
 
@@ -175,7 +175,7 @@ fn give_back(bytes: usize) {
 
 /// Reports that a limit is reached, and never returns.
 #[cold]
-fn stop(limit: State) -> ! {
+fn stop(limit: BoundedJobState) -> ! {
     // Reporting may allocate memory.
     LEFT.set(None);
     // SAFETY: it is in this thread's own frame of `within`, which has not returned.
@@ -188,7 +188,7 @@ fn stop(limit: State) -> ! {
 }
 
 // SAFETY: everything is delegated to the inner allocator; the code before that only counts, or never returns.
-unsafe impl<A: GlobalAlloc> GlobalAlloc for Limited<A> {
+unsafe impl<A: GlobalAlloc> GlobalAlloc for LimitedAllocator<A> {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         take(layout.size());
         // SAFETY: as for the caller.
@@ -219,7 +219,7 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for Limited<A> {
 
 /// Why bounded work has no result.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Unbounded {
+pub enum BoundsError {
     /// It took too long.
     #[error("took longer than {} s", .0.as_secs())]
     Time(Duration),
@@ -239,8 +239,8 @@ pub enum Unbounded {
 
 /// Limits of the work.
 #[derive(Clone, Copy, Debug)]
-pub struct Bounds {
-    /// Bytes of memory at any one time. Enforced if the program's allocator is [`Limited`].
+pub struct WorkBounds {
+    /// Bytes of memory at any one time. Enforced if the program's allocator is [`LimitedAllocator`].
     pub memory: usize,
     /// Time that it works: processor time on Linux, elsewhere time from its start. It may also wait twenty times as long.
     pub time: Duration,
@@ -250,11 +250,14 @@ pub struct Bounds {
 ///
 /// # Errors
 /// If it exceeds its limits, or panics. The panic is not printed.
-pub fn within<T: Send + 'static>(bounds: Bounds, work: impl FnOnce() -> T + Send + 'static) -> Result<(T, Duration), Unbounded> {
-    let (end, outcome) = (Arc::new(End::default()), Arc::new(Mutex::new(None)));
+pub fn within<T: Send + 'static>(
+    bounds: WorkBounds,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<(T, Duration), BoundsError> {
+    let (end, outcome) = (Arc::new(BoundedJobEnd::default()), Arc::new(Mutex::new(None)));
     let (theirs, their_outcome) = (Arc::clone(&end), Arc::clone(&outcome));
-    give(Box::new(move || {
-        let clock = theirs.clock.get_or_init(Clock::new);
+    dispatch(Box::new(move || {
+        let clock = theirs.clock.get_or_init(ThreadClock::new);
         WAITING.set(Arc::as_ptr(&theirs));
         MOST.set(granted(bounds.memory, OWN_STACK.get()));
         LEFT.set(Some(MOST.get()));
@@ -265,33 +268,33 @@ pub fn within<T: Send + 'static>(bounds: Bounds, work: impl FnOnce() -> T + Send
         theirs
     }))?;
     match end.wait(bounds.time) {
-        State::Working => Err(Unbounded::Time(bounds.time)),
-        State::MemoryFull(most) => Err(Unbounded::Memory(most)),
-        State::StackFull => Err(Unbounded::Stack),
-        State::Done => {
+        BoundedJobState::Working => Err(BoundsError::Time(bounds.time)),
+        BoundedJobState::MemoryFull(most) => Err(BoundsError::Memory(most)),
+        BoundedJobState::StackFull => Err(BoundsError::Stack),
+        BoundedJobState::Done => {
             let done = outcome.lock().unwrap_or_else(PoisonError::into_inner).take();
             let done = done.unwrap_or_else(|| Err("it returned nothing".into()));
-            done.map_err(Unbounded::Panic)
+            done.map_err(BoundsError::Panic)
         }
     }
 }
 
 /// Returns how much of the requested memory work may have with such a stack, in bytes.
 fn granted(memory: usize, stack: usize) -> usize {
-    memory.min(stack.saturating_mul(MEMORY_A_BYTE))
+    memory.min(stack.saturating_mul(MEMORY_PER_STACK_BYTE))
 }
 
 /// Gives work to an idle thread, or a new one. A thread that never finishes is never given more.
-fn give(job: Job) -> Result<(), Unbounded> {
+fn dispatch(job: BoundedJob) -> Result<(), BoundsError> {
     let idle = IDLE.lock().unwrap_or_else(PoisonError::into_inner).pop();
     match idle {
-        None => begin(job),
-        Some(thread) => thread.send(job).or_else(|SendError(job)| begin(job)),
+        None => spawn_thread(job),
+        Some(thread) => thread.send(job).or_else(|SendError(job)| spawn_thread(job)),
     }
 }
 
 /// Returns the largest stack that leaves as much address space for everything else.
-fn roomy() -> usize {
+fn largest_stack() -> usize {
     let fits = |stack: &usize| {
         let thread = std::thread::Builder::new().stack_size(2 * stack).spawn(|| {});
         thread.is_ok_and(|thread| thread.join().is_ok())
@@ -303,15 +306,15 @@ fn roomy() -> usize {
 }
 
 /// Starts a thread, with a smaller stack if there is no room for the largest.
-fn begin(job: Job) -> Result<(), Unbounded> {
-    let (own, jobs) = channel::<Job>();
+fn spawn_thread(job: BoundedJob) -> Result<(), BoundsError> {
+    let (own, jobs) = channel::<BoundedJob>();
     let jobs = Arc::new(Mutex::new(jobs));
     // It has a job before anybody can send it another.
     if own.send(job).is_err() {
-        return Err(Unbounded::Thread("it ended".into()));
+        return Err(BoundsError::Thread("it ended".into()));
     }
     let mut stack = match NEXT_STACK.load(Ordering::Relaxed) {
-        0 => roomy(),
+        0 => largest_stack(),
         known => known,
     };
     loop {
@@ -324,7 +327,7 @@ fn begin(job: Job) -> Result<(), Unbounded> {
                 let end = job();
                 // Whoever waits for the end may have more work at once, and should find this thread rather than start another.
                 IDLE.lock().unwrap_or_else(PoisonError::into_inner).push(own.clone());
-                end.set(State::Done);
+                end.set(BoundedJobState::Done);
             }
         };
         match std::thread::Builder::new().name("bounded".into()).stack_size(stack).spawn(run) {
@@ -333,7 +336,7 @@ fn begin(job: Job) -> Result<(), Unbounded> {
                 return Ok(());
             }
             Err(_) if stack > SMALLEST_STACK => stack /= 2,
-            Err(error) => return Err(Unbounded::Thread(error.to_string())),
+            Err(error) => return Err(BoundsError::Thread(error.to_string())),
         }
     }
 }
@@ -356,10 +359,10 @@ pub fn quietly<T>(work: impl FnOnce() -> T) -> Result<T, String> {
     // Anything that `work` leaves half done is dropped.
     let outcome = panic::catch_unwind(AssertUnwindSafe(work));
     QUIET.set(before);
-    outcome.map_err(said)
+    outcome.map_err(panic_message)
 }
 
-fn said(panic: Box<dyn Any + Send>) -> String {
+fn panic_message(panic: Box<dyn Any + Send>) -> String {
     match panic.downcast::<String>() {
         Ok(text) => *text,
         Err(panic) => panic.downcast_ref::<&str>().copied().unwrap_or("no message").to_owned(),
@@ -373,11 +376,11 @@ mod tests {
     use std::collections::HashSet;
 
     #[global_allocator]
-    static ALLOCATOR: Limited<System> = Limited(System);
+    static ALLOCATOR: LimitedAllocator<System> = LimitedAllocator(System);
 
-    const BOUNDS: Bounds = Bounds { memory: 1 << 20, time: Duration::from_secs(60) };
+    const BOUNDS: WorkBounds = WorkBounds { memory: 1 << 20, time: Duration::from_secs(60) };
 
-    fn error<T: Send + 'static>(bounds: Bounds, work: impl FnOnce() -> T + Send + 'static) -> Unbounded {
+    fn error<T: Send + 'static>(bounds: WorkBounds, work: impl FnOnce() -> T + Send + 'static) -> BoundsError {
         within(bounds, work).map(|_| ()).unwrap_err()
     }
 
@@ -395,8 +398,8 @@ mod tests {
 
     #[test]
     fn more_memory_than_allowed_ends_the_work_and_not_the_process() {
-        assert_eq!(error(BOUNDS, || vec![1u8; 2 << 20].len()), Unbounded::Memory(1 << 20));
-        assert_eq!(error(BOUNDS, || vec![0u8; 1 << 60].len()), Unbounded::Memory(1 << 20));
+        assert_eq!(error(BOUNDS, || vec![1u8; 2 << 20].len()), BoundsError::Memory(1 << 20));
+        assert_eq!(error(BOUNDS, || vec![0u8; 1 << 60].len()), BoundsError::Memory(1 << 20));
         let grow = || {
             let mut text = String::from("x");
             for _ in 0..50 {
@@ -404,7 +407,7 @@ mod tests {
             }
             text
         };
-        assert_eq!(error(BOUNDS, grow), Unbounded::Memory(1 << 20));
+        assert_eq!(error(BOUNDS, grow), BoundsError::Memory(1 << 20));
         assert_eq!(vec![1u8; 2 << 20].len(), 2 << 20, "other threads have no limit");
     }
 
@@ -412,7 +415,7 @@ mod tests {
     #[cfg(target_os = "linux")]
     #[test]
     fn what_waits_takes_no_time() {
-        let bounds = Bounds { time: Duration::from_millis(100), ..BOUNDS };
+        let bounds = WorkBounds { time: Duration::from_millis(100), ..BOUNDS };
         let ((), took) = within(bounds, || std::thread::sleep(Duration::from_millis(300))).unwrap();
         assert!(took < bounds.time, "{took:?}");
     }
@@ -424,8 +427,8 @@ mod tests {
             // The addition after the call keeps the frame.
             if depth == u64::MAX { 0 } else { descend(depth + 1) + room[0] }
         }
-        let bounds = Bounds { memory: 2 << 30, ..BOUNDS };
-        assert_eq!(error(bounds, || descend(0)), Unbounded::Stack);
+        let bounds = WorkBounds { memory: 2 << 30, ..BOUNDS };
+        assert_eq!(error(bounds, || descend(0)), BoundsError::Stack);
         assert_eq!(within(BOUNDS, || in_use().map(|bytes| bytes < 4096)).unwrap().0, Some(true));
         assert_eq!(in_use(), None);
     }
@@ -438,9 +441,9 @@ mod tests {
 
     #[test]
     fn what_does_not_end_is_not_waited_for_and_a_panic_is_an_error() {
-        let short = Bounds { time: Duration::from_millis(50), ..BOUNDS };
-        assert_eq!(error(short, || while std::hint::black_box(true) {}), Unbounded::Time(short.time));
-        assert_eq!(error(short, std::thread::park), Unbounded::Time(short.time));
+        let short = WorkBounds { time: Duration::from_millis(50), ..BOUNDS };
+        assert_eq!(error(short, || while std::hint::black_box(true) {}), BoundsError::Time(short.time));
+        assert_eq!(error(short, std::thread::park), BoundsError::Time(short.time));
         assert!(error(BOUNDS, || -> u8 { [1, 2][std::hint::black_box(7)] }).to_string().contains("index"));
         assert_eq!(quietly(|| panic!("{}", 7)), Err::<(), _>("7".into()));
     }

@@ -23,7 +23,7 @@ pub mod types {
     /// What one reward plugin said of a generation batch.
     #[derive(Clone, Debug, PartialEq, ComponentType, Lift, Lower)]
     #[component(record)]
-    pub struct RewardColumn {
+    pub struct OldRewardColumn {
         /// The reward.
         pub name: String,
         /// Its weight.
@@ -39,7 +39,7 @@ pub mod types {
         /// The optimizer step.
         pub step: u64,
         /// The rewards' scores.
-        pub rewards: Vec<RewardColumn>,
+        pub rewards: Vec<OldRewardColumn>,
         /// The prompt of each row.
         #[component(name = "prompt-of")]
         pub prompt_of: Vec<u32>,

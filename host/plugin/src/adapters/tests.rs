@@ -1,32 +1,32 @@
 use super::*;
-use crate::algorithm::{Algorithm, Batch, Column, Generation, Scale, TurnSpan, Unit};
-use crate::config::Limits;
-use crate::loaded::Call;
-use crate::{Engine, EnvironmentPlugin, Error, Message, RewardBatch, RewardPlugin, Source, Start};
+use crate::algorithm::{AlgorithmPlugin, Batch, Column, Scale, ScoredGeneration, TurnSpan, Unit};
+use crate::config::PluginLimits;
+use crate::loaded_plugin::PluginCall;
+use crate::{EnvironmentPlugin, Error, Message, PluginEngine, PluginSource, RewardBatch, RewardPlugin, Start};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use serde_json::{Map, json};
 use std::path::Path;
 
 /// A component that was compiled when the contract had version 0.1 and 0.2.
-fn fixture(name: &str) -> Source {
+fn fixture(name: &str) -> PluginSource {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/contract");
-    Source::open(&folder.join(name).with_extension("wasm").display().to_string()).unwrap()
+    PluginSource::open(&folder.join(name).with_extension("wasm").display().to_string()).unwrap()
 }
 
-fn load(name: &str, settings: Value) -> Algorithm {
+fn load(name: &str, settings: Value) -> AlgorithmPlugin {
     let settings: Map<String, Value> = serde_json::from_value(settings).unwrap();
-    Algorithm::load(&Engine::new().unwrap(), &fixture(name), &settings, &Limits::default(), 0).unwrap()
+    AlgorithmPlugin::load(&PluginEngine::new().unwrap(), &fixture(name), &settings, &PluginLimits::default(), 0).unwrap()
 }
 
 /// Calls the plugin as its own version has it.
 fn by_hand<R>(
-    algorithm: &mut Algorithm,
+    algorithm: &mut AlgorithmPlugin,
     function: &'static str,
-    ask: impl FnOnce(&OldAlgorithm, &mut Store<Sandbox>, &Linked) -> Answer<R>,
+    ask: impl FnOnce(&OldAlgorithm, &mut Store<Sandbox>, &Linked) -> CallResult<R>,
 ) -> R {
     let loaded = algorithm.shared();
-    algorithm.call(Call::at(function, 3), |store, linked| ask(loaded.exports.old()?, store, linked)).unwrap()
+    algorithm.call(PluginCall::with_step(function, 3), |store, linked| ask(loaded.exports.old()?, store, linked)).unwrap()
 }
 
 /// Lengths of the sequences of [`batch`], which has two groups of two.
@@ -87,16 +87,16 @@ fn batch() -> Batch {
 
 const SCORES: [Option<f32>; 4] = [Some(1.0), Some(-0.5), None, Some(0.25)];
 
-fn generation() -> Generation {
+fn generation() -> ScoredGeneration {
     let mut batch = batch();
     batch.columns.push(Column::sparse(columns::reward("length"), Unit::Sequence, SCORES));
     batch.columns.push(Column::new(columns::reward("game"), Unit::Sequence, vec![0.5, 2.0, 0.0, 1.0]));
     let reward = |name: &str, weight| WeightedReward { name: name.to_owned(), weight };
-    Generation { batch, rewards: vec![reward("length", 0.5), reward("game", 1.0)] }
+    ScoredGeneration { batch, rewards: vec![reward("length", 0.5), reward("game", 1.0)] }
 }
 
-fn rollouts(needs: &Needs) -> types::Rollouts {
-    let reward = |name: &str, weight, values: [Option<f32>; 4]| types::RewardColumn {
+fn rollouts(needs: &NeededInputs) -> types::Rollouts {
+    let reward = |name: &str, weight, values: [Option<f32>; 4]| types::OldRewardColumn {
         name: name.to_owned(),
         weight,
         values: values.to_vec(),
@@ -115,7 +115,7 @@ fn rollouts(needs: &Needs) -> types::Rollouts {
     }
 }
 
-fn tokens(needs: &Needs) -> policy::Tokens {
+fn tokens(needs: &NeededInputs) -> policy::Tokens {
     let needed = |name: &str, kind| needs.has(name).then(|| per_token(kind));
     policy::Tokens {
         step: 3,
@@ -139,7 +139,7 @@ fn sides(column: &[f32]) -> [Vec<f32>; 2] {
     [[&column[..2], &column[5..6]].concat(), [&column[2..5], &column[6..]].concat()]
 }
 
-fn pairs(needs: &Needs) -> preference::Pairs {
+fn pairs(needs: &NeededInputs) -> preference::Pairs {
     let of_side = |kind, side: usize| sides(&per_token(kind))[side].clone();
     let side = |side: usize, offsets: [u32; 3]| preference::Side {
         offsets: offsets.to_vec(),
@@ -181,7 +181,7 @@ fn a_datasets_completions_count_the_same_and_were_not_sampled() {
     let mut given = batch();
     given.columns.retain(|column| column.name == columns::LOGP);
     let gradient = plugin.loss(&given).unwrap();
-    let alike = policy::Tokens { advantages: vec![1.0; 9], old_logp: per_token(1.0), ..tokens(&Needs::default()) };
+    let alike = policy::Tokens { advantages: vec![1.0; 9], old_logp: per_token(1.0), ..tokens(&NeededInputs::default()) };
     let want = by_hand(&mut plugin, "loss", |old, store, linked| old.call_policy(store, linked, &alike));
     assert_eq!((gradient.loss, gradient.by(columns::LOGP)), (want.loss, Some(&want.d_logp[..])));
 }
@@ -229,9 +229,9 @@ fn advantages_by_turn_are_those_of_their_own_version() {
         rewards: of_game.to_vec(),
         columns: vec![1, 1, 0, 1],
     };
-    let sent = |generation: &Generation| {
+    let sent = |generation: &ScoredGeneration| {
         let batch = &generation.batch;
-        v0_2::turns(&Sent::new(batch, 0, |_| true), &generation.rewards).unwrap()
+        v0_2::turns(&SentBatch::new(batch, 0, |_| true), &generation.rewards).unwrap()
     };
     assert_eq!(sent(&given), turns);
 
@@ -253,11 +253,11 @@ fn losses_of_pairs_are_those_of_their_own_version() {
         let needs = plugin.info().needs.clone();
         let beside = if needs.has(columns::LOG_SUM_SQUARES) {
             let [chosen, rejected] = sides(&per_token(11.0));
-            Beside::Squares(weighted_preference::LogSumSquares { chosen, rejected })
+            PreferenceExtra::Squares(weighted_preference::LogSumSquares { chosen, rejected })
         } else if needs.has(columns::PROMPT_LOGP) {
-            Beside::Prompts(prompted_preference::Prompts { offsets: vec![0, 2, 5], logp: wave(5, 1.5), tokens: 10 })
+            PreferenceExtra::Prompts(prompted_preference::Prompts { offsets: vec![0, 2, 5], logp: wave(5, 1.5), tokens: 10 })
         } else {
-            Beside::Nothing
+            PreferenceExtra::Nothing
         };
         let (want, d_prompts) =
             by_hand(&mut plugin, "loss", |old, store, linked| old.call_preference(store, linked, &pairs(&needs), &beside));
@@ -347,8 +347,9 @@ fn a_batch_that_lacks_what_an_old_interface_always_has_is_refused() {
 
 #[test]
 fn old_rewards_and_environments_are_called_as_before() {
-    let (none, limits) = (Map::new(), Limits::default());
-    let mut reward = RewardPlugin::load(&Engine::new().unwrap(), &fixture("tldr_length_reward"), &none, &limits, 0).unwrap();
+    let (none, limits) = (Map::new(), PluginLimits::default());
+    let mut reward =
+        RewardPlugin::load(&PluginEngine::new().unwrap(), &fixture("tldr_length_reward"), &none, &limits, 0).unwrap();
     let texts = ["short", "a text that is somewhat longer than the other"].map(str::to_owned).to_vec();
     let batch = RewardBatch {
         step: 1,
@@ -364,7 +365,8 @@ fn old_rewards_and_environments_are_called_as_before() {
     let scores = reward.score(&batch).unwrap().rewards;
     assert!(scores.len() == 2 && scores[0] != scores[1], "{scores:?}");
 
-    let environment = EnvironmentPlugin::load(&Engine::new().unwrap(), &fixture("calculator_tool"), &none, &limits, 0).unwrap();
+    let environment =
+        EnvironmentPlugin::load(&PluginEngine::new().unwrap(), &fixture("calculator_tool"), &none, &limits, 0).unwrap();
     let message = Message { role: "user".into(), content: "2 + 3?".into(), name: None, tool_call_id: None };
     let columns = vec![("answer".to_owned(), "5".to_owned())];
     let start = Start { episode: 7, seed: 1, prompt: vec![message], columns };
@@ -372,7 +374,7 @@ fn old_rewards_and_environments_are_called_as_before() {
     assert_eq!(played[0].replies.len(), 1);
     assert_eq!(played[0].opening.tools.len(), 1);
 
-    let refused = RewardPlugin::load(&Engine::new().unwrap(), &fixture("judge_reward"), &none, &limits, 0).err().unwrap();
+    let refused = RewardPlugin::load(&PluginEngine::new().unwrap(), &fixture("judge_reward"), &none, &limits, 0).err().unwrap();
     assert!(matches!(refused, Error::NotGranted { interface: "rlhost:plugin/http@0.2.0", .. }), "{refused}");
 }
 
@@ -392,7 +394,7 @@ fn columns_of_pairs_come_back_in_the_order_of_their_sequences() {
             columns: vec![Column::new(columns::LOGP, Unit::Token, column.clone())],
             ..batch()
         };
-        let sent = Sent::new(&batch, 0, |_| true);
+        let sent = SentBatch::new(&batch, 0, |_| true);
         let preference::Pairs { chosen, rejected, .. } = v0_1::pairs(&sent).unwrap();
         assert_eq!(chosen.logp.len() + rejected.logp.len(), tokens);
         assert_eq!(*chosen.offsets.last().unwrap() as usize, chosen.logp.len());
@@ -412,31 +414,38 @@ fn flags_and_hints_become_names_of_columns() {
     };
     let named = |names: &[&str]| Ok(names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>());
     let none = || json!({});
-    assert_eq!(names(Kind::Policy, Flags::empty(), none()), named(&["advantage", "finished", "logp", "old_logp"]));
+    assert_eq!(names(OldAlgorithmKind::Policy, Flags::empty(), none()), named(&["advantage", "finished", "logp", "old_logp"]));
     assert_eq!(
-        names(Kind::Policy, Flags::VALUES | Flags::MEAN_LOGITS | Flags::PROMPT_TEXT, none()),
+        names(OldAlgorithmKind::Policy, Flags::VALUES | Flags::MEAN_LOGITS | Flags::PROMPT_TEXT, none()),
         named(&["advantage", "finished", "logp", "old_logp", "old_value", "return", "value"])
     );
     let hints = json!({"x-rlhost": {"turn_rewards": true, "log_sum_squares": true, "mismatched": false, "framed": true}});
-    assert_eq!(names(Kind::Policy, Flags::empty(), hints), named(&["advantage", "finished", "logp", "old_logp", "turn_reward"]));
+    assert_eq!(
+        names(OldAlgorithmKind::Policy, Flags::empty(), hints),
+        named(&["advantage", "finished", "logp", "old_logp", "turn_reward"])
+    );
     let squares = json!({"x-rlhost": {"log_sum_squares": true}});
     assert_eq!(
-        names(Kind::Preference, Flags::REF_LOGP | Flags::ENTROPY, squares),
+        names(OldAlgorithmKind::Preference, Flags::REF_LOGP | Flags::ENTROPY, squares),
         named(&["log_sum_squares", "logp", "ref_logp"])
     );
-    assert_eq!(names(Kind::OnlinePreference, Flags::empty(), none()), named(&["finished", "logp", "old_logp"]));
-    assert_eq!(names(Kind::RewardModel, Flags::REF_LOGP, none()), named(&["margin", "sequence_value"]));
+    assert_eq!(names(OldAlgorithmKind::OnlinePreference, Flags::empty(), none()), named(&["finished", "logp", "old_logp"]));
+    assert_eq!(names(OldAlgorithmKind::RewardModel, Flags::REF_LOGP, none()), named(&["margin", "sequence_value"]));
     let mismatched = json!({"x-rlhost": {"mismatched": true}});
     let all =
         ["label", "logp", "micro_batch/label", "micro_batch/mismatched_logp", "micro_batch/mismatched_ref_logp", "ref_logp"];
-    assert_eq!(names(Kind::Labelled, Flags::REF_LOGP, mismatched.clone()), named(&all));
+    assert_eq!(names(OldAlgorithmKind::Labelled, Flags::REF_LOGP, mismatched.clone()), named(&all));
 
-    let wrong = names(Kind::Labelled, Flags::empty(), mismatched).unwrap_err();
+    let wrong = names(OldAlgorithmKind::Labelled, Flags::empty(), mismatched).unwrap_err();
     assert!(wrong.contains("not for ref-logp itself"), "{wrong}");
     let both = json!({"x-rlhost": {"prompt_logp": true, "log_sum_squares": true}});
-    assert!(names(Kind::Preference, Flags::empty(), both).unwrap_err().contains("only one"));
+    assert!(names(OldAlgorithmKind::Preference, Flags::empty(), both).unwrap_err().contains("only one"));
     let text = json!({"x-rlhost": {"prompt_logp": "yes"}});
-    assert!(names(Kind::Preference, Flags::empty(), text).unwrap_err().contains("prompt_logp \"yes\"; it must be true or false"));
+    assert!(
+        names(OldAlgorithmKind::Preference, Flags::empty(), text)
+            .unwrap_err()
+            .contains("prompt_logp \"yes\"; it must be true or false")
+    );
     let texts: Vec<String> =
         needs_of_texts(Flags::PROMPT_TEXT | Flags::TOKEN_IDS | Flags::ENTROPY).names().map(str::to_owned).collect();
     assert_eq!(texts, ["prompt_text", "token_ids"]);

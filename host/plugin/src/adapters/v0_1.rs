@@ -1,8 +1,8 @@
 //! What version 0.1 has: algorithms of completions with advantages, of pairs, and those that make pairs.
 
-use super::types::{RewardColumn, Rollouts, Scale};
+use super::types::{OldRewardColumn, Rollouts, Scale};
 use super::{pairing, policy, preference};
-use crate::algorithm::{Column, Sent, Shaped, Unit, check_values};
+use crate::algorithm::{Column, ConversionResult, SentBatch, Unit, check_values};
 use crate::columns;
 use crate::contract::algorithm::Gradient;
 use crate::contract::estimator::Estimates;
@@ -10,25 +10,25 @@ use crate::contract::pairing::{Choice, Pair};
 use crate::contract::types::WeightedReward;
 
 /// Returns the column of this name, which the old interface can't do without.
-pub(super) fn present<'a>(sent: &Sent<'a>, name: &str) -> Shaped<&'a Column> {
+pub(super) fn present<'a>(sent: &SentBatch<'a>, name: &str) -> ConversionResult<&'a Column> {
     sent.column(name).ok_or_else(|| format!("it asks for {name}, which this batch does not have"))
 }
 
-pub(super) fn scale(sent: &Sent<'_>) -> Scale {
+pub(super) fn scale(sent: &SentBatch<'_>) -> Scale {
     let scale = sent.scale;
     Scale { rows: scale.items, tokens: scale.tokens, max_completion_length: scale.max_completion_length }
 }
 
 /// Returns a generation as estimators and pairings see it.
-pub(super) fn rollouts(sent: &Sent<'_>, rewards: &[WeightedReward]) -> Shaped<Rollouts> {
+pub(super) fn rollouts(sent: &SentBatch<'_>, rewards: &[WeightedReward]) -> ConversionResult<Rollouts> {
     let reward = |WeightedReward { name, weight }: &WeightedReward| {
         let values = present(sent, &columns::reward(name))?.entries().collect();
-        Ok(RewardColumn { name: name.clone(), weight: *weight, values })
+        Ok(OldRewardColumn { name: name.clone(), weight: *weight, values })
     };
     let of_group = |(group, ends): (usize, &[u32])| std::iter::repeat_n(group as u32, (ends[1] - ends[0]) as usize);
     Ok(Rollouts {
         step: sent.step,
-        rewards: rewards.iter().map(reward).collect::<Shaped<_>>()?,
+        rewards: rewards.iter().map(reward).collect::<ConversionResult<_>>()?,
         prompt_of: sent.groups.windows(2).enumerate().flat_map(of_group).collect(),
         finished: present(sent, columns::FINISHED)?.values.iter().map(|&finished| finished != 0.0).collect(),
         offsets: sent.tokens.to_vec(),
@@ -41,7 +41,7 @@ pub(super) fn rollouts(sent: &Sent<'_>, rewards: &[WeightedReward]) -> Shaped<Ro
 }
 
 /// Returns an estimator's answer for so many tokens.
-pub(super) fn estimates(given: policy::Advantages, tokens: usize) -> Shaped<Estimates> {
+pub(super) fn estimates(given: policy::Advantages, tokens: usize) -> ConversionResult<Estimates> {
     check_values("advantages", "token", &given.advantages, tokens)?;
     let mut columns = vec![Column::new(columns::ADVANTAGE, Unit::Token, given.advantages)];
     if let Some(returns) = given.returns {
@@ -60,7 +60,7 @@ pub(super) fn choice(given: pairing::Choice) -> Choice {
 }
 
 /// Returns a micro-batch of completions. Those of a dataset were not sampled, and all count the same.
-pub(super) fn tokens(sent: &Sent<'_>) -> Shaped<policy::Tokens> {
+pub(super) fn tokens(sent: &SentBatch<'_>) -> ConversionResult<policy::Tokens> {
     let logp = present(sent, columns::LOGP)?.values.clone();
     Ok(policy::Tokens {
         step: sent.step,
@@ -80,7 +80,7 @@ pub(super) fn tokens(sent: &Sent<'_>) -> Shaped<policy::Tokens> {
 }
 
 /// Returns the derivatives of completions of so many tokens.
-pub(super) fn gradient(given: policy::Gradient, tokens: usize) -> Shaped<Gradient> {
+pub(super) fn gradient(given: policy::Gradient, tokens: usize) -> ConversionResult<Gradient> {
     let policy::Gradient { loss, d_logp, d_entropy, d_values, metrics } = given;
     let mut derivatives = Vec::new();
     let columns = [
@@ -100,7 +100,7 @@ pub(super) fn gradient(given: policy::Gradient, tokens: usize) -> Shaped<Gradien
 const SIDES: [(usize, &str); 2] = [(0, "d_chosen"), (1, "d_rejected")];
 
 /// Checks that all groups are pairs.
-pub(super) fn check_pairs(sent: &Sent<'_>) -> Shaped<()> {
+pub(super) fn check_pairs(sent: &SentBatch<'_>) -> ConversionResult<()> {
     match sent.groups.windows(2).position(|ends| ends[1] - ends[0] != 2) {
         Some(group) => Err(format!("group {group} of the batch has {} sequences; it learns from pairs", {
             sent.groups[group + 1] - sent.groups[group]
@@ -110,12 +110,12 @@ pub(super) fn check_pairs(sent: &Sent<'_>) -> Shaped<()> {
 }
 
 /// Returns one side's part of a column per token.
-pub(super) fn side_of(sent: &Sent<'_>, side: usize, column: &[f32]) -> Vec<f32> {
+pub(super) fn side_of(sent: &SentBatch<'_>, side: usize, column: &[f32]) -> Vec<f32> {
     let of_sequence = |sequence: usize| &column[sent.tokens[sequence] as usize..sent.tokens[sequence + 1] as usize];
     (side..sent.sequences()).step_by(2).flat_map(of_sequence).copied().collect()
 }
 
-fn side(sent: &Sent<'_>, side: usize) -> Shaped<preference::Side> {
+fn side(sent: &SentBatch<'_>, side: usize) -> ConversionResult<preference::Side> {
     let mut offsets = vec![0];
     for sequence in (side..sent.sequences()).step_by(2) {
         offsets.push(offsets[offsets.len() - 1] + sent.length(sequence) as u32);
@@ -130,13 +130,13 @@ fn side(sent: &Sent<'_>, side: usize) -> Shaped<preference::Side> {
 }
 
 /// Returns a micro-batch of pairs.
-pub(super) fn pairs(sent: &Sent<'_>) -> Shaped<preference::Pairs> {
+pub(super) fn pairs(sent: &SentBatch<'_>) -> ConversionResult<preference::Pairs> {
     check_pairs(sent)?;
     Ok(preference::Pairs { step: sent.step, chosen: side(sent, 0)?, rejected: side(sent, 1)?, scale: scale(sent) })
 }
 
 /// Returns the derivatives of pairs, in the order of their sequences.
-pub(super) fn pair_gradient(given: preference::Gradient, sent: &Sent<'_>) -> Shaped<Gradient> {
+pub(super) fn pair_gradient(given: preference::Gradient, sent: &SentBatch<'_>) -> ConversionResult<Gradient> {
     let mut values = vec![0.0; sent.mask.len()];
     for ((first, own), derivatives) in SIDES.into_iter().zip([&given.d_chosen, &given.d_rejected]) {
         let sequences = (first..sent.sequences()).step_by(2);

@@ -5,14 +5,14 @@ use super::bindings::prompted_preference;
 use super::prompted_preference::Prompts;
 use super::v0_1::{self, check_pairs, present, scale, side_of};
 use super::{labelled, preference, reward_model, turn_policy, weighted_preference};
-use crate::algorithm::{Column, Sent, Shaped, Unit, check_values};
+use crate::algorithm::{Column, ConversionResult, SentBatch, Unit, check_values};
 use crate::columns;
 use crate::contract::algorithm::Gradient;
 use crate::contract::types::WeightedReward;
 
 /// Returns a generation's turns, with the rewards of the environment that each episode was in: the one that rewarded any of its turns, or
 /// else the first.
-pub(super) fn turns(sent: &Sent<'_>, rewards: &[WeightedReward]) -> Shaped<turn_policy::Turns> {
+pub(super) fn turns(sent: &SentBatch<'_>, rewards: &[WeightedReward]) -> ConversionResult<turn_policy::Turns> {
     // Each environment's place among the rewards, and its turns' rewards.
     let place = |reward: &WeightedReward| sent.column(&columns::turn_reward(&reward.name));
     let environments: Vec<(usize, Vec<Option<f32>>)> = rewards
@@ -40,17 +40,21 @@ pub(super) fn turns(sent: &Sent<'_>, rewards: &[WeightedReward]) -> Shaped<turn_
 }
 
 /// Returns what a loss of pairs gets beside them: what the plugin asks for, which alone is sent.
-pub(super) fn beside(sent: &Sent<'_>) -> Beside {
+pub(super) fn preference_extra(sent: &SentBatch<'_>) -> PreferenceExtra {
     if let Some(column) = sent.column(columns::LOG_SUM_SQUARES) {
         let [chosen, rejected] = [0, 1].map(|side| side_of(sent, side, &column.values));
-        return Beside::Squares(weighted_preference::LogSumSquares { chosen, rejected });
+        return PreferenceExtra::Squares(weighted_preference::LogSumSquares { chosen, rejected });
     }
-    let Some(logp) = sent.values(columns::PROMPT_LOGP) else { return Beside::Nothing };
-    Beside::Prompts(Prompts { offsets: sent.prompt_tokens.to_vec(), logp, tokens: sent.scale.prompt_tokens })
+    let Some(logp) = sent.values(columns::PROMPT_LOGP) else { return PreferenceExtra::Nothing };
+    PreferenceExtra::Prompts(Prompts { offsets: sent.prompt_tokens.to_vec(), logp, tokens: sent.scale.prompt_tokens })
 }
 
 /// Returns the derivatives of pairs, and those of their prompts, if there are any.
-pub(super) fn pair_gradient(given: preference::Gradient, d_prompts: Option<Vec<f32>>, sent: &Sent<'_>) -> Shaped<Gradient> {
+pub(super) fn pair_gradient(
+    given: preference::Gradient,
+    d_prompts: Option<Vec<f32>>,
+    sent: &SentBatch<'_>,
+) -> ConversionResult<Gradient> {
     let mut gradient = v0_1::pair_gradient(given, sent)?;
     if let Some(d_prompts) = d_prompts {
         let tokens = sent.prompt_tokens.last().map_or(0, |end| *end as usize);
@@ -61,7 +65,7 @@ pub(super) fn pair_gradient(given: preference::Gradient, d_prompts: Option<Vec<f
 }
 
 /// Returns a micro-batch of labelled completions.
-pub(super) fn examples(sent: &Sent<'_>) -> Shaped<labelled::Examples> {
+pub(super) fn examples(sent: &SentBatch<'_>) -> ConversionResult<labelled::Examples> {
     let desirable = |column: &Column| column.values.iter().filter(|label| **label != 0.0).count() as u32;
     let label = present(sent, columns::LABEL)?;
     let all = sent.column(columns::MICRO_BATCH_LABEL).unwrap_or(label);
@@ -81,14 +85,14 @@ pub(super) fn examples(sent: &Sent<'_>) -> Shaped<labelled::Examples> {
 }
 
 /// Returns the derivatives of labelled completions of so many tokens.
-pub(super) fn labelled_gradient(given: labelled::Gradient, tokens: usize) -> Shaped<Gradient> {
+pub(super) fn labelled_gradient(given: labelled::Gradient, tokens: usize) -> ConversionResult<Gradient> {
     check_values("d_logp", "token", &given.d_logp, tokens)?;
     let derivatives = vec![Column::new(columns::LOGP, Unit::Token, given.d_logp)];
     Ok(Gradient { loss: given.loss, derivatives, metrics: given.metrics })
 }
 
 /// Returns a micro-batch of pairs with a value of each sequence.
-pub(super) fn valued_pairs(sent: &Sent<'_>) -> Shaped<reward_model::Pairs> {
+pub(super) fn valued_pairs(sent: &SentBatch<'_>) -> ConversionResult<reward_model::Pairs> {
     check_pairs(sent)?;
     let values = &present(sent, columns::SEQUENCE_VALUE)?.values;
     let side = |first: usize| values.iter().skip(first).step_by(2).copied().collect();
@@ -103,7 +107,7 @@ pub(super) fn valued_pairs(sent: &Sent<'_>) -> Shaped<reward_model::Pairs> {
 }
 
 /// Returns the derivatives of so many pairs of values, in the order of their sequences.
-pub(super) fn value_gradient(given: reward_model::Gradient, pairs: usize) -> Shaped<Gradient> {
+pub(super) fn value_gradient(given: reward_model::Gradient, pairs: usize) -> ConversionResult<Gradient> {
     check_values("d_chosen", "pair", &given.d_chosen, pairs)?;
     check_values("d_rejected", "pair", &given.d_rejected, pairs)?;
     let pairs = given.d_chosen.into_iter().zip(given.d_rejected);
@@ -113,7 +117,7 @@ pub(super) fn value_gradient(given: reward_model::Gradient, pairs: usize) -> Sha
 }
 
 /// What a loss of pairs gets beside them.
-pub(crate) enum Beside {
+pub(crate) enum PreferenceExtra {
     Nothing,
     Squares(weighted_preference::LogSumSquares),
     Prompts(prompted_preference::Prompts),

@@ -1,8 +1,8 @@
 //! An algorithm of two: a script estimates the advantages, and a built-in algorithm has the loss that learns from them.
 
-use crate::config::{DEFAULT_ALGORITHM, Limits};
+use crate::config::{DEFAULT_ALGORITHM, PluginLimits};
 use crate::script::{self, ScriptFunction, ScriptKind};
-use crate::{Engine, Error, Result, Role, Source, functions_of};
+use crate::{Error, PluginEngine, PluginSource, Result, Role, functions_of};
 use serde_json::{Map, Value, json};
 
 /// The setting that names the built-in algorithm, which is the default one if the script does not say.
@@ -12,24 +12,28 @@ const BASE: &str = "base";
 ///
 /// # Errors
 /// If the script can't be run, or is no algorithm.
-pub(super) fn estimator_of(engine: &Engine, source: &Source, limits: &Limits) -> Result<Option<ScriptFunction>> {
+pub(super) fn estimator_of(
+    engine: &PluginEngine,
+    source: &PluginSource,
+    limits: &PluginLimits,
+) -> Result<Option<ScriptFunction>> {
     let Some(script) = source.script() else { return Ok(None) };
     let wrong = |detail| Error::Config { name: source.name().to_owned(), detail };
-    let function = script::chosen(functions_of(engine, source, limits)?, script, Role::Algorithm).map_err(wrong)?;
+    let function = script::choose_function(functions_of(engine, source, limits)?, script, Role::Algorithm).map_err(wrong)?;
     Ok(Some(function).filter(|function| function.kind == ScriptKind::Advantages))
 }
 
 /// The settings of both parts.
-pub(super) struct Settings {
+pub(super) struct AdvantageScriptSettings {
     /// The built-in algorithm's name.
     pub base: String,
     pub of_base: Map<String, Value>,
     pub of_script: Map<String, Value>,
 }
 
-impl Settings {
+impl AdvantageScriptSettings {
     /// Divides a configuration: what the script's schema has is the script's, and the rest is the built-in algorithm's.
-    pub(super) fn divide(config: &Map<String, Value>, function: &ScriptFunction) -> Self {
+    pub(super) fn from_config(config: &Map<String, Value>, function: &ScriptFunction) -> Self {
         let schema: Value = serde_json::from_str(&function.settings_schema).unwrap_or_default();
         let default = schema["properties"][BASE]["default"].as_str().unwrap_or(DEFAULT_ALGORITHM);
         let base = config.get(BASE).and_then(Value::as_str).unwrap_or(default).to_owned();
@@ -44,8 +48,8 @@ impl Settings {
 ///
 /// # Errors
 /// If there is none of that name, or it does not learn from advantages.
-pub(super) fn open_base(name: &str, script: &str) -> Result<Source> {
-    Source::built_in_algorithm(name).ok_or_else(|| {
+pub(super) fn open_base(name: &str, script: &str) -> Result<PluginSource> {
+    PluginSource::open_built_in_algorithm(name).ok_or_else(|| {
         let known = "it must be a built-in algorithm that learns from advantages, such as grpo or rloo";
         Error::Config { name: script.to_owned(), detail: format!("base is {name:?}; {known}") }
     })

@@ -2,11 +2,11 @@
 
 use super::super::error::LONGEST_TEXT;
 use super::{Batch, Column, Data, Pair, Shape, Unit};
-use crate::columns::{self, KNOWN, Known};
+use crate::columns::{self, HOST_COLUMNS, HostColumn};
 use crate::config::printable;
 use crate::contract::algorithm::Source;
-use crate::figures::LARGEST;
-use crate::needs::Needs;
+use crate::metrics::LARGEST;
+use crate::needs::NeededInputs;
 use std::collections::BTreeSet;
 
 /// Longest name of a column that an algorithm estimates, in bytes.
@@ -101,7 +101,7 @@ pub(super) fn data(data: &Data, (estimates, pairs): (bool, bool)) -> Result<(), 
             return Err(format!("it estimates {own:?}; a column's name has 1 to {LONGEST_NAME} printable bytes"));
         }
         let prefixes = ["reward", columns::TURN_REWARD, columns::TEACHER_DIVERGENCE];
-        if Known::find(name).is_some() || name.split_once('/').is_some_and(|(first, _)| prefixes.contains(&first)) {
+        if HostColumn::find(name).is_some() || name.split_once('/').is_some_and(|(first, _)| prefixes.contains(&first)) {
             return Err(format!("it estimates {own:?}, a column of the host's; choose another name, such as \"own_{own}\""));
         }
         if !seen.insert(name) {
@@ -179,12 +179,12 @@ pub(super) fn pairs(given: &[Pair], batch: &Batch) -> Result<(), String> {
 }
 
 /// Checks a loss's derivatives; only some have to be 0 where the mask is 0.
-pub(super) fn derivatives(given: &[Column], needs: &Needs, batch: &Batch, knows_mask: bool) -> Result<(), String> {
+pub(super) fn derivatives(given: &[Column], needs: &NeededInputs, batch: &Batch, knows_mask: bool) -> Result<(), String> {
     repeated(given)?;
     for column in given {
         let name = shown(&column.name);
-        let Some(known) = Known::find(&column.name).filter(|known| known.has_derivative) else {
-            let all = KNOWN.iter().filter(|known| known.has_derivative).map(|known| known.name);
+        let Some(known) = HostColumn::find(&column.name).filter(|known| known.has_derivative) else {
+            let all = HOST_COLUMNS.iter().filter(|known| known.has_derivative).map(|known| known.name);
             let all = all.collect::<Vec<_>>().join(", ");
             return Err(format!("returned derivatives of {name}; a loss has derivatives of {all}"));
         };
@@ -208,7 +208,7 @@ pub(super) fn derivatives(given: &[Column], needs: &Needs, batch: &Batch, knows_
     Ok(())
 }
 
-fn listed(needs: &Needs) -> String {
+fn listed(needs: &NeededInputs) -> String {
     let names: Vec<&str> = needs.names().collect();
     if names.is_empty() { "none".to_owned() } else { printable(&names.join(", "), LONGEST_TEXT) }
 }

@@ -1,8 +1,8 @@
 //! The functions of algorithms, the same for all versions of the contract.
 
-use super::super::function::Function;
-use super::super::running::Answer;
-use super::sent::Sent;
+use super::super::function::ExportedFunction;
+use super::super::plugin_instance::CallResult;
+use super::sent_batch::SentBatch;
 use crate::columns;
 use crate::contract::{algorithm, estimator, pairing, types};
 use crate::sandbox::Sandbox;
@@ -12,15 +12,15 @@ use wasmtime::Store;
 use wasmtime::component::{Component, Instance as Linked};
 
 /// An answer, or why it can't be taken for one: its columns have other lengths than the batch's, for example.
-pub(crate) type Shaped<R> = Result<R, String>;
+pub(crate) type ConversionResult<R> = Result<R, String>;
 
 /// A call that is ready to be made, more than once if its answers are compared.
-pub(crate) type Ask<'a, R> = Box<dyn Fn(&mut Store<Sandbox>, &Linked) -> Answer<Shaped<R>> + 'a>;
+pub(crate) type PreparedCall<'a, R> = Box<dyn Fn(&mut Store<Sandbox>, &Linked) -> CallResult<ConversionResult<R>> + 'a>;
 
 /// Calls to an algorithm of one version. Each is prepared first, which fails if the batch lacks what that version can't do without.
-pub(crate) trait Interface: Send + Sync {
+pub(crate) trait AlgorithmInterface: Send + Sync {
     /// Returns what it learns from.
-    fn data(&self, store: &mut Store<Sandbox>, linked: &Linked) -> Answer<algorithm::Data>;
+    fn data(&self, store: &mut Store<Sandbox>, linked: &Linked) -> CallResult<algorithm::Data>;
 
     /// Returns whether it exports an estimator and a pairing.
     fn sees_generations(&self) -> (bool, bool);
@@ -35,24 +35,32 @@ pub(crate) trait Interface: Send + Sync {
         &[columns::MASK]
     }
 
-    fn estimate<'a>(&'a self, sent: &'a Sent<'a>, rewards: &'a [WeightedReward]) -> Shaped<Ask<'a, estimator::Estimates>>;
+    fn estimate<'a>(
+        &'a self,
+        sent: &'a SentBatch<'a>,
+        rewards: &'a [WeightedReward],
+    ) -> ConversionResult<PreparedCall<'a, estimator::Estimates>>;
 
-    fn choose<'a>(&'a self, sent: &'a Sent<'a>, rewards: &'a [WeightedReward]) -> Shaped<Ask<'a, pairing::Choice>>;
+    fn choose<'a>(
+        &'a self,
+        sent: &'a SentBatch<'a>,
+        rewards: &'a [WeightedReward],
+    ) -> ConversionResult<PreparedCall<'a, pairing::Choice>>;
 
-    fn loss<'a>(&'a self, sent: &'a Sent<'a>) -> Shaped<Ask<'a, algorithm::Gradient>>;
+    fn loss<'a>(&'a self, sent: &'a SentBatch<'a>) -> ConversionResult<PreparedCall<'a, algorithm::Gradient>>;
 }
 
 /// The functions of version 1.0.
-pub(crate) struct Current {
-    describe_data: Function,
-    loss: Function,
-    estimate: Option<Function>,
-    choose: Option<Function>,
+pub(crate) struct CurrentAlgorithm {
+    describe_data: ExportedFunction,
+    loss: ExportedFunction,
+    estimate: Option<ExportedFunction>,
+    choose: Option<ExportedFunction>,
 }
 
-impl Current {
-    pub(crate) fn of(component: &Component) -> Option<Self> {
-        let find = |interface: &str, name: &str| Function::find(component, &format!("{PACKAGE}{interface}@1.0.0"), name);
+impl CurrentAlgorithm {
+    pub(crate) fn from_component(component: &Component) -> Option<Self> {
+        let find = |interface: &str, name: &str| ExportedFunction::find(component, &format!("{PACKAGE}{interface}@1.0.0"), name);
         Some(Self {
             describe_data: find("algorithm", "describe-data")?,
             loss: find("algorithm", "loss")?,
@@ -62,8 +70,8 @@ impl Current {
     }
 }
 
-impl Interface for Current {
-    fn data(&self, store: &mut Store<Sandbox>, linked: &Linked) -> Answer<algorithm::Data> {
+impl AlgorithmInterface for CurrentAlgorithm {
+    fn data(&self, store: &mut Store<Sandbox>, linked: &Linked) -> CallResult<algorithm::Data> {
         self.describe_data.ask(store, linked, ())
     }
 
@@ -71,17 +79,25 @@ impl Interface for Current {
         (self.estimate.is_some(), self.choose.is_some())
     }
 
-    fn estimate<'a>(&'a self, sent: &'a Sent<'a>, rewards: &'a [WeightedReward]) -> Shaped<Ask<'a, estimator::Estimates>> {
+    fn estimate<'a>(
+        &'a self,
+        sent: &'a SentBatch<'a>,
+        rewards: &'a [WeightedReward],
+    ) -> ConversionResult<PreparedCall<'a, estimator::Estimates>> {
         let estimate = self.estimate.ok_or_else(|| format!("it does not export {PACKAGE}estimator"))?;
         Ok(Box::new(move |store, linked| Ok(estimate.ask(store, linked, (sent, rewards))?.map(Ok))))
     }
 
-    fn choose<'a>(&'a self, sent: &'a Sent<'a>, rewards: &'a [WeightedReward]) -> Shaped<Ask<'a, pairing::Choice>> {
+    fn choose<'a>(
+        &'a self,
+        sent: &'a SentBatch<'a>,
+        rewards: &'a [WeightedReward],
+    ) -> ConversionResult<PreparedCall<'a, pairing::Choice>> {
         let choose = self.choose.ok_or_else(|| format!("it does not export {PACKAGE}pairing"))?;
         Ok(Box::new(move |store, linked| Ok(choose.ask(store, linked, (sent, rewards))?.map(Ok))))
     }
 
-    fn loss<'a>(&'a self, sent: &'a Sent<'a>) -> Shaped<Ask<'a, algorithm::Gradient>> {
+    fn loss<'a>(&'a self, sent: &'a SentBatch<'a>) -> ConversionResult<PreparedCall<'a, algorithm::Gradient>> {
         Ok(Box::new(move |store, linked| Ok(self.loss.ask(store, linked, (sent,))?.map(Ok))))
     }
 }

@@ -41,12 +41,12 @@ pub(crate) fn check(schema: &Value) -> Result<(), String> {
     if properties > MOST_PROPERTIES {
         return Err(format!("has {properties} properties; the limit is {MOST_PROPERTIES}"));
     }
-    let mut walk = Walk { schema, values: 0, references: BTreeMap::new() };
+    let mut walk = SchemaWalk { schema, values: 0, references: BTreeMap::new() };
     let patterns = walk.measure(schema, 0)?.patterns;
     if patterns > MOST_PATTERNS {
         return Err(format!("has {patterns} patterns with its references followed; the limit is {MOST_PATTERNS}"));
     }
-    let mut circles = Circles { schema, looked_at: BTreeMap::new() };
+    let mut circles = ReferenceCycles { schema, looked_at: BTreeMap::new() };
     walk.references.keys().try_for_each(|to| circles.look(to, 0))
 }
 
@@ -57,13 +57,13 @@ pub(crate) fn target<'a>(schema: &'a Value, reference: &str) -> Option<&'a Value
 
 /// How large a part of a schema is, with references followed.
 #[derive(Clone, Copy, Default)]
-struct Size {
+struct SchemaSize {
     values: usize,
     levels: usize,
     patterns: usize,
 }
 
-impl Size {
+impl SchemaSize {
     fn add(&mut self, inner: Self) {
         self.values += inner.values;
         self.levels = self.levels.max(inner.levels + 1);
@@ -71,22 +71,22 @@ impl Size {
     }
 }
 
-struct Walk<'a> {
+struct SchemaWalk<'a> {
     schema: &'a Value,
     /// Values visited so far.
     values: usize,
     /// The targets of references; none for one that the walk is inside of.
-    references: BTreeMap<&'a str, Option<Size>>,
+    references: BTreeMap<&'a str, Option<SchemaSize>>,
 }
 
-impl<'a> Walk<'a> {
+impl<'a> SchemaWalk<'a> {
     /// Walks a schema, a list of them, or any other value.
-    fn measure(&mut self, value: &'a Value, depth: usize) -> Result<Size, String> {
+    fn measure(&mut self, value: &'a Value, depth: usize) -> Result<SchemaSize, String> {
         self.inside(value, depth, Self::member)
     }
 
     /// Walks names that each have a schema.
-    fn named(&mut self, value: &'a Value, depth: usize) -> Result<Size, String> {
+    fn named(&mut self, value: &'a Value, depth: usize) -> Result<SchemaSize, String> {
         self.inside(value, depth, |walk, _, member, depth| walk.measure(member, depth + 1))
     }
 
@@ -94,13 +94,13 @@ impl<'a> Walk<'a> {
         &mut self,
         value: &'a Value,
         depth: usize,
-        member: impl Fn(&mut Self, &'a str, &'a Value, usize) -> Result<Size, String>,
-    ) -> Result<Size, String> {
+        member: impl Fn(&mut Self, &'a str, &'a Value, usize) -> Result<SchemaSize, String>,
+    ) -> Result<SchemaSize, String> {
         if depth > DEEPEST {
             return Err(format!("has more than {DEEPEST} levels"));
         }
         self.values += 1;
-        let mut size = Size { values: 1, ..Size::default() };
+        let mut size = SchemaSize { values: 1, ..SchemaSize::default() };
         match value {
             Value::Array(items) => {
                 for item in items {
@@ -124,13 +124,13 @@ impl<'a> Walk<'a> {
     }
 
     /// Walks a keyword of a schema.
-    fn member(&mut self, key: &'a str, member: &'a Value, depth: usize) -> Result<Size, String> {
+    fn member(&mut self, key: &'a str, member: &'a Value, depth: usize) -> Result<SchemaSize, String> {
         let names_the_whole = key == "$id" && depth == 0;
         if ELSEWHERE.contains(&key) && member.is_string() && !names_the_whole {
             return Err(format!("has {key}; a reference must be a $ref into the same schema (#/$defs/NAME)"));
         }
         if DATA.contains(&key) {
-            return Ok(Size { values: count(member), ..Size::default() });
+            return Ok(SchemaSize { values: count(member), ..SchemaSize::default() });
         }
         let (pattern, patterns) = match (key, member) {
             ("pattern", Value::String(pattern)) => (pattern.len(), 1),
@@ -149,11 +149,11 @@ impl<'a> Walk<'a> {
         Ok(size)
     }
 
-    fn follow(&mut self, to: &'a str, depth: usize) -> Result<Size, String> {
+    fn follow(&mut self, to: &'a str, depth: usize) -> Result<SchemaSize, String> {
         match self.references.get(to) {
             Some(Some(size)) => return Ok(*size),
-            // Whether that ends is for `Circles` to say.
-            Some(None) => return Ok(Size { values: 1, ..Size::default() }),
+            // Whether that ends is for `ReferenceCycles` to say.
+            Some(None) => return Ok(SchemaSize { values: 1, ..SchemaSize::default() }),
             None => {}
         }
         let target = target(self.schema, to);
@@ -166,13 +166,13 @@ impl<'a> Walk<'a> {
 }
 
 /// Finds references that lead back to themselves and on the way apply to the same value only.
-struct Circles<'a> {
+struct ReferenceCycles<'a> {
     schema: &'a Value,
     /// The targets of references, and whether all that is inside has been looked at.
     looked_at: BTreeMap<&'a str, bool>,
 }
 
-impl<'a> Circles<'a> {
+impl<'a> ReferenceCycles<'a> {
     fn look(&mut self, to: &'a str, depth: usize) -> Result<(), String> {
         match self.looked_at.get(to) {
             Some(true) => return Ok(()),

@@ -16,15 +16,15 @@ const DEEPEST: usize = 128;
 /// Rejects a configuration that takes long to check, or much stack. The schema has passed [`super::check`]. The error is the end of a
 /// sentence.
 pub(super) fn check(schema: &Value, configuration: &Value) -> Result<(), String> {
-    Effort { schema, left: MOST_VISITS }.visit(schema, configuration, 0)
+    ValidationBudget { schema, left: MOST_VISITS }.visit(schema, configuration, 0)
 }
 
-struct Effort<'a> {
+struct ValidationBudget<'a> {
     schema: &'a Value,
     left: usize,
 }
 
-impl Effort<'_> {
+impl ValidationBudget<'_> {
     fn take(&mut self, visits: usize) -> Result<(), String> {
         self.left = self
             .left

@@ -1,7 +1,7 @@
 //! Bytecode of the modules that scripts import, cached on disk: importing a large package from its source takes seconds at each start.
 
 use super::Script;
-use crate::cache::own;
+use crate::cache::ensure_private_folder;
 use crate::config::{files, hex};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
@@ -34,7 +34,8 @@ impl Bytecode {
         if script.modules.values().map(String::len).sum::<usize>() < LEAST {
             return None;
         }
-        let file = files::cache_folder().map(|cache| cache.join("bytecode")).filter(|folder| own(folder).is_ok());
+        let file =
+            files::cache_folder().map(|cache| cache.join("bytecode")).filter(|folder| ensure_private_folder(folder).is_ok());
         let file = file.map(|folder| folder.join(name(script, interpreter)).with_extension("json"));
         let found = file.as_deref().and_then(read);
         if let Some(file) = file.as_deref().filter(|_| found.is_some()) {
@@ -56,7 +57,7 @@ impl Bytecode {
             let mut bytes = hex(&Sha256::digest(&json)).into_bytes();
             bytes.extend_from_slice(&json);
             // A cache that is full or read-only only costs time.
-            if let Err(e) = files::keep(&bytes, file, ROOM) {
+            if let Err(e) = files::write_to_cache(&bytes, file, ROOM) {
                 tracing::debug!("can't cache {}: {e}", file.display());
             }
         }

@@ -2,10 +2,10 @@
 
 use super::{Language, Script};
 use crate::Role;
-use crate::compiler::Compiled;
+use crate::compiler::CompiledPlugin;
 use crate::config::did_you_mean;
-use crate::function::Function;
-use crate::running::Answer;
+use crate::function::ExportedFunction;
+use crate::plugin_instance::CallResult;
 use crate::sandbox::Sandbox;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -78,7 +78,7 @@ struct ModuleFile<'a> {
 /// A file that an interpreter returns.
 #[derive(ComponentType, Lift)]
 #[component(record)]
-struct Returned {
+struct BytecodeFile {
     path: String,
     source: String,
 }
@@ -96,16 +96,16 @@ pub(crate) struct ExtraColumn {
 /// What an interpreter is asked about scripts.
 #[derive(Clone, Copy)]
 pub(crate) struct Interpreter {
-    inspect: Function,
-    extra: Function,
-    imported: Function,
-    bytecode: Function,
+    inspect: ExportedFunction,
+    extra: ExportedFunction,
+    imported: ExportedFunction,
+    bytecode: ExportedFunction,
 }
 
 impl Interpreter {
     /// Finds the functions in a component, which is then an interpreter.
     pub(crate) fn find(component: &Component) -> Option<Self> {
-        let find = |name| Function::find(component, INTERFACE, name);
+        let find = |name| ExportedFunction::find(component, INTERFACE, name);
         let (imported, bytecode) = (find("imported")?, find("bytecode")?);
         Some(Self { inspect: find("inspect")?, extra: find("extra")?, imported, bytecode })
     }
@@ -117,7 +117,7 @@ impl Interpreter {
         linked: &Linked,
         script: &Script,
         modules: &BTreeMap<&str, &str>,
-    ) -> Answer<Vec<ScriptFunction>> {
+    ) -> CallResult<Vec<ScriptFunction>> {
         let modules: Vec<ModuleFile<'_>> = modules.iter().map(|(path, source)| ModuleFile { path, source }).collect();
         self.inspect.ask(store, linked, (script.name.as_str(), script.source.as_str(), modules.as_slice()))
     }
@@ -142,13 +142,17 @@ impl Interpreter {
         modules: &[(&str, &str)],
     ) -> wasmtime::Result<BTreeMap<String, String>> {
         let modules: Vec<ModuleFile<'_>> = modules.iter().map(|(path, source)| ModuleFile { path, source }).collect();
-        let (files,) = self.bytecode.call::<_, (Vec<Returned>,)>(store, linked, (modules.as_slice(),))?;
-        Ok(files.into_iter().map(|Returned { path, source }| (path, source)).collect())
+        let (files,) = self.bytecode.call::<_, (Vec<BytecodeFile>,)>(store, linked, (modules.as_slice(),))?;
+        Ok(files.into_iter().map(|BytecodeFile { path, source }| (path, source)).collect())
     }
 }
 
 /// Chooses the function that a script's plugin is, for a role. The error says what the script has.
-pub(crate) fn chosen(functions: Vec<ScriptFunction>, script: &Script, role: Role) -> std::result::Result<ScriptFunction, String> {
+pub(crate) fn choose_function(
+    functions: Vec<ScriptFunction>,
+    script: &Script,
+    role: Role,
+) -> std::result::Result<ScriptFunction, String> {
     if script.function.is_some() {
         let function = named(functions, script)?;
         let is = function.kind.role();
@@ -164,7 +168,13 @@ pub(crate) fn chosen(functions: Vec<ScriptFunction>, script: &Script, role: Role
     }
     match fitting.len() {
         1 => Ok(fitting.remove(0)),
-        0 => Err(format!("{} is not {}: it has {}; {}", script.name, role.name(), listed(&others), how(script.language(), role))),
+        0 => Err(format!(
+            "{} is not {}: it has {}; {}",
+            script.name,
+            role.name(),
+            listed(&others),
+            usage_hint(script.language(), role)
+        )),
         number => {
             let (names, first) = (listed(&fitting), &fitting[0].name);
             let name = &script.name;
@@ -182,7 +192,7 @@ pub(crate) fn role_of(functions: Vec<ScriptFunction>, script: &Script) -> std::r
         return named(functions, script).map(|function| function.kind.role());
     }
     let first = functions.first().map(|function| function.kind.role());
-    first.ok_or_else(|| format!("{} has {}; {}", script.name, listed(&functions), how(script.language(), Role::Reward)))
+    first.ok_or_else(|| format!("{} has {}; {}", script.name, listed(&functions), usage_hint(script.language(), Role::Reward)))
 }
 
 /// Returns the function that a script names.
@@ -205,7 +215,7 @@ fn listed(functions: &[ScriptFunction]) -> String {
 }
 
 /// Says how a script of a role is written.
-fn how(language: Language, role: Role) -> &'static str {
+fn usage_hint(language: Language, role: Role) -> &'static str {
     match (role, language) {
         (Role::Reward, Language::Python) => {
             "a reward is def NAME(completions, **columns), which returns a list with a score for each completion"
@@ -223,15 +233,15 @@ fn how(language: Language, role: Role) -> &'static str {
 
 /// The carried interpreters that were compiled or read from the cache, one per process: reading one takes longer than a swap should.
 #[derive(Clone, Default)]
-pub(crate) struct Interpreters(Arc<Mutex<BTreeMap<Language, Compiled>>>);
+pub(crate) struct Interpreters(Arc<Mutex<BTreeMap<Language, CompiledPlugin>>>);
 
 impl Interpreters {
     /// Returns an interpreter, made by `compile` if it is the first time. Others wait meanwhile, since they need it too.
     pub(crate) fn get<E>(
         &self,
         language: Language,
-        compile: impl FnOnce() -> std::result::Result<Compiled, E>,
-    ) -> std::result::Result<Compiled, E> {
+        compile: impl FnOnce() -> std::result::Result<CompiledPlugin, E>,
+    ) -> std::result::Result<CompiledPlugin, E> {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(compiled) = all.get(&language) {
             return Ok(compiled.clone());

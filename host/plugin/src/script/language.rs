@@ -16,7 +16,7 @@ pub enum Language {
 
 impl Language {
     /// Returns the language of a script's file, by its extension.
-    pub(super) fn of_file(name: &str) -> Self {
+    pub(super) fn from_file_name(name: &str) -> Self {
         let is_python = name.rsplit_once('.').is_some_and(|(_, extension)| extension.eq_ignore_ascii_case("py"));
         if is_python { Self::Python } else { Self::JavaScript }
     }

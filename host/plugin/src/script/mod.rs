@@ -9,20 +9,20 @@ mod bytecode;
 mod imports;
 mod interpreter;
 mod language;
-mod mistaken;
-mod open;
+mod location_mistake;
 mod packages;
+mod plugin_file;
 mod section;
 mod text;
 
 pub(super) use bytecode::Bytecode;
-pub(super) use interpreter::{ExtraColumn, Interpreter, Interpreters, chosen, role_of};
+pub(super) use interpreter::{ExtraColumn, Interpreter, Interpreters, choose_function, role_of};
 pub use interpreter::{ScriptFunction, ScriptKind};
 pub use language::Language;
-pub(super) use mistaken::mistaken;
-pub use open::PluginFile;
+pub(super) use location_mistake::location_mistake;
 pub use packages::set_python_path;
-pub(super) use section::{Found, find, write};
+pub use plugin_file::PluginFile;
+pub(super) use section::{EmbeddedScript, find, write};
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -46,6 +46,6 @@ impl Script {
     /// Returns the language, by the file's name.
     #[must_use]
     pub fn language(&self) -> Language {
-        Language::of_file(&self.name)
+        Language::from_file_name(&self.name)
     }
 }

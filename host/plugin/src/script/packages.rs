@@ -58,7 +58,7 @@ pub(super) fn folders(source: &str) -> io::Result<Vec<PathBuf>> {
 
 /// What of a script's header is read.
 #[derive(Deserialize)]
-struct Header {
+struct ScriptHeader {
     #[serde(default)]
     dependencies: Vec<String>,
     #[serde(default, rename = "requires-python")]
@@ -109,7 +109,7 @@ fn dependencies(source: &str) -> Result<Vec<String>, String> {
             _ => return Err("its header begins with \"# /// script\" and does not end with \"# ///\"".to_owned()),
         }
     }
-    let header: Header = toml::from_str(&text).map_err(|e| format!("its header: {}", e.message()))?;
+    let header: ScriptHeader = toml::from_str(&text).map_err(|e| format!("its header: {}", e.message()))?;
     match admits(&header.requires_python) {
         Some(true) => {}
         Some(false) => {

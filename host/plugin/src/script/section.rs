@@ -11,13 +11,13 @@ const COMPONENT: [u8; 8] = *b"\0asm\x0d\0\x01\0";
 
 /// A script that was found in a component.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Found {
+pub struct EmbeddedScript {
     pub script: Script,
     /// The length of what is before it, which is the interpreter if there is anything.
     pub before: usize,
 }
 
-impl Found {
+impl EmbeddedScript {
     /// Returns the length of the interpreter that the component brings along, if it does.
     pub fn own_interpreter(&self) -> Option<usize> {
         (self.before > COMPONENT.len()).then_some(self.before)
@@ -25,7 +25,7 @@ impl Found {
 }
 
 /// Returns the script that the last section of a component holds.
-pub fn find(bytes: &[u8]) -> Option<Found> {
+pub fn find(bytes: &[u8]) -> Option<EmbeddedScript> {
     let rest = bytes.strip_prefix(&COMPONENT)?;
     let mut reader = BinaryReader::new(rest, COMPONENT.len());
     loop {
@@ -38,7 +38,7 @@ pub fn find(bytes: &[u8]) -> Option<Found> {
             let is_ours = content.read_string().ok()? == NAME;
             let length = content.bytes_remaining();
             let json = content.read_bytes(length).ok().filter(|_| is_ours)?;
-            return Some(Found { script: serde_json::from_slice(json).ok()?, before });
+            return Some(EmbeddedScript { script: serde_json::from_slice(json).ok()?, before });
         }
     }
 }

@@ -1,9 +1,9 @@
 //! The files of WASI: those of the folders that a plugin may read, and nothing else. All else that a file could do is refused.
 
 use super::Wasi;
-use super::open_files::Handle;
+use super::open_files::FileHandle;
 use super::state::datetime;
-use crate::folders::{Folders, Node};
+use crate::folders::{FolderNode, Folders};
 use crate::sandbox::Sandbox;
 use wasmtime::component::{ResourceDynamic, Val};
 use wasmtime::{AsContextMut, Result, StoreContextMut, bail};
@@ -12,9 +12,9 @@ use wasmtime::{AsContextMut, Result, StoreContextMut, bail};
 const MOST_READ: u64 = 1 << 16;
 
 /// What a function of a file returns: a value, one with a resource of this kind, or one of WASI's error codes.
-enum Said {
+enum FileAnswer {
     Value(Option<Val>),
-    Resource(&'static str, Handle),
+    Resource(&'static str, FileHandle),
     Error(&'static str),
 }
 
@@ -28,48 +28,48 @@ pub(super) fn answer(
 ) -> Result<Option<Val>> {
     let Some(folders) = store.data_mut().wasi().files.folders.clone() else { return Ok(None) };
     if (interface, function) == ("wasi:filesystem/preopens", "get-directories") {
-        let given: Vec<(String, usize)> = folders.given().map(|(name, node)| (format!("/{name}"), node)).collect();
+        let given: Vec<(String, usize)> = folders.roots().map(|(name, node)| (format!("/{name}"), node)).collect();
         let folder =
-            |(path, node)| Ok(Val::Tuple(vec![resource("descriptor", Handle::Node(node), kinds, store)?, Val::String(path)]));
+            |(path, node)| Ok(Val::Tuple(vec![resource("descriptor", FileHandle::Node(node), kinds, store)?, Val::String(path)]));
         return Ok(Some(Val::List(given.into_iter().map(folder).collect::<Result<_>>()?)));
     }
     let Wasi { files, .. } = store.data_mut().wasi();
     let Some(handle) = lent.first().and_then(|number| files.handle(*number)) else { return Ok(None) };
     let said = match (*handle, function) {
-        (Handle::Node(node), "[method]descriptor.is-same-object") => {
+        (FileHandle::Node(node), "[method]descriptor.is-same-object") => {
             let second = lent.get(1).and_then(|number| files.handle(*number));
-            return Ok(Some(Val::Bool(matches!(second, Some(Handle::Node(other)) if *other == node))));
+            return Ok(Some(Val::Bool(matches!(second, Some(FileHandle::Node(other)) if *other == node))));
         }
-        (Handle::Node(node), _) => of_node(&folders, node, function, &arguments[1..]),
-        (Handle::Reader { node, at }, _) => {
+        (FileHandle::Node(node), _) => of_node(&folders, node, function, &arguments[1..]),
+        (FileHandle::Reader { node, at }, _) => {
             let Some((read, next)) = of_reader(&folders, node, at, function, &arguments[1..]) else { return Ok(None) };
-            *handle = Handle::Reader { node, at: next };
+            *handle = FileHandle::Reader { node, at: next };
             Some(read)
         }
-        (Handle::Entries { node, at }, "[method]directory-entry-stream.read-directory-entry") => {
-            *handle = Handle::Entries { node, at: at + 1 };
+        (FileHandle::Entries { node, at }, "[method]directory-entry-stream.read-directory-entry") => {
+            *handle = FileHandle::Entries { node, at: at + 1 };
             let entry = match folders.node(node) {
-                Some(Node::Folder(entries)) => entries.get(at),
+                Some(FolderNode::Folder(entries)) => entries.get(at),
                 _ => None,
             };
             let entry = entry.map(|(name, node)| {
                 let fields = [("type", kind(folders.node(*node))), ("name", Val::String(name.clone()))];
                 Box::new(record(fields))
             });
-            Some(Said::Value(Some(Val::Option(entry))))
+            Some(FileAnswer::Value(Some(Val::Option(entry))))
         }
         _ => None,
     };
     Ok(match said {
         None => None,
-        Some(Said::Value(value)) => Some(Val::Result(Ok(value.map(Box::new)))),
-        Some(Said::Resource(of, handle)) => Some(Val::Result(Ok(Some(Box::new(resource(of, handle, kinds, store)?))))),
-        Some(Said::Error(code)) => Some(Val::Result(Err(Some(Box::new(Val::Enum(code.to_owned())))))),
+        Some(FileAnswer::Value(value)) => Some(Val::Result(Ok(value.map(Box::new)))),
+        Some(FileAnswer::Resource(of, handle)) => Some(Val::Result(Ok(Some(Box::new(resource(of, handle, kinds, store)?))))),
+        Some(FileAnswer::Error(code)) => Some(Val::Result(Err(Some(Box::new(Val::Enum(code.to_owned())))))),
     })
 }
 
 /// Opens a handle and returns it as the instance sees it.
-fn resource(of: &str, handle: Handle, kinds: &[String], store: &mut StoreContextMut<'_, Sandbox>) -> Result<Val> {
+fn resource(of: &str, handle: FileHandle, kinds: &[String], store: &mut StoreContextMut<'_, Sandbox>) -> Result<Val> {
     let Some(kind) = kinds.iter().position(|kind| kind == of) else { bail!("it imports no {of}") };
     let number = store.data_mut().wasi().files.open(handle)?;
     Ok(Val::Resource(ResourceDynamic::new_own(number, kind as u32).try_into_resource_any(store.as_context_mut())?))
@@ -79,47 +79,47 @@ fn record<const N: usize>(fields: [(&str, Val); N]) -> Val {
     Val::Record(fields.map(|(name, value)| (name.to_owned(), value)).to_vec())
 }
 
-fn kind(node: Option<&Node>) -> Val {
-    Val::Enum(if matches!(node, Some(Node::Folder(_))) { "directory" } else { "regular-file" }.to_owned())
+fn kind(node: Option<&FolderNode>) -> Val {
+    Val::Enum(if matches!(node, Some(FolderNode::Folder(_))) { "directory" } else { "regular-file" }.to_owned())
 }
 
 /// Answers the functions of a descriptor. None for those that nothing implements here, which say that access is denied.
-fn of_node(folders: &Folders, node: usize, function: &str, rest: &[Val]) -> Option<Said> {
+fn of_node(folders: &Folders, node: usize, function: &str, rest: &[Val]) -> Option<FileAnswer> {
     let method = function.strip_prefix("[method]descriptor.")?;
     let found = |path: &str| folders.find(node, path);
     let here = folders.node(node)?;
     Some(match (method, rest) {
-        ("get-flags", []) => Said::Value(Some(Val::Flags(vec!["read".to_owned()]))),
-        ("get-type", []) => Said::Value(Some(kind(Some(here)))),
-        ("stat", []) => Said::Value(Some(stat(here))),
-        ("metadata-hash", []) => Said::Value(Some(identity(node))),
+        ("get-flags", []) => FileAnswer::Value(Some(Val::Flags(vec!["read".to_owned()]))),
+        ("get-type", []) => FileAnswer::Value(Some(kind(Some(here)))),
+        ("stat", []) => FileAnswer::Value(Some(stat(here))),
+        ("metadata-hash", []) => FileAnswer::Value(Some(identity(node))),
         ("stat-at", [_, Val::String(path)]) => match found(path) {
-            Ok(at) => Said::Value(folders.node(at).map(stat)),
-            Err(code) => Said::Error(code),
+            Ok(at) => FileAnswer::Value(folders.node(at).map(stat)),
+            Err(code) => FileAnswer::Error(code),
         },
         ("metadata-hash-at", [_, Val::String(path)]) => match found(path) {
-            Ok(at) => Said::Value(Some(identity(at))),
-            Err(code) => Said::Error(code),
+            Ok(at) => FileAnswer::Value(Some(identity(at))),
+            Err(code) => FileAnswer::Error(code),
         },
-        ("readlink-at", _) => Said::Error("invalid"),
+        ("readlink-at", _) => FileAnswer::Error("invalid"),
         ("open-at", [_, Val::String(path), Val::Flags(open), Val::Flags(how)]) => opened(folders, node, path, &[open, how]),
         ("read", [Val::U64(length), Val::U64(at)]) => match here {
-            Node::File(bytes) => {
+            FolderNode::File(bytes) => {
                 let part = part(bytes, *at, *length);
                 let end = Val::Bool(*at + part.len() as u64 >= bytes.len() as u64);
-                Said::Value(Some(Val::Tuple(vec![list(part), end])))
+                FileAnswer::Value(Some(Val::Tuple(vec![list(part), end])))
             }
-            Node::Folder(_) => Said::Error("is-directory"),
+            FolderNode::Folder(_) => FileAnswer::Error("is-directory"),
         },
         ("read-via-stream", [Val::U64(at)]) => match here {
-            Node::File(_) => Said::Resource("input-stream", Handle::Reader { node, at: *at }),
-            Node::Folder(_) => Said::Error("is-directory"),
+            FolderNode::File(_) => FileAnswer::Resource("input-stream", FileHandle::Reader { node, at: *at }),
+            FolderNode::Folder(_) => FileAnswer::Error("is-directory"),
         },
         ("read-directory", []) => match here {
-            Node::Folder(_) => Said::Resource("directory-entry-stream", Handle::Entries { node, at: 0 }),
-            Node::File(_) => Said::Error("not-directory"),
+            FolderNode::Folder(_) => FileAnswer::Resource("directory-entry-stream", FileHandle::Entries { node, at: 0 }),
+            FolderNode::File(_) => FileAnswer::Error("not-directory"),
         },
-        ("advise" | "sync" | "sync-data", _) => Said::Value(None),
+        ("advise" | "sync" | "sync-data", _) => FileAnswer::Value(None),
         (
             "create-directory-at"
             | "unlink-file-at"
@@ -134,28 +134,30 @@ fn of_node(folders: &Folders, node: usize, function: &str, rest: &[Val]) -> Opti
             | "write-via-stream"
             | "append-via-stream",
             _,
-        ) => Said::Error("read-only"),
+        ) => FileAnswer::Error("read-only"),
         _ => return None,
     })
 }
 
 /// Opens what a path leads to, with these flags.
-fn opened(folders: &Folders, from: usize, path: &str, flags: &[&Vec<String>]) -> Said {
+fn opened(folders: &Folders, from: usize, path: &str, flags: &[&Vec<String>]) -> FileAnswer {
     let asks = |flag: &str| flags.iter().any(|given| given.iter().any(|given| given == flag));
     match folders.find(from, path) {
-        Err("no-entry") if asks("create") => Said::Error("read-only"),
-        Err(code) => Said::Error(code),
-        Ok(_) if asks("create") && asks("exclusive") => Said::Error("exist"),
-        Ok(_) if ["truncate", "write", "mutate-directory"].into_iter().any(asks) => Said::Error("read-only"),
-        Ok(at) if asks("directory") && !matches!(folders.node(at), Some(Node::Folder(_))) => Said::Error("not-directory"),
-        Ok(at) => Said::Resource("descriptor", Handle::Node(at)),
+        Err("no-entry") if asks("create") => FileAnswer::Error("read-only"),
+        Err(code) => FileAnswer::Error(code),
+        Ok(_) if asks("create") && asks("exclusive") => FileAnswer::Error("exist"),
+        Ok(_) if ["truncate", "write", "mutate-directory"].into_iter().any(asks) => FileAnswer::Error("read-only"),
+        Ok(at) if asks("directory") && !matches!(folders.node(at), Some(FolderNode::Folder(_))) => {
+            FileAnswer::Error("not-directory")
+        }
+        Ok(at) => FileAnswer::Resource("descriptor", FileHandle::Node(at)),
     }
 }
 
 /// Answers the functions of a stream that reads a file, with where it then is.
-fn of_reader(folders: &Folders, node: usize, at: u64, function: &str, rest: &[Val]) -> Option<(Said, u64)> {
+fn of_reader(folders: &Folders, node: usize, at: u64, function: &str, rest: &[Val]) -> Option<(FileAnswer, u64)> {
     let method = function.strip_prefix("[method]input-stream.")?;
-    let Some(Node::File(bytes)) = folders.node(node) else { return None };
+    let Some(FolderNode::File(bytes)) = folders.node(node) else { return None };
     let [Val::U64(length)] = rest else { return None };
     let read = part(bytes, at, *length);
     // At the end, nothing said answers that the stream is closed.
@@ -167,7 +169,7 @@ fn of_reader(folders: &Folders, node: usize, at: u64, function: &str, rest: &[Va
         "skip" | "blocking-skip" => Val::U64(read.len() as u64),
         _ => return None,
     };
-    Some((Said::Value(Some(value)), at + read.len() as u64))
+    Some((FileAnswer::Value(Some(value)), at + read.len() as u64))
 }
 
 fn part(bytes: &[u8], at: u64, length: u64) -> &[u8] {
@@ -179,8 +181,8 @@ fn list(bytes: &[u8]) -> Val {
     Val::List(bytes.iter().copied().map(Val::U8).collect())
 }
 
-fn stat(node: &Node) -> Val {
-    let size = if let Node::File(bytes) = node { bytes.len() as u64 } else { 0 };
+fn stat(node: &FolderNode) -> Val {
+    let size = if let FolderNode::File(bytes) = node { bytes.len() as u64 } else { 0 };
     let time = || Val::Option(Some(Box::new(datetime(0))));
     record([
         ("type", kind(Some(node))),

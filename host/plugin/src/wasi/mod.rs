@@ -40,7 +40,7 @@ pub(super) fn offers(import: &str) -> bool {
 }
 
 /// Adds everything of WASI that a component imports to a linker.
-pub(super) fn offer(linker: &mut Linker<Sandbox>, component: &Component) -> Result<()> {
+pub(super) fn add_to_linker(linker: &mut Linker<Sandbox>, component: &Component) -> Result<()> {
     let engine = component.engine();
     let ty = component.component_type();
     let interfaces = || ty.imports(engine).filter(|(name, _)| offers(name));

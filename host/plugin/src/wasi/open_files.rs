@@ -7,7 +7,7 @@ use wasmtime::{Result, bail};
 
 /// What a handle stands for.
 #[derive(Clone, Copy)]
-pub(super) enum Handle {
+pub(super) enum FileHandle {
     /// A file or folder.
     Node(usize),
     /// A file that is read from here on.
@@ -18,20 +18,20 @@ pub(super) enum Handle {
 
 /// An instance's open files.
 #[derive(Default)]
-pub(super) struct Files {
+pub(super) struct OpenFiles {
     pub(super) folders: Option<Arc<Folders>>,
     /// By their number less one; 0 is the number of what does nothing.
-    handles: Vec<Option<Handle>>,
+    handles: Vec<Option<FileHandle>>,
     /// The places among them that are free again.
     free: Vec<usize>,
 }
 
-impl Files {
-    pub(super) fn of(folders: Arc<Folders>) -> Self {
+impl OpenFiles {
+    pub(super) fn with_folders(folders: Arc<Folders>) -> Self {
         Self { folders: Some(folders), ..Self::default() }
     }
 
-    pub(super) fn open(&mut self, handle: Handle) -> Result<u32> {
+    pub(super) fn open(&mut self, handle: FileHandle) -> Result<u32> {
         let place = self.free.pop().unwrap_or(self.handles.len());
         if place >= MOST_HANDLES {
             bail!("it has more than {MOST_HANDLES} files open");
@@ -43,7 +43,7 @@ impl Files {
         Ok(place as u32 + 1)
     }
 
-    pub(super) fn handle(&mut self, number: u32) -> Option<&mut Handle> {
+    pub(super) fn handle(&mut self, number: u32) -> Option<&mut FileHandle> {
         self.handles.get_mut((number as usize).checked_sub(1)?)?.as_mut()
     }
 

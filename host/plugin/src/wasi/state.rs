@@ -1,8 +1,8 @@
 //! An instance's state of WASI.
 
-use super::super::capture::Capture;
+use super::super::capture::OutputCapture;
 use super::super::folders::Folders;
-use super::open_files::Files;
+use super::open_files::OpenFiles;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng;
 use std::sync::Arc;
@@ -19,23 +19,23 @@ pub(crate) struct Wasi {
     secure: ChaCha8Rng,
     insecure: ChaCha8Rng,
     pub(super) seed: u64,
-    pub(super) output: Capture,
-    pub(super) files: Files,
+    pub(super) output: OutputCapture,
+    pub(super) files: OpenFiles,
 }
 
 impl Wasi {
-    pub(crate) fn new(seed: u64, output: Capture) -> Self {
+    pub(crate) fn new(seed: u64, output: OutputCapture) -> Self {
         let random = |stream: u64| {
             let mut rng = ChaCha8Rng::seed_from_u64(seed);
             rng.set_stream(stream);
             rng
         };
-        Self { wall: 0, monotonic: 0, secure: random(1), insecure: random(2), seed, output, files: Files::default() }
+        Self { wall: 0, monotonic: 0, secure: random(1), insecure: random(2), seed, output, files: OpenFiles::default() }
     }
 
     /// Lets the instance read folders.
     pub(crate) fn grant(&mut self, folders: Arc<Folders>) {
-        self.files = Files::of(folders);
+        self.files = OpenFiles::with_folders(folders);
     }
 
     /// Takes what was printed since the last call.

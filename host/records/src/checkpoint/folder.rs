@@ -197,7 +197,7 @@ fn is_ours(temporary: &Path) -> io::Result<bool> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::required::write_least;
+    use super::super::required_files::write_least;
     use super::*;
     use proptest::prelude::*;
 

@@ -1,8 +1,8 @@
 //! Lists a checkpoint's files with their checksums, so that any changed byte is found.
 
 use super::Error;
-use super::finite::Finite;
-use crate::activity::{Activity, Task, Unit};
+use super::finite_checker::FiniteChecker;
+use crate::activity::{Activity, ProgressTask, ProgressUnit};
 use crate::config::{files, printable};
 use crate::run::CheckpointFiles;
 use serde::{Deserialize, Serialize};
@@ -28,26 +28,26 @@ pub struct Manifest {
     /// Its step.
     pub step: u64,
     /// Its files by their path inside, with `/` between names.
-    pub files: BTreeMap<String, Entry>,
+    pub files: BTreeMap<String, ManifestEntry>,
 }
 
 /// One file.
 #[derive(Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
-pub struct Entry {
+pub struct ManifestEntry {
     /// Its size.
     pub bytes: u64,
     /// SHA-256 of its bytes, in hexadecimal.
     pub sha256: String,
 }
 
-impl Entry {
-    fn of(path: &Path) -> io::Result<Self> {
-        Self::seen(path, |_| {})
+impl ManifestEntry {
+    fn from_file(path: &Path) -> io::Result<Self> {
+        Self::from_file_with(path, |_| {})
     }
 
     /// Computes the entry of a file, and calls `see` with all of its bytes in order.
-    fn seen(path: &Path, mut see: impl FnMut(&[u8])) -> io::Result<Self> {
+    fn from_file_with(path: &Path, mut see: impl FnMut(&[u8])) -> io::Result<Self> {
         let (mut file, mut hash) = (files::open(path)?, Sha256::new());
         let mut buffer = vec![0; 1 << 16];
         let mut bytes = 0;
@@ -96,7 +96,9 @@ impl Manifest {
 
     /// Returns whether a checkpoint's file of this path inside is as it was written.
     pub fn has_unchanged(&self, checkpoint: &Path, name: &str) -> bool {
-        self.files.get(name).is_some_and(|wanted| Entry::of(&checkpoint.join(name)).is_ok_and(|found| found == *wanted))
+        self.files
+            .get(name)
+            .is_some_and(|wanted| ManifestEntry::from_file(&checkpoint.join(name)).is_ok_and(|found| found == *wanted))
     }
 
     /// Returns the total size of all files.
@@ -145,7 +147,8 @@ impl Manifest {
         let sealed = modified(&manifest).ok();
         let touched = |name: &str| modified(name).ok().zip(sealed).is_none_or(|(modified, sealed)| modified > sealed);
         let doubtful = self.files.iter().filter(|(name, wanted)| wanted.bytes <= SMALL || touched(name));
-        let changed = doubtful.filter(|(name, wanted)| Entry::of(&checkpoint.join(name)).is_ok_and(|found| found != **wanted));
+        let changed = doubtful
+            .filter(|(name, wanted)| ManifestEntry::from_file(&checkpoint.join(name)).is_ok_and(|found| found != **wanted));
         changed.map(|(name, _)| format!("{name} has changed since it was written")).next()
     }
 
@@ -200,11 +203,11 @@ pub(super) fn seal(folder: &Path, step: u64) -> io::Result<()> {
     let folders: BTreeSet<PathBuf> = subfolders.into_iter().map(|(name, _)| folder.join(name)).collect();
     let sizes = written.iter().map(|(name, _)| fs::metadata(folder.join(name)).map_or(0, |file| file.len()));
     let named = format!("checkpoint-{step}");
-    let task = Task::new(Activity::Checksumming).on(named).out_of(sizes.sum::<u64>(), Unit::Bytes);
+    let task = ProgressTask::new(Activity::Checksumming).with_subject(named).with_total(sizes.sum::<u64>(), ProgressUnit::Bytes);
     for (name, _) in written {
         let path = folder.join(&name);
         sync_file(&path)?;
-        let entry = Entry::seen(&path, |bytes| task.add(bytes.len() as u64))?;
+        let entry = ManifestEntry::from_file_with(&path, |bytes| task.add(bytes.len() as u64))?;
         manifest.files.insert(name, entry);
     }
     fs::write(own.manifest(), manifest.text()?)?;
@@ -240,14 +243,16 @@ pub fn verify(checkpoint: &Path) -> Result<Manifest, Error> {
         }
     }
     manifest.check_sizes(checkpoint)?;
-    let task = Task::new(Activity::VerifyingCheckpoint).on(folder_name(checkpoint)).out_of(manifest.bytes(), Unit::Bytes);
+    let task = ProgressTask::new(Activity::VerifyingCheckpoint)
+        .with_subject(folder_name(checkpoint))
+        .with_total(manifest.bytes(), ProgressUnit::Bytes);
     for (name, wanted) in &manifest.files {
         let path = checkpoint.join(name);
-        let mut weights = path.extension().is_some_and(|e| e == "safetensors").then(|| Finite::of(&path));
-        let found = Entry::seen(&path, |bytes| {
+        let mut weights = path.extension().is_some_and(|e| e == "safetensors").then(|| FiniteChecker::open(&path));
+        let found = ManifestEntry::from_file_with(&path, |bytes| {
             task.add(bytes.len() as u64);
             if let Some(Ok(weights)) = &mut weights {
-                weights.see(bytes);
+                weights.update(bytes);
             }
         });
         match found {
@@ -256,7 +261,7 @@ pub fn verify(checkpoint: &Path) -> Result<Manifest, Error> {
             Err(e) => return Err(damaged(format!("{name}: {e}"))),
         }
         let weights = weights.transpose().map_err(|e| damaged(format!("{name}: {e}")))?;
-        if let Some(tensor) = weights.and_then(Finite::found) {
+        if let Some(tensor) = weights.and_then(FiniteChecker::non_finite_tensor) {
             let tensor = printable(&tensor, SHOWN);
             return Err(damaged(format!("{tensor} in {name} is not finite, so it can't be resumed")));
         }
@@ -294,7 +299,7 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         let folder = place.path().join("checkpoint-1");
         fs::create_dir(&folder).unwrap();
-        super::super::required::write_least(&folder);
+        super::super::required_files::write_least(&folder);
         let large = 48 << 20;
         File::create(folder.join("large")).and_then(|file| file.set_len(large)).unwrap();
         let shown = |of: Activity, work: &(dyn Fn() + Sync)| {
@@ -312,7 +317,7 @@ mod tests {
         let verified = shown(Activity::VerifyingCheckpoint, &|| drop(verify(&folder).unwrap()));
         for seen in [saved, verified] {
             let moved = seen.iter().any(|(done, ..)| (1..large).contains(done));
-            assert!(moved && seen.iter().all(|(_, subject, unit)| (&**subject, *unit) == ("checkpoint-1", Unit::Bytes)));
+            assert!(moved && seen.iter().all(|(_, subject, unit)| (&**subject, *unit) == ("checkpoint-1", ProgressUnit::Bytes)));
         }
     }
 

@@ -1,19 +1,19 @@
 //! Checkpoint folders of a run. They are written under a temporary name, checksummed, then renamed, so a folder with a
 //! checkpoint's name is complete or detectably damaged. Only this module writes them.
 
-mod finite;
+mod finite_checker;
 mod folder;
 mod manifest;
 mod parts;
-mod required;
+mod required_files;
 mod retention;
 mod writer;
 
 pub use folder::{newest, replace, save, set_aside, sweep};
 pub use manifest::{Manifest, verify};
 pub use parts::{JointSave, PartsTimeout, collect_parts, discard_parts, write_part};
-pub use retention::{Retained, retain};
-pub use writer::{Writer, Written};
+pub use retention::{RetentionOutcome, retain};
+pub use writer::{CheckpointWriter, SaveOutcome};
 
 use std::path::PathBuf;
 

@@ -9,7 +9,7 @@ use std::path::Path;
 
 /// The result of applying the retention limit.
 #[derive(Debug, Default)]
-pub struct Retained {
+pub struct RetentionOutcome {
     /// Steps of the checkpoints that were removed.
     pub removed: Vec<u64>,
     /// Steps of the checkpoints that were left alone because they were modified, and why. They don't count towards the limit.
@@ -22,8 +22,8 @@ pub struct Retained {
 ///
 /// # Errors
 /// If the run's folder can't be read.
-pub fn retain(run: &Path, limit: usize, best: Option<u64>) -> io::Result<Retained> {
-    let mut retained = Retained::default();
+pub fn retain(run: &Path, limit: usize, best: Option<u64>) -> io::Result<RetentionOutcome> {
+    let mut retained = RetentionOutcome::default();
     let mut as_written = Vec::new();
     for step in RunFiles(run).steps()? {
         match difference(&RunFiles(run).checkpoint(step)) {

@@ -9,30 +9,30 @@ use std::time::{Duration, Instant};
 
 /// Writes the checkpoints of one run.
 #[derive(Debug)]
-pub struct Writer {
+pub struct CheckpointWriter {
     run: PathBuf,
-    in_hand: Option<InHand>,
+    pending: Option<PendingSave>,
 }
 
 #[derive(Debug)]
-struct InHand {
+struct PendingSave {
     step: u64,
-    work: Work,
+    work: SaveJob,
 }
 
 /// What was written, and how long it took.
-type Done = (Result<PathBuf, Error>, Duration);
+type TimedSave = (Result<PathBuf, Error>, Duration);
 
 #[derive(Debug)]
-enum Work {
-    Beside(JoinHandle<Done>),
+enum SaveJob {
+    Background(JoinHandle<TimedSave>),
     /// No thread could be started.
-    Done(Done),
+    Inline(TimedSave),
 }
 
 /// The result of a save.
 #[derive(Debug)]
-pub struct Written {
+pub struct SaveOutcome {
     /// The step that was saved.
     pub step: u64,
     /// The checkpoint's folder.
@@ -41,14 +41,14 @@ pub struct Written {
     pub took: Duration,
 }
 
-impl Writer {
+impl CheckpointWriter {
     /// Creates a writer for the run in this folder.
     pub fn new(run: PathBuf) -> Self {
-        Self { run, in_hand: None }
+        Self { run, pending: None }
     }
 
     /// Writes into this folder from now on.
-    pub fn go_to(&mut self, run: PathBuf) {
+    pub fn set_run(&mut self, run: PathBuf) {
         self.run = run;
     }
 
@@ -57,47 +57,47 @@ impl Writer {
         self.begin_with(step, move |run: &Path| save(run, step, fill));
     }
 
-    /// Starts writing a rank's part of a checkpoint, like [`Writer::begin`].
+    /// Starts writing a rank's part of a checkpoint, like [`CheckpointWriter::begin`].
     pub fn begin_part(&mut self, save: JointSave, rank: usize, fill: impl FnOnce(&Path) -> Result<(), String> + Send + 'static) {
         self.begin_with(save.step, move |run: &Path| write_part(run, save, rank, fill));
     }
 
     fn begin_with(&mut self, step: u64, write: impl FnOnce(&Path) -> Result<PathBuf, Error> + Send + 'static) {
-        debug_assert!(self.in_hand.is_none(), "two checkpoints in hand");
+        debug_assert!(self.pending.is_none(), "two checkpoints in hand");
         // A thread that can't be started drops what it was given.
         let (run, write) = (self.run.clone(), Arc::new(Mutex::new(Some(write))));
         let of_thread = write.clone();
-        let thread = std::thread::Builder::new().name("checkpoint".into()).spawn(move || written(&run, step, &of_thread));
-        let work = thread.map_or_else(|_| Work::Done(written(&self.run, step, &write)), Work::Beside);
-        self.in_hand = Some(InHand { step, work });
+        let thread = std::thread::Builder::new().name("checkpoint".into()).spawn(move || write_once(&run, step, &of_thread));
+        let work = thread.map_or_else(|_| SaveJob::Inline(write_once(&self.run, step, &write)), SaveJob::Background);
+        self.pending = Some(PendingSave { step, work });
     }
 
     /// Returns the result of a save that has finished since the last call.
-    pub fn ended(&mut self) -> Option<Written> {
-        let is_done = match &self.in_hand.as_ref()?.work {
-            Work::Beside(thread) => thread.is_finished(),
-            Work::Done(_) => true,
+    pub fn take_finished(&mut self) -> Option<SaveOutcome> {
+        let is_done = match &self.pending.as_ref()?.work {
+            SaveJob::Background(thread) => thread.is_finished(),
+            SaveJob::Inline(_) => true,
         };
         is_done.then(|| self.wait())?
     }
 
     /// Waits for the current save, if there is one.
-    pub fn wait(&mut self) -> Option<Written> {
-        let InHand { step, work } = self.in_hand.take()?;
+    pub fn wait(&mut self) -> Option<SaveOutcome> {
+        let PendingSave { step, work } = self.pending.take()?;
         let panicked = |_| {
             let path = RunFiles(&self.run).checkpoint(step);
             (Err(Error::Write { path, detail: "the writing thread panicked".into() }), Duration::ZERO)
         };
         let (outcome, took) = match work {
-            Work::Beside(thread) => thread.join().unwrap_or_else(panicked),
-            Work::Done(done) => done,
+            SaveJob::Background(thread) => thread.join().unwrap_or_else(panicked),
+            SaveJob::Inline(done) => done,
         };
-        Some(Written { step, outcome, took })
+        Some(SaveOutcome { step, outcome, took })
     }
 }
 
 /// Writes a checkpoint, once.
-fn written(run: &Path, step: u64, write: &Mutex<Option<impl FnOnce(&Path) -> Result<PathBuf, Error>>>) -> Done {
+fn write_once(run: &Path, step: u64, write: &Mutex<Option<impl FnOnce(&Path) -> Result<PathBuf, Error>>>) -> TimedSave {
     let begun = Instant::now();
     let write = write.lock().unwrap_or_else(PoisonError::into_inner).take();
     let nothing = || Err(Error::Write { path: RunFiles(run).checkpoint(step), detail: "it was written before".into() });

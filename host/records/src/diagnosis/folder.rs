@@ -1,11 +1,11 @@
 //! Reads a run's folder for a diagnosis. The folder may be damaged, still growing, larger than memory or somebody else's. Lines
 //! and files are read up to a limit, unreadable parts are counted and named, and nothing blocks.
 
-use super::older::Older;
-use super::{Held, Settings, Watch};
-use crate::config::json_lines::Unread;
+use super::backfill::ContributionBackfill;
+use super::{DiagnosisMonitor, DiagnosisSettings, ReportedFinding};
+use crate::config::json_lines::UnreadLines;
 use crate::config::printable;
-use crate::run::{ConfigInForce, EventLine, RowKind, RunFiles, each_metrics_row, each_own_line, is_undone};
+use crate::run::{EffectiveConfig, EventLine, RowKind, RunFiles, each_metrics_row, each_own_line, is_undone};
 use std::io;
 use std::path::Path;
 
@@ -18,7 +18,7 @@ const LONGEST_NOTE: usize = 400;
 #[derive(Clone, Debug, Default)]
 pub struct Diagnosis {
     /// All findings; those that hold now come first.
-    pub findings: Vec<Held>,
+    pub findings: Vec<ReportedFinding>,
     /// Number of rows of training in metrics.jsonl.
     pub rows: u64,
     /// The last step among them.
@@ -35,30 +35,35 @@ pub struct Diagnosis {
 #[must_use]
 pub fn read(run: &Path) -> Diagnosis {
     let mut diagnosis = Diagnosis::default();
-    let config = ConfigInForce::read(run).unwrap_or_else(|error| {
+    let config = EffectiveConfig::read(run).unwrap_or_else(|error| {
         diagnosis.note(RunFiles::CONFIG, &error);
-        ConfigInForce::default()
+        EffectiveConfig::default()
     });
     diagnosis.notes.extend(config.note);
     let config = config.text;
-    let watch = diagnosis.follow(run, |usual| Settings::of(&config, usual), true);
+    let watch = diagnosis.follow(run, |usual| DiagnosisSettings::from_config(&config, usual), true);
     (diagnosis.findings, diagnosis.enough) = (watch.findings(), watch.has_enough());
     diagnosis
 }
 
 /// Returns the watch of a run that continues from its folder's metrics, with these settings.
 #[must_use]
-pub fn resume(run: &Path, settings: Settings) -> Watch {
+pub fn resume(run: &Path, settings: DiagnosisSettings) -> DiagnosisMonitor {
     Diagnosis::default().follow(run, |_| settings, false)
 }
 
 impl Diagnosis {
     /// Adds the run's metrics to a watch with the settings for the usual learning rate. If `completes`, what an older version did not
     /// log comes from the completions.
-    fn follow(&mut self, run: &Path, settings: impl FnOnce(Option<f64>) -> Settings, completes: bool) -> Watch {
+    fn follow(
+        &mut self,
+        run: &Path,
+        settings: impl FnOnce(Option<f64>) -> DiagnosisSettings,
+        completes: bool,
+    ) -> DiagnosisMonitor {
         let (mut usual, mut changes) = (None, Vec::new());
         let outcome = each_own_line(run, &RunFiles(run).events(), |line| {
-            let event = EventLine::of(line);
+            let event = EventLine::from_fields(line);
             usual = event.number("usual_learning_rate").or(usual);
             let Some(step) = event.step else { return };
             match event.kind {
@@ -70,9 +75,9 @@ impl Diagnosis {
         self.take(RunFiles::EVENTS, outcome);
         changes.sort_unstable();
         let settings = settings(usual);
-        let mut watch = Watch::new(settings.clone());
+        let mut watch = DiagnosisMonitor::new(settings.clone());
         let mut changes = changes.into_iter().peekable();
-        let mut older = completes.then(|| Older::new(run, &settings));
+        let mut older = completes.then(|| ContributionBackfill::new(run, &settings));
         let outcome = each_metrics_row(run, |mut row| {
             let step = row.step;
             let mut changed = false;
@@ -80,12 +85,12 @@ impl Diagnosis {
                 changed = true;
             }
             if changed {
-                watch.change(settings.clone());
+                watch.restart_with(settings.clone());
             }
             self.rows += u64::from(row.kind == RowKind::Train);
             self.last_step = step;
             older.iter_mut().for_each(|older| older.complete(&mut row));
-            watch.see(&row);
+            watch.observe(&row);
         });
         let noted = self.notes.len();
         match outcome {
@@ -100,7 +105,7 @@ impl Diagnosis {
         self.notes.push(printable(&format!("{file} can't be read: {error}"), LONGEST_NOTE));
     }
 
-    fn take(&mut self, file: &str, outcome: io::Result<Unread>) {
+    fn take(&mut self, file: &str, outcome: io::Result<UnreadLines>) {
         match outcome {
             Err(error) => self.note(file, &error),
             Ok(unread) => self.notes.extend(unread.notes(file)),

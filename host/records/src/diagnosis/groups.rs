@@ -12,7 +12,7 @@ const FOLLOWS: f64 = 0.8;
 
 /// The scores that a reward gave the completions of a generation.
 #[derive(Clone, Copy, Debug)]
-pub struct Scores<'a> {
+pub struct WeightedScores<'a> {
     /// Its weight, not 0.
     pub weight: f64,
     /// A score for each completion, or none.
@@ -21,7 +21,7 @@ pub struct Scores<'a> {
 
 /// A reward's part in the groups of a generation.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Part {
+pub struct RewardContribution {
     /// Number of groups of which it scored at least two completions, and of those, the number in which its scores differ.
     pub scored: f64,
     pub varying: f64,
@@ -33,20 +33,20 @@ pub struct Part {
 
 /// The parts of all rewards in the groups of a generation.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Parts {
+pub struct RewardContributions {
     /// Number of groups that teach something: their completions have different advantages.
-    pub teaching: f64,
+    pub informative_groups: f64,
     /// Sum of the absolute advantages in those, where the weighted sum of the rewards explains them.
     pub size: f64,
     /// A part for each reward.
-    pub rewards: Vec<Part>,
+    pub rewards: Vec<RewardContribution>,
 }
 
-impl Parts {
+impl RewardContributions {
     /// Adds the parts of the same rewards in another generation.
     #[must_use]
-    pub fn and(mut self, more: Self) -> Self {
-        self.teaching += more.teaching;
+    pub fn merge(mut self, more: Self) -> Self {
+        self.informative_groups += more.informative_groups;
         self.size += more.size;
         for (part, more) in self.rewards.iter_mut().zip(more.rewards) {
             part.scored += more.scored;
@@ -61,7 +61,11 @@ impl Parts {
 /// Computes the rewards' parts. `group_of` has the group of each completion, and `advantages` what the algorithm made of it. Without
 /// advantages, or if no group has two completions, the weighted sum of the scores takes their place; in the latter case, all completions are
 /// one group.
-pub fn parts(rewards: &[Scores<'_>], group_of: &[usize], advantages: Option<&[f32]>) -> Parts {
+pub fn reward_contributions(
+    rewards: &[WeightedScores<'_>],
+    group_of: &[usize],
+    advantages: Option<&[f32]>,
+) -> RewardContributions {
     let mut groups: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
     for (row, group) in group_of.iter().enumerate() {
         groups.entry(*group).or_default().push(row);
@@ -69,7 +73,8 @@ pub fn parts(rewards: &[Scores<'_>], group_of: &[usize], advantages: Option<&[f3
     let alone = groups.values().all(|rows| rows.len() < 2);
     let advantages = advantages.filter(|advantages| !alone && advantages.len() == group_of.len());
     let groups: Vec<Vec<usize>> = if alone { vec![(0..group_of.len()).collect()] } else { groups.into_values().collect() };
-    let mut parts = Parts { rewards: vec![Part::default(); rewards.len()], ..Parts::default() };
+    let mut parts =
+        RewardContributions { rewards: vec![RewardContribution::default(); rewards.len()], ..RewardContributions::default() };
     for rows in &groups {
         add(&mut parts, rewards, rows, advantages);
     }
@@ -77,7 +82,7 @@ pub fn parts(rewards: &[Scores<'_>], group_of: &[usize], advantages: Option<&[f3
 }
 
 /// Adds a group.
-fn add(parts: &mut Parts, rewards: &[Scores<'_>], rows: &[usize], advantages: Option<&[f32]>) {
+fn add(parts: &mut RewardContributions, rewards: &[WeightedScores<'_>], rows: &[usize], advantages: Option<&[f32]>) {
     // A completion without a score from a reward has its mean, which adds nothing.
     let terms: Vec<Vec<f64>> = rewards.iter().map(|reward| deviations(reward, rows)).collect();
     let varies: Vec<bool> = terms.iter().map(|term| differ(term)).collect();
@@ -91,7 +96,7 @@ fn add(parts: &mut Parts, rewards: &[Scores<'_>], rows: &[usize], advantages: Op
     if !differ(&made) {
         return;
     }
-    parts.teaching += 1.0;
+    parts.informative_groups += 1.0;
     if let [only] = *(0..rewards.len()).filter(|&i| varies[i]).collect::<Vec<_>>() {
         parts.rewards[only].alone += 1.0;
     }
@@ -109,7 +114,7 @@ fn add(parts: &mut Parts, rewards: &[Scores<'_>], rows: &[usize], advantages: Op
 }
 
 /// Returns the weighted scores of some completions without their mean.
-fn deviations(reward: &Scores<'_>, rows: &[usize]) -> Vec<f64> {
+fn deviations(reward: &WeightedScores<'_>, rows: &[usize]) -> Vec<f64> {
     let score = |&row: &usize| reward.values.get(row).copied().flatten().map(|v| reward.weight * f64::from(v));
     let scores: Vec<Option<f64>> = rows.iter().map(score).map(|v| v.filter(|v| v.is_finite())).collect();
     let count = scores.iter().flatten().count().max(1);
@@ -148,14 +153,14 @@ mod tests {
     #[test]
     fn a_reward_that_alone_differs_decides_a_normalised_group_whatever_its_weight() {
         let (answer, style) = (some(&ANSWER), some(&STYLE));
-        let rewards = [Scores { weight: 1.0, values: &answer }, Scores { weight: 0.1, values: &style }];
+        let rewards = [WeightedScores { weight: 1.0, values: &answer }, WeightedScores { weight: 0.1, values: &style }];
         let sum: Vec<f32> = ANSWER.iter().zip(&STYLE).map(|(a, s)| a + 0.1 * s).collect();
         let groups: Vec<usize> = (0..12).map(|row| row / 4).collect();
-        let of = |normalised| parts(&rewards, &groups, Some(&advantages(&sum, normalised)));
+        let of = |normalised| reward_contributions(&rewards, &groups, Some(&advantages(&sum, normalised)));
         let normalised = of(true);
-        assert_eq!((normalised.teaching, normalised.rewards[0].alone, normalised.rewards[1].alone), (3.0, 1.0, 2.0));
+        assert_eq!((normalised.informative_groups, normalised.rewards[0].alone, normalised.rewards[1].alone), (3.0, 1.0, 2.0));
         assert_eq!((normalised.rewards[0].scored, normalised.rewards[0].varying, normalised.rewards[1].varying), (3.0, 1.0, 2.0));
-        let share = |parts: &Parts, i: usize| parts.rewards[i].size / parts.size;
+        let share = |parts: &RewardContributions, i: usize| parts.rewards[i].size / parts.size;
         assert!((share(&normalised, 1) - 2.0 / 3.0).abs() < 1e-3, "{normalised:?}");
         // Where groups keep their spread, the answer makes nearly all of it, and its weight says so.
         let plain = of(false);
@@ -166,9 +171,9 @@ mod tests {
     fn a_reward_that_varies_along_is_given_its_part_alone() {
         // Both differ in the group; the second is drowned by its weight.
         let (one, other) = (some(&[0.0, 1.0, 0.0, 1.0]), some(&[5.0, -5.0, -5.0, 5.0]));
-        let rewards = [Scores { weight: 1.0, values: &one }, Scores { weight: 1e-4, values: &other }];
+        let rewards = [WeightedScores { weight: 1.0, values: &one }, WeightedScores { weight: 1e-4, values: &other }];
         let sum = [0.0005, 0.9995, -0.0005, 1.0005];
-        let parts = parts(&rewards, &[7; 4], Some(&advantages(&sum, true)));
+        let parts = reward_contributions(&rewards, &[7; 4], Some(&advantages(&sum, true)));
         assert!(parts.rewards[1].size / parts.size < 1e-3 && parts.rewards[1].varying == 1.0, "{parts:?}");
         assert_eq!((parts.rewards[0].alone, parts.rewards[1].alone), (0.0, 0.0));
     }
@@ -176,14 +181,17 @@ mod tests {
     #[test]
     fn completions_without_a_group_are_one_and_others_may_lack_scores() {
         let (one, other) = (some(&[0.0, 1.0, 2.0]), [None, Some(4.0), None]);
-        let rewards = [Scores { weight: 1.0, values: &one }, Scores { weight: 1.0, values: &other }];
-        let alone = parts(&rewards, &[0, 1, 2], Some(&[3.0, -1.0, 0.5]));
-        assert_eq!((alone.teaching, alone.rewards[0].alone, alone.rewards[1].scored), (1.0, 1.0, 0.0));
+        let rewards = [WeightedScores { weight: 1.0, values: &one }, WeightedScores { weight: 1.0, values: &other }];
+        let alone = reward_contributions(&rewards, &[0, 1, 2], Some(&[3.0, -1.0, 0.5]));
+        assert_eq!((alone.informative_groups, alone.rewards[0].alone, alone.rewards[1].scored), (1.0, 1.0, 0.0));
         // Advantages that don't follow the rewards have no shares.
-        let against = parts(&rewards[..1], &[0, 0, 0], Some(&[1.0, 0.0, -1.0]));
-        assert_eq!((against.teaching, against.size), (1.0, 0.0));
+        let against = reward_contributions(&rewards[..1], &[0, 0, 0], Some(&[1.0, 0.0, -1.0]));
+        assert_eq!((against.informative_groups, against.size), (1.0, 0.0));
         let equal = [Some(0.1), Some(0.1)];
-        assert_eq!(parts(&[Scores { weight: 3.0, values: &equal }], &[0, 0], None).teaching, 0.0);
-        assert_eq!(parts(&[], &[], None), Parts::default());
+        assert_eq!(
+            reward_contributions(&[WeightedScores { weight: 3.0, values: &equal }], &[0, 0], None).informative_groups,
+            0.0
+        );
+        assert_eq!(reward_contributions(&[], &[], None), RewardContributions::default());
     }
 }

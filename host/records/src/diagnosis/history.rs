@@ -1,6 +1,6 @@
 //! The part of a run's metrics that signs use: the first and the newest steps of each metric.
 
-use super::Settings;
+use super::DiagnosisSettings;
 use crate::run::{MetricsRow, RowKind};
 use std::collections::{BTreeMap, VecDeque};
 
@@ -41,7 +41,7 @@ const MOST_ROWS: usize = 16;
 
 /// A value and the number of steps it averages, which end with `step`.
 #[derive(Clone, Copy, Debug)]
-struct Point {
+struct HistoryPoint {
     value: f64,
     step: u64,
     steps: u64,
@@ -49,18 +49,18 @@ struct Point {
 
 /// One metric.
 #[derive(Clone, Debug, Default)]
-struct Series {
+struct MetricHistory {
     first: Option<f64>,
     /// Points of the first half window.
-    early: Vec<Point>,
-    newest: VecDeque<Point>,
+    early: Vec<HistoryPoint>,
+    newest: VecDeque<HistoryPoint>,
     least: f64,
     greatest: f64,
 }
 
 /// The level of a metric over some steps.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Level {
+pub(super) struct MetricLevel {
     pub mean: f64,
     /// Standard error of the mean.
     pub error: f64,
@@ -68,9 +68,9 @@ pub(super) struct Level {
     pub halves: [f64; 2],
 }
 
-impl Level {
-    fn of(points: &[Point]) -> Self {
-        let mean = |points: &[Point]| {
+impl MetricLevel {
+    fn from_points(points: &[HistoryPoint]) -> Self {
+        let mean = |points: &[HistoryPoint]| {
             let steps: u64 = points.iter().map(|p| p.steps).sum();
             points.iter().map(|p| p.value * p.steps as f64).sum::<f64>() / steps.max(1) as f64
         };
@@ -83,14 +83,14 @@ impl Level {
 
 /// The first and the newest steps of each metric.
 #[derive(Clone, Debug, Default)]
-pub(super) struct History {
-    series: BTreeMap<String, Series>,
+pub(super) struct DiagnosisHistory {
+    series: BTreeMap<String, MetricHistory>,
     last_step: u64,
 }
 
-impl History {
+impl DiagnosisHistory {
     /// Adds a row. Returns whether it has a metric that signs use, as rows of training have.
-    pub(super) fn add(&mut self, row: &MetricsRow, settings: &Settings) -> bool {
+    pub(super) fn add(&mut self, row: &MetricsRow, settings: &DiagnosisSettings) -> bool {
         if row.kind != RowKind::Train {
             return false;
         }
@@ -119,22 +119,22 @@ impl History {
     }
 
     /// Returns a metric's level over the first steps, if they don't overlap with the newest.
-    pub(super) fn early(&self, name: &str) -> Option<Level> {
+    pub(super) fn early(&self, name: &str) -> Option<MetricLevel> {
         let series = self.series.get(name)?;
         let end = series.early.last()?.step;
         let begin = series.window()?.first()?.step;
-        (begin > end).then(|| Level::of(&series.early))
+        (begin > end).then(|| MetricLevel::from_points(&series.early))
     }
 
     /// Returns a metric's level over the newest steps, if there are enough and it is still logged.
-    pub(super) fn newest(&self, name: &str) -> Option<Level> {
+    pub(super) fn newest(&self, name: &str) -> Option<MetricLevel> {
         let window = self.series.get(name)?.window()?;
         let age = self.last_step.saturating_sub(window.last()?.step);
-        (age <= STEPS).then(|| Level::of(&window))
+        (age <= STEPS).then(|| MetricLevel::from_points(&window))
     }
 
     /// Returns the first of these metrics that has a level over the newest steps, with its name.
-    pub(super) fn newest_of<'a>(&self, names: &[&'a str]) -> Option<(&'a str, Level)> {
+    pub(super) fn newest_of<'a>(&self, names: &[&'a str]) -> Option<(&'a str, MetricLevel)> {
         names.iter().find_map(|name| Some((*name, self.newest(name)?)))
     }
 
@@ -149,10 +149,10 @@ impl History {
     }
 }
 
-impl Series {
+impl MetricHistory {
     fn add(&mut self, step: u64, value: f64) {
         let before = self.newest.back().map_or(0, |point| point.step);
-        let point = Point { value, step, steps: step.saturating_sub(before).max(1) };
+        let point = HistoryPoint { value, step, steps: step.saturating_sub(before).max(1) };
         let first = *self.first.get_or_insert(value);
         if self.newest.is_empty() {
             (self.least, self.greatest) = (first, first);
@@ -169,7 +169,7 @@ impl Series {
     }
 
     /// The minimum number of newest points.
-    fn window(&self) -> Option<Vec<Point>> {
+    fn window(&self) -> Option<Vec<HistoryPoint>> {
         let (mut rows, mut steps) = (0, 0);
         for point in self.newest.iter().rev() {
             (rows, steps) = (rows + 1, steps + point.steps);

@@ -1,13 +1,13 @@
 //! Finds out why a run does not learn: signs in its metrics, with evidence and remedies.
 //!
-//! [`signs`] are pure functions over the history of the metrics. A [`Watch`] gets the rows of metrics.jsonl one by one and
+//! [`signs`] are pure functions over the history of the metrics. A [`DiagnosisMonitor`] gets the rows of metrics.jsonl one by one and
 //! reports which findings begin to hold. A live run, `rlhost diagnose` and the report all use it, the latter two through
 //! [`read`], so they agree. A finding must hold over a window of steps, and in several consecutive rows, before it is reported.
 
+mod backfill;
 mod folder;
 mod groups;
 mod history;
-mod older;
 mod settings;
 mod signs;
 #[cfg(test)]
@@ -15,12 +15,12 @@ mod tests;
 mod words;
 
 pub use folder::{Diagnosis, read, resume};
-pub use groups::{Parts, Scores, parts};
+pub use groups::{RewardContributions, WeightedScores, reward_contributions};
 pub use history::metrics_read;
-pub use settings::Settings;
+pub use settings::DiagnosisSettings;
 
-use crate::run::{Figure, MetricsRow};
-use history::History;
+use crate::run::{FindingFigure, MetricsRow};
+use history::DiagnosisHistory;
 use serde::Serialize;
 use signs::SIGNS;
 
@@ -38,14 +38,14 @@ pub struct Finding {
     /// What is wrong, in one sentence.
     pub sentence: String,
     /// The evidence.
-    pub figures: Vec<Figure>,
+    pub figures: Vec<FindingFigure>,
     /// The remedies.
     pub advice: Vec<String>,
 }
 
 /// A finding, and the steps at which it held.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Held {
+pub struct ReportedFinding {
     /// The finding as last seen.
     #[serde(flatten)]
     pub finding: Finding,
@@ -57,36 +57,36 @@ pub struct Held {
 
 /// The state of one sign.
 #[derive(Clone, Debug, Default)]
-struct Seen {
+struct SignState {
     rows: usize,
-    held: Option<Held>,
+    reported: Option<ReportedFinding>,
 }
 
 /// Watches a run's metrics as they are logged.
 #[derive(Clone, Debug)]
-pub struct Watch {
-    settings: Settings,
-    history: History,
-    seen: Vec<Seen>,
+pub struct DiagnosisMonitor {
+    settings: DiagnosisSettings,
+    history: DiagnosisHistory,
+    seen: Vec<SignState>,
     /// Number of rows at which there were enough steps for a sign.
     rows: usize,
 }
 
-impl Watch {
+impl DiagnosisMonitor {
     /// Creates the watch of a run with these settings.
     #[must_use]
-    pub fn new(settings: Settings) -> Self {
-        Self { settings, history: History::default(), seen: vec![Seen::default(); SIGNS.len()], rows: 0 }
+    pub fn new(settings: DiagnosisSettings) -> Self {
+        Self { settings, history: DiagnosisHistory::default(), seen: vec![SignState::default(); SIGNS.len()], rows: 0 }
     }
 
     /// Continues with other settings, and drops the metrics under the old ones, which are not comparable.
-    pub fn change(&mut self, settings: Settings) {
+    pub fn restart_with(&mut self, settings: DiagnosisSettings) {
         self.settings = settings;
-        self.history = History::default();
+        self.history = DiagnosisHistory::default();
     }
 
     /// Adds a row of metrics.jsonl. Returns findings that begin to hold with it, each only once.
-    pub fn see(&mut self, row: &MetricsRow) -> Vec<Held> {
+    pub fn observe(&mut self, row: &MetricsRow) -> Vec<ReportedFinding> {
         let step = row.step;
         if !self.history.add(row, &self.settings) {
             return Vec::new();
@@ -96,18 +96,18 @@ impl Watch {
         for (sign, seen) in SIGNS.iter().zip(&mut self.seen) {
             let Some(finding) = sign(&self.history, &self.settings) else {
                 seen.rows = 0;
-                if let Some(held) = &mut seen.held {
+                if let Some(held) = &mut seen.reported {
                     held.until.get_or_insert(step);
                 }
                 continue;
             };
             seen.rows += 1;
-            match &mut seen.held {
+            match &mut seen.reported {
                 Some(held) => (held.finding, held.until) = (finding, None),
                 None if seen.rows >= ROWS_IN_A_ROW => {
-                    let held = Held { finding, since: step, until: None };
+                    let held = ReportedFinding { finding, since: step, until: None };
                     begun.push(held.clone());
-                    seen.held = Some(held);
+                    seen.reported = Some(held);
                 }
                 None => {}
             }
@@ -117,8 +117,8 @@ impl Watch {
 
     /// Returns all findings; those that hold now come first.
     #[must_use]
-    pub fn findings(&self) -> Vec<Held> {
-        let mut all: Vec<Held> = self.seen.iter().filter_map(|seen| seen.held.clone()).collect();
+    pub fn findings(&self) -> Vec<ReportedFinding> {
+        let mut all: Vec<ReportedFinding> = self.seen.iter().filter_map(|seen| seen.reported.clone()).collect();
         all.sort_by_key(|held| (held.until.is_some(), held.since));
         all
     }

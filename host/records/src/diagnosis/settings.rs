@@ -11,7 +11,7 @@ const OF_REWARDS: [&str; 5] = ["mean", "std", "varies", "alone", "share"];
 
 /// A reward of the run.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Reward {
+pub(super) struct DiagnosedReward {
     pub name: String,
     pub weight: f64,
     /// The dataset's column that it compares completions with.
@@ -27,23 +27,23 @@ pub(super) fn metric_of(reward: &str, what: &str) -> String {
 
 /// The settings of a run that signs use.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Settings {
+pub struct DiagnosisSettings {
     pub(super) learning_rate: Option<f64>,
     /// The run's default learning rate.
     pub(super) usual_learning_rate: Option<f64>,
     pub(super) max_completion_length: Option<u64>,
     pub(super) beta: Option<f64>,
-    pub(super) rewards: Vec<Reward>,
+    pub(super) rewards: Vec<DiagnosedReward>,
     /// Whether steps are as long as the gradient, so that no rate is usual.
     pub(super) steps_by_gradient: bool,
     /// Whether each reward is normalised before the rewards are added.
     pub(super) normalised: bool,
 }
 
-impl Settings {
+impl DiagnosisSettings {
     /// Reads them from the text of config.toml; skips what it can't parse.
     #[must_use]
-    pub fn of(config: &str, usual_learning_rate: Option<f64>) -> Self {
+    pub fn from_config(config: &str, usual_learning_rate: Option<f64>) -> Self {
         let table: Table = config.parse().unwrap_or_default();
         let number = |table: &Table, key: &str| match table.get(key)? {
             Value::Float(v) => Some(*v).filter(|v| v.is_finite()),
@@ -63,7 +63,7 @@ impl Settings {
             let config = plugin.get("config").and_then(Value::as_table);
             let column = config.and_then(|config| config.get("column")?.as_str()).map(str::to_owned);
             let weight = number(plugin, "weight").unwrap_or(1.0);
-            Some(Reward { name: entry.name().to_owned(), weight, column, of_environment })
+            Some(DiagnosedReward { name: entry.name().to_owned(), weight, column, of_environment })
         };
         let rewards = entries("plugin").filter_map(|plugin| reward(plugin, false));
         let rewards = rewards.chain(entries("environment").filter_map(|environment| reward(environment, true)));

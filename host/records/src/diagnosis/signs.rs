@@ -1,15 +1,15 @@
 //! The signs: pure functions over a run's history. Each needs effects that are large compared with the noise of the metric, since
 //! a sign that appears in healthy runs is worse than none.
 
-use super::history::{History, Level};
-use super::settings::{Reward, Settings, metric_of};
+use super::history::{DiagnosisHistory, MetricLevel};
+use super::settings::{DiagnosedReward, DiagnosisSettings, metric_of};
 use super::words::{change, figure, number, percent};
 use super::{Finding, ROUNDING};
 use crate::config::printable;
-use crate::run::Figure;
+use crate::run::FindingFigure;
 
 /// Looks for a finding in a history.
-pub(super) type Sign = fn(&History, &Settings) -> Option<Finding>;
+pub(super) type Sign = fn(&DiagnosisHistory, &DiagnosisSettings) -> Option<Finding>;
 
 /// All signs.
 pub(super) const SIGNS: [Sign; 11] = [
@@ -60,9 +60,9 @@ const PART_OF_ENTROPY: f64 = 0.2;
 const LONGEST: usize = 400;
 
 /// Creates a finding. Names come from the configuration, so possibly from somebody else's folder.
-fn finding(name: &'static str, sentence: String, figures: Vec<Figure>, advice: &[&str]) -> Option<Finding> {
+fn finding(name: &'static str, sentence: String, figures: Vec<FindingFigure>, advice: &[&str]) -> Option<Finding> {
     let shown = |text: &str| printable(text, LONGEST);
-    let figures = figures.iter().map(|figure| Figure { name: shown(&figure.name), value: shown(&figure.value) }).collect();
+    let figures = figures.iter().map(|figure| FindingFigure { name: shown(&figure.name), value: shown(&figure.value) }).collect();
     Some(Finding { name, sentence: shown(&sentence), figures, advice: advice.iter().map(|text| shown(text)).collect() })
 }
 
@@ -74,25 +74,25 @@ fn std_of(name: &str) -> String {
     metric_of(name, "std")
 }
 
-fn varies_of(reward: &Reward) -> String {
+fn varies_of(reward: &DiagnosedReward) -> String {
     metric_of(&reward.name, "varies")
 }
 
-fn alone_of(reward: &Reward) -> String {
+fn alone_of(reward: &DiagnosedReward) -> String {
     metric_of(&reward.name, "alone")
 }
 
-fn share_of(reward: &Reward) -> String {
+fn share_of(reward: &DiagnosedReward) -> String {
     metric_of(&reward.name, "share")
 }
 
 /// Returns the rewards with a weight.
-fn counted(settings: &Settings) -> impl Iterator<Item = &Reward> {
+fn counted(settings: &DiagnosisSettings) -> impl Iterator<Item = &DiagnosedReward> {
     settings.rewards.iter().filter(|reward| reward.weight != 0.0)
 }
 
 /// Returns the initial spread of the rewards of completions.
-fn first_spread(history: &History, settings: &Settings) -> Option<f64> {
+fn first_spread(history: &DiagnosisHistory, settings: &DiagnosisSettings) -> Option<f64> {
     let of_all = || {
         let stds = counted(settings).filter_map(|r| Some(r.weight * history.first(&std_of(&r.name))?));
         stds.map(|std| std * std).sum::<f64>().sqrt()
@@ -102,30 +102,30 @@ fn first_spread(history: &History, settings: &Settings) -> Option<f64> {
 }
 
 /// Returns name, first value and newest level of the reward.
-fn reward(history: &History) -> Option<(&'static str, f64, Level)> {
+fn reward(history: &DiagnosisHistory) -> Option<(&'static str, f64, MetricLevel)> {
     let (name, newest) = history.newest_of(&REWARD)?;
     Some((name, history.first(name)?, newest))
 }
 
 /// Returns whether the reward has risen by this fraction of its initial spread.
-fn reward_rose(history: &History, settings: &Settings, part: f64) -> Option<Figure> {
+fn reward_rose(history: &DiagnosisHistory, settings: &DiagnosisSettings, part: f64) -> Option<FindingFigure> {
     let (name, first, newest) = reward(history)?;
     let least = part * first_spread(history, settings)?;
     (newest.mean - 3.0 * newest.error - first > least).then(|| change(name, first, newest.mean))
 }
 
-fn rate_figure(settings: &Settings) -> Option<Figure> {
+fn rate_figure(settings: &DiagnosisSettings) -> Option<FindingFigure> {
     let rate = number(settings.learning_rate?);
     let usual = settings.usual_learning_rate.map(|usual| format!("; usual for this model and algorithm: {}", number(usual)));
     Some(figure("learning_rate", rate + &usual.unwrap_or_default()))
 }
 
-fn usual_rate(settings: &Settings, otherwise: &str) -> String {
+fn usual_rate(settings: &DiagnosisSettings, otherwise: &str) -> String {
     settings.usual_learning_rate.map_or_else(|| otherwise.to_owned(), |usual| format!("--learning-rate {}", number(usual)))
 }
 
 /// The reward fell, or the loss rose, by more than the noise between completions or batches, at a rate above the usual one.
-fn rate_too_high(history: &History, settings: &Settings) -> Option<Finding> {
+fn rate_too_high(history: &DiagnosisHistory, settings: &DiagnosisSettings) -> Option<Finding> {
     // Where the usual rate is not known, the effect must be larger.
     let factor = match settings.rate_ratio() {
         Some(ratio) if ratio < HIGH_RATE => return None,
@@ -157,13 +157,13 @@ fn rate_too_high(history: &History, settings: &Settings) -> Option<Finding> {
 }
 
 /// The preferred answers became many times less likely. A loss that only compares answers may then rest at a constant.
-fn broken(history: &History) -> Option<Figure> {
+fn broken(history: &DiagnosisHistory) -> Option<FindingFigure> {
     let (first, newest) = (history.first("logps/chosen")?, history.newest("logps/chosen")?);
     (newest.mean + 3.0 * newest.error < BROKEN * first).then(|| change("logps/chosen", first, newest.mean))
 }
 
 /// Nothing has changed, at a rate far below the usual one or, where none is usual, after steps that lead nowhere.
-fn rate_too_low(history: &History, settings: &Settings) -> Option<Finding> {
+fn rate_too_low(history: &DiagnosisHistory, settings: &DiagnosisSettings) -> Option<Finding> {
     if settings.steps_by_gradient {
         // The way that the weights can have come, if each step went the same way.
         let way = settings.learning_rate? * history.newest("grad_norm")?.mean * history.last_step() as f64;
@@ -175,8 +175,8 @@ fn rate_too_low(history: &History, settings: &Settings) -> Option<Finding> {
     let names: &[&'static str] =
         if generates { &["reward", "objective/scores", "entropy", "policy/entropy_avg", LENGTH] } else { &["loss"] };
     let levels = names.iter().filter_map(|name| Some((*name, history.early(name)?, history.newest(name)?)));
-    let levels: Vec<(&str, Level, Level)> = levels.collect();
-    let moved = |(_, early, newest): &(&str, Level, Level)| {
+    let levels: Vec<(&str, MetricLevel, MetricLevel)> = levels.collect();
+    let moved = |(_, early, newest): &(&str, MetricLevel, MetricLevel)| {
         (newest.mean - early.mean).abs() > 3.0 * (early.error.powi(2) + newest.error.powi(2)).sqrt().max(1e-9)
     };
     if levels.is_empty() || levels.iter().any(moved) {
@@ -194,7 +194,7 @@ fn rate_too_low(history: &History, settings: &Settings) -> Option<Finding> {
 }
 
 /// Many completions end at the maximum length, and their share does not fall.
-fn completions_cut_off(history: &History, settings: &Settings) -> Option<Finding> {
+fn completions_cut_off(history: &DiagnosisHistory, settings: &DiagnosisSettings) -> Option<Finding> {
     let cut = history.newest(CUT_OFF)?;
     let falling = cut.halves[1] < cut.halves[0] - 0.1;
     if cut.mean < MANY_CUT_OFF || falling {
@@ -217,7 +217,7 @@ fn completions_cut_off(history: &History, settings: &Settings) -> Option<Finding
 }
 
 /// Returns whether a reward has given every completion the same score from the beginning.
-fn is_constant(history: &History, reward: &Reward) -> Option<f64> {
+fn is_constant(history: &DiagnosisHistory, reward: &DiagnosedReward) -> Option<f64> {
     let level = history.newest(&mean_of(&reward.name))?;
     let (_, widest) = history.extremes(&std_of(&reward.name))?;
     let (least, greatest) = history.extremes(&mean_of(&reward.name))?;
@@ -226,11 +226,11 @@ fn is_constant(history: &History, reward: &Reward) -> Option<f64> {
 }
 
 /// A reward that compares completions with a column has only ever given 0.
-fn is_never_found(history: &History, reward: &Reward) -> bool {
+fn is_never_found(history: &DiagnosisHistory, reward: &DiagnosedReward) -> bool {
     reward.column.is_some() && is_constant(history, reward) == Some(0.0)
 }
 
-fn answers_never_found(history: &History, settings: &Settings) -> Option<Finding> {
+fn answers_never_found(history: &DiagnosisHistory, settings: &DiagnosisSettings) -> Option<Finding> {
     let reward = counted(settings).find(|reward| is_never_found(history, reward))?;
     let (name, column) = (&reward.name, reward.column.as_deref().unwrap_or_default());
     let sentence = format!("{name} has not found the answer of the column {column:?} in any completion.");
@@ -245,10 +245,10 @@ fn answers_never_found(history: &History, settings: &Settings) -> Option<Finding
     finding("answers_never_found", sentence, figures, &advice)
 }
 
-fn reward_constant(history: &History, settings: &Settings) -> Option<Finding> {
+fn reward_constant(history: &DiagnosisHistory, settings: &DiagnosisSettings) -> Option<Finding> {
     // An environment need not give rewards if others do.
     let alone = counted(settings).all(|reward| reward.of_environment);
-    let given: Vec<&Reward> = counted(settings).filter(|reward| alone || !reward.of_environment).collect();
+    let given: Vec<&DiagnosedReward> = counted(settings).filter(|reward| alone || !reward.of_environment).collect();
     let constant = given.iter().filter(|reward| !is_never_found(history, reward));
     let constant: Vec<(&str, f64)> =
         constant.filter_map(|reward| Some((reward.name.as_str(), is_constant(history, reward)?))).collect();
@@ -272,13 +272,13 @@ fn reward_constant(history: &History, settings: &Settings) -> Option<Finding> {
 }
 
 /// Returns whether a reward differs between prompts, but never between the completions of one.
-fn is_constant_in_groups(history: &History, reward: &Reward) -> bool {
+fn is_constant_in_groups(history: &DiagnosisHistory, reward: &DiagnosedReward) -> bool {
     history.newest(&varies_of(reward)).is_some()
         && history.extremes(&varies_of(reward)).is_some_and(|(_, most)| most == 0.0)
         && is_constant(history, reward).is_none()
 }
 
-fn groups_without_spread(history: &History, settings: &Settings) -> Option<Finding> {
+fn groups_without_spread(history: &DiagnosisHistory, settings: &DiagnosisSettings) -> Option<Finding> {
     let equal = history.newest(EQUAL).filter(|equal| equal.mean >= MANY_EQUAL)?;
     // Where no reward ever varies, that says it all.
     let mut given = counted(settings).peekable();
@@ -299,26 +299,26 @@ fn groups_without_spread(history: &History, settings: &Settings) -> Option<Findi
 }
 
 /// One reward makes up nearly all of the advantages, although another differs within groups too or has a larger weight.
-fn reward_dominates(history: &History, settings: &Settings) -> Option<Finding> {
+fn reward_dominates(history: &DiagnosisHistory, settings: &DiagnosisSettings) -> Option<Finding> {
     // Where each reward is normalised first, its weighted scores say nothing of its effect.
     if settings.normalised {
         return None;
     }
-    let shares = |level: fn(&History, &str) -> Option<Level>| {
+    let shares = |level: fn(&DiagnosisHistory, &str) -> Option<MetricLevel>| {
         let share = |reward| Some((reward, level(history, &share_of(reward))?.mean));
-        counted(settings).filter_map(share).collect::<Vec<(&Reward, f64)>>()
+        counted(settings).filter_map(share).collect::<Vec<(&DiagnosedReward, f64)>>()
     };
     let (early, newest) = (shares(|h, name| h.early(name)), shares(|h, name| h.newest(name)));
     let (largest, share) = newest.iter().copied().max_by(|a, b| a.1.total_cmp(&b.1))?;
     let before = early.iter().find(|(reward, _)| reward.name == largest.name)?.1;
     let others = || newest.iter().filter(|(reward, _)| reward.name != largest.name);
     let at_least = |part| share >= part && before >= part;
-    let drowned = |reward: &Reward| varies(history, reward) >= OFTEN && is_undecided(history, reward);
+    let drowned = |reward: &DiagnosedReward| varies(history, reward) >= OFTEN && is_undecided(history, reward);
     let drowned = others().find(|(reward, share)| *share <= 1.0 - DOMINANT && drowned(reward));
     if let Some((drowned, _)) = drowned.filter(|_| at_least(DOMINANT)) {
         return drowns(history, largest, drowned);
     }
-    let heavier = |reward: &Reward| reward.weight.abs() > largest.weight.abs() && is_left_to_learn(history, reward);
+    let heavier = |reward: &DiagnosedReward| reward.weight.abs() > largest.weight.abs() && is_left_to_learn(history, reward);
     let heavier = others().filter(|(reward, share)| *share <= 1.0 - MOST && heavier(reward));
     let (heaviest, _) = heavier.max_by(|a, b| a.0.weight.abs().total_cmp(&b.0.weight.abs())).filter(|_| at_least(MOST))?;
     let sentence = format!(
@@ -342,7 +342,7 @@ fn reward_dominates(history: &History, settings: &Settings) -> Option<Finding> {
 }
 
 /// Reports a reward that has no effect beside another.
-fn drowns(history: &History, largest: &Reward, drowned: &Reward) -> Option<Finding> {
+fn drowns(history: &DiagnosisHistory, largest: &DiagnosedReward, drowned: &DiagnosedReward) -> Option<Finding> {
     let sentence = format!(
         "{} alone decides the advantages, and {} has no effect, although it differs in {} of the groups.",
         largest.name,
@@ -355,12 +355,12 @@ fn drowns(history: &History, largest: &Reward, drowned: &Reward) -> Option<Findi
 }
 
 /// Returns the figures of rewards in the groups that the algorithm compares.
-fn in_groups(history: &History, rewards: [&Reward; 2]) -> Vec<Figure> {
+fn in_groups(history: &DiagnosisHistory, rewards: [&DiagnosedReward; 2]) -> Vec<FindingFigure> {
     let percentage = |name: String, what: &str| {
         let level = history.newest(&name)?.mean;
         Some(figure(name, format!("{} {what}", percent(level))))
     };
-    let of = |reward: &Reward| {
+    let of = |reward: &DiagnosedReward| {
         let share = percentage(share_of(reward), &format!("of the advantages, with a weight of {}", number(reward.weight)));
         let alone = percentage(alone_of(reward), "of the groups that teach, in which no other reward differs");
         share.into_iter().chain(alone).collect::<Vec<_>>()
@@ -369,30 +369,30 @@ fn in_groups(history: &History, rewards: [&Reward; 2]) -> Vec<Figure> {
 }
 
 /// Returns the part of the groups in which a reward differs.
-fn varies(history: &History, reward: &Reward) -> f64 {
+fn varies(history: &DiagnosisHistory, reward: &DiagnosedReward) -> f64 {
     history.newest(&varies_of(reward)).map_or(0.0, |level| level.mean)
 }
 
 /// Returns whether a reward is not nearly always fulfilled.
-fn is_undecided(history: &History, reward: &Reward) -> bool {
+fn is_undecided(history: &DiagnosisHistory, reward: &DiagnosedReward) -> bool {
     let (mean, std) = mean_and_std(history, reward);
     std > ROUNDING && std > 0.1 * (mean.abs() + std)
 }
 
 /// Returns whether a reward is left to learn: some completions lack what others get, or pay what others don't. Of one that all but a
 /// fifth get, or of a penalty that less than a fifth pay, little is. The bounds are those of a score that is given or not.
-fn is_left_to_learn(history: &History, reward: &Reward) -> bool {
+fn is_left_to_learn(history: &DiagnosisHistory, reward: &DiagnosedReward) -> bool {
     let (mean, std) = mean_and_std(history, reward);
     let spread = std / mean.abs();
     std > ROUNDING && if reward.weight * mean > 0.0 { spread > 0.5 } else { spread < 2.0 }
 }
 
-fn mean_and_std(history: &History, reward: &Reward) -> (f64, f64) {
+fn mean_and_std(history: &DiagnosisHistory, reward: &DiagnosedReward) -> (f64, f64) {
     let level = |name: String| history.newest(&name).map_or(0.0, |level| level.mean);
     (level(mean_of(&reward.name)), level(std_of(&reward.name)))
 }
 
-fn divergence_runs_away(history: &History, settings: &Settings) -> Option<Finding> {
+fn divergence_runs_away(history: &DiagnosisHistory, settings: &DiagnosisSettings) -> Option<Finding> {
     let per_completion = || Some((history.newest("objective/kl")?, history.newest(LENGTH)?.mean.max(1.0)));
     let (name, level, tokens) = match history.newest("kl").filter(|_| history.newest(LENGTH).is_some()) {
         Some(level) => ("kl", level, 1.0),
@@ -415,7 +415,7 @@ fn divergence_runs_away(history: &History, settings: &Settings) -> Option<Findin
     finding("divergence_runs_away", sentence, figures, &advice)
 }
 
-fn entropy_collapses(history: &History, _: &Settings) -> Option<Finding> {
+fn entropy_collapses(history: &DiagnosisHistory, _: &DiagnosisSettings) -> Option<Finding> {
     let (name, newest) = history.newest_of(&ENTROPY).filter(|_| history.newest(LENGTH).is_some())?;
     let first = history.first(name)?;
     if newest.mean > LITTLE_ENTROPY || newest.mean > PART_OF_ENTROPY * first {
@@ -438,7 +438,7 @@ fn entropy_collapses(history: &History, _: &Settings) -> Option<Finding> {
 }
 
 /// The reward rose while completions grew to the maximum length or shrank to a few tokens.
-fn length_exploited(history: &History, settings: &Settings) -> Option<Finding> {
+fn length_exploited(history: &DiagnosisHistory, settings: &DiagnosisSettings) -> Option<Finding> {
     let (first, newest) = (history.first(LENGTH)?, history.newest(LENGTH)?);
     let cut = history.newest(CUT_OFF).map_or(0.0, |cut| cut.mean);
     let longer = newest.mean > 1.3 * first && cut >= MANY_CUT_OFF && history.first(CUT_OFF)? <= 0.3;
@@ -466,7 +466,7 @@ fn length_exploited(history: &History, settings: &Settings) -> Option<Finding> {
     finding("length_exploited", sentence, figures, &advice)
 }
 
-fn ratios_clipped(history: &History, settings: &Settings) -> Option<Finding> {
+fn ratios_clipped(history: &DiagnosisHistory, settings: &DiagnosisSettings) -> Option<Finding> {
     let names = ["clip_ratio/region_mean", "policy/clipfrac_avg", "ppo_clip_ratio"];
     let (name, clipped) = history.newest_of(&names).filter(|(_, clipped)| clipped.mean >= MANY_CLIPPED)?;
     let sentence =

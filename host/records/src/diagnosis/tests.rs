@@ -1,6 +1,6 @@
 //! Tests signs on made-up rows, and on hostile folders.
 
-use super::{Held, Settings, Watch, read};
+use super::{DiagnosisMonitor, DiagnosisSettings, ReportedFinding, read};
 use crate::run::MetricsRow;
 use serde_json::{Value, json};
 use std::fs;
@@ -33,14 +33,14 @@ fn healthy(step: u64) -> Value {
 }
 
 /// Adds the row of a step.
-fn see(watch: &mut Watch, step: u64, mut row: Value) -> Vec<Held> {
+fn see(watch: &mut DiagnosisMonitor, step: u64, mut row: Value) -> Vec<ReportedFinding> {
     row["step"] = json!(step);
-    watch.see(&MetricsRow::from_line(row.as_object().unwrap()).unwrap())
+    watch.observe(&MetricsRow::from_line(row.as_object().unwrap()).unwrap())
 }
 
 /// Watches sixty rows, one every `every` steps, of a run with this configuration.
-fn watch(config: &str, usual: f64, every: u64, row: impl Fn(u64) -> Value) -> (Watch, Vec<Held>) {
-    let mut watch = Watch::new(Settings::of(config, Some(usual)));
+fn watch(config: &str, usual: f64, every: u64, row: impl Fn(u64) -> Value) -> (DiagnosisMonitor, Vec<ReportedFinding>) {
+    let mut watch = DiagnosisMonitor::new(DiagnosisSettings::from_config(config, Some(usual)));
     let mut begun = Vec::new();
     for i in 1..=60 {
         begun.extend(see(&mut watch, i * every, row(i)));
@@ -48,7 +48,7 @@ fn watch(config: &str, usual: f64, every: u64, row: impl Fn(u64) -> Value) -> (W
     (watch, begun)
 }
 
-fn names(held: &[Held]) -> Vec<&'static str> {
+fn names(held: &[ReportedFinding]) -> Vec<&'static str> {
     held.iter().map(|held| held.finding.name).collect()
 }
 
@@ -214,7 +214,7 @@ fn rewards_are_known_by_the_names_of_their_metrics() {
 #[test]
 fn too_few_rows_for_a_finding_are_said_to_be_too_few() {
     let few = |rows: u64| {
-        let mut watch = Watch::new(Settings::of(CONFIG, Some(1e-5)));
+        let mut watch = DiagnosisMonitor::new(DiagnosisSettings::from_config(CONFIG, Some(1e-5)));
         (1..=rows).for_each(|step| drop(see(&mut watch, step, healthy(step))));
         watch.has_enough()
     };
@@ -247,10 +247,10 @@ fn metrics_before_a_swap_are_not_compared_with_those_after() {
         row
     };
     for swapped in [false, true] {
-        let mut watch = Watch::new(Settings::of(CONFIG, Some(1e-6)));
+        let mut watch = DiagnosisMonitor::new(DiagnosisSettings::from_config(CONFIG, Some(1e-6)));
         for step in 1..=60 {
             if swapped && step == 31 {
-                watch.change(Settings::of(CONFIG, Some(1e-6)));
+                watch.restart_with(DiagnosisSettings::from_config(CONFIG, Some(1e-6)));
             }
             see(&mut watch, step, falls(step));
         }
@@ -322,8 +322,8 @@ fn a_folder_that_is_damaged_empty_huge_or_hostile_is_read_up_to_a_size() {
     let long = "metrics.jsonl: line 6 is over the limit of 1 MiB for a line and is ignored";
     assert!(found.notes.iter().any(|note| note == long), "{:?}", found.notes);
     let named = "path = \"\u{1b}[2J\u{202e}.wasm\"\nconfig = { column = \"\\u001b[2J\" }";
-    let settings = Settings::of(&format!("[[plugin]]\n{}", named.replace('\u{1b}', "\\u001b")), None);
-    let mut watch = Watch::new(settings);
+    let settings = DiagnosisSettings::from_config(&format!("[[plugin]]\n{}", named.replace('\u{1b}', "\\u001b")), None);
+    let mut watch = DiagnosisMonitor::new(settings);
     for step in 1..=40 {
         let row = json!({ "rewards/\u{1b}[2J\u{202e}/mean": 0.0, "rewards/\u{1b}[2J\u{202e}/std": 0.0 });
         see(&mut watch, step, row);

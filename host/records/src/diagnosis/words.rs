@@ -1,7 +1,7 @@
 //! Figures of findings.
 
 pub(super) use crate::config::words::number;
-use crate::run::Figure;
+use crate::run::FindingFigure;
 
 /// Formats a share as a percentage.
 pub(super) fn percent(share: f64) -> String {
@@ -9,11 +9,11 @@ pub(super) fn percent(share: f64) -> String {
 }
 
 /// Creates a figure.
-pub(super) fn figure(name: impl Into<String>, value: impl Into<String>) -> Figure {
-    Figure { name: name.into(), value: value.into() }
+pub(super) fn figure(name: impl Into<String>, value: impl Into<String>) -> FindingFigure {
+    FindingFigure { name: name.into(), value: value.into() }
 }
 
 /// Creates a figure for a change.
-pub(super) fn change(name: impl Into<String>, from: f64, to: f64) -> Figure {
+pub(super) fn change(name: impl Into<String>, from: f64, to: f64) -> FindingFigure {
     figure(name, format!("{}, from {}", number(to), number(from)))
 }

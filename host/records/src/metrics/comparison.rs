@@ -6,7 +6,7 @@ use std::fmt;
 /// Two scorings compared. Metrics are over the rows scored by both.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(default)]
-pub struct Comparison {
+pub struct ScoreComparison {
     /// Rows scored by both.
     pub rows: usize,
     /// Rows scored by only one.
@@ -23,9 +23,9 @@ pub struct Comparison {
     pub rank_correlation: Option<f64>,
 }
 
-impl Comparison {
+impl ScoreComparison {
     /// Compares two scorings of the same rows.
-    pub fn of(old: &[Option<f32>], new: &[Option<f32>]) -> Self {
+    pub fn new(old: &[Option<f32>], new: &[Option<f32>]) -> Self {
         let both: Vec<(f64, f64)> = old.iter().zip(new).filter_map(|(a, b)| Some((f64::from((*a)?), f64::from((*b)?)))).collect();
         let n = both.len() as f64;
         let mean = |of: &dyn Fn(&(f64, f64)) -> f64| if both.is_empty() { 0.0 } else { both.iter().map(of).sum::<f64>() / n };
@@ -42,7 +42,7 @@ impl Comparison {
     }
 }
 
-impl fmt::Display for Comparison {
+impl fmt::Display for ScoreComparison {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { rows, old_mean, new_mean, .. } = self;
         write!(f, "on the last {rows} completions: mean {old_mean:.4} -> {new_mean:.4}")?;
@@ -85,14 +85,14 @@ mod tests {
     fn figures_are_over_the_rows_that_both_scored() {
         let old = [Some(1.0), Some(2.0), None, Some(4.0), Some(2.0)];
         let new = [Some(10.0), Some(20.0), Some(5.0), None, Some(30.0)];
-        let c = Comparison::of(&old, &new);
+        let c = ScoreComparison::new(&old, &new);
         assert_eq!((c.rows, c.one_sided), (3, 2));
         assert_eq!((c.new_mean, c.mean_difference, c.max_difference), (20.0, 55.0 / 3.0, 28.0));
         // Ranks 1, 2.5, 2.5 against 1, 2, 3: covariance 1.5, variances 1.5 and 2.
         assert!((c.rank_correlation.unwrap() - 1.5 / 3.0f64.sqrt()).abs() < 1e-12);
-        let turned = Comparison::of(&[Some(1.0), Some(2.0)], &[Some(5.0), Some(3.0)]);
+        let turned = ScoreComparison::new(&[Some(1.0), Some(2.0)], &[Some(5.0), Some(3.0)]);
         assert_eq!(turned.rank_correlation, Some(-1.0));
-        assert_eq!(Comparison::of(&[Some(1.0), Some(1.0)], &[Some(5.0), Some(3.0)]).rank_correlation, None);
-        assert_eq!(Comparison::of(&[], &[]).rank_correlation, None);
+        assert_eq!(ScoreComparison::new(&[Some(1.0), Some(1.0)], &[Some(5.0), Some(3.0)]).rank_correlation, None);
+        assert_eq!(ScoreComparison::new(&[], &[]).rank_correlation, None);
     }
 }

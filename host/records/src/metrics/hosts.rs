@@ -7,7 +7,7 @@ use std::net::IpAddr;
 /// The hosts under which an endpoint answers. A web page can point its own name at this address and read the responses (DNS
 /// rebinding), but it can't change the `Host` that the browser sends.
 #[derive(Debug)]
-pub struct Hosts {
+pub struct AllowedHosts {
     /// The address as configured.
     name: String,
     bound: IpAddr,
@@ -20,7 +20,7 @@ fn first_label(name: &str) -> &str {
     name.split('.').next().unwrap_or_default()
 }
 
-impl Hosts {
+impl AllowedHosts {
     /// Creates the hosts of an endpoint that is configured as `name` and listens on this address.
     pub fn new(name: String, bound: IpAddr) -> Self {
         Self { name, bound, machine: host_name() }
@@ -35,7 +35,7 @@ impl Hosts {
     }
 
     /// Returns whether a request with this `Host` is meant for the endpoint.
-    pub fn include(&self, host: &str) -> bool {
+    pub fn allows(&self, host: &str) -> bool {
         let Ok(authority) = host.parse::<Authority>() else { return false };
         // A name may end with the root's dot.
         let name = authority.host().trim_start_matches('[').trim_end_matches(']').trim_end_matches('.');
@@ -56,7 +56,8 @@ mod tests {
 
     #[test]
     fn an_endpoint_is_asked_for_by_its_own_name_alone() {
-        let hosts = |name: &str, bound: &str| Hosts { name: name.into(), bound: bound.parse().unwrap(), machine: "node7".into() };
+        let hosts =
+            |name: &str, bound: &str| AllowedHosts { name: name.into(), bound: bound.parse().unwrap(), machine: "node7".into() };
         let local = hosts("127.0.0.1", "127.0.0.1");
         for (host, fine) in [
             ("localhost", true),
@@ -70,16 +71,16 @@ mod tests {
             ("", false),
             ("a b", false),
         ] {
-            assert_eq!(local.include(host), fine, "{host}");
+            assert_eq!(local.allows(host), fine, "{host}");
         }
         let open = hosts("0.0.0.0", "0.0.0.0");
         for (host, fine) in
             [("10.0.0.7:9400", true), ("[::1]:9400", true), ("node7:9400", true), ("node7.lan", true), ("node8", false)]
         {
-            assert_eq!(open.include(host), fine, "{host}");
+            assert_eq!(open.allows(host), fine, "{host}");
         }
         // A machine's name may be fully qualified.
-        let named = |machine: &str| Hosts { machine: machine.into(), ..hosts("0.0.0.0", "0.0.0.0") };
+        let named = |machine: &str| AllowedHosts { machine: machine.into(), ..hosts("0.0.0.0", "0.0.0.0") };
         for (machine, host, fine) in [
             ("node7.lan", "node7.lan:9400", true),
             ("node7.lan", "NODE7.LAN.", true),
@@ -95,9 +96,9 @@ mod tests {
             ("", "evil.example", false),
             ("", ".evil.example", false),
         ] {
-            assert_eq!(named(machine).include(host), fine, "{host} of {machine}");
+            assert_eq!(named(machine).allows(host), fine, "{host} of {machine}");
         }
-        assert!(hosts("metrics.lan", "10.0.0.7").include("metrics.lan:9400"));
-        assert!(hosts("::1", "::1").include("[::1]:9400"));
+        assert!(hosts("metrics.lan", "10.0.0.7").allows("metrics.lan:9400"));
+        assert!(hosts("::1", "::1").allows("[::1]:9400"));
     }
 }

@@ -7,12 +7,12 @@ mod tensorboard;
 mod window;
 mod writer;
 
-pub use comparison::Comparison;
-pub use hosts::Hosts;
+pub use comparison::ScoreComparison;
+pub use hosts::AllowedHosts;
 pub use prometheus::Prometheus;
 pub use tensorboard::{TensorBoard, code_block};
-pub use window::{Metric, Reduction, Window, is_of_machine};
-pub use writer::{Line, Lines};
+pub use window::{Metric, MetricReduction, MetricsWindow, is_of_machine};
+pub use writer::{JsonLinesWriter, LogLine};
 
 /// Returns this machine's name, if known.
 fn host_name() -> String {

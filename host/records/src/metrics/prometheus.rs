@@ -5,7 +5,7 @@
 //! smaller, had its last release in 2022, and its request thread waits without limit for a client that does not send what it
 //! announced.
 
-use super::hosts::Hosts;
+use super::hosts::AllowedHosts;
 use hyper::body::Incoming;
 use hyper::header::{CONTENT_TYPE, HOST, HeaderValue};
 use hyper::server::conn::http1;
@@ -40,7 +40,7 @@ const MAX_STEPS: &str = "rlhost_max_steps";
 const PLUGIN_SWAPS: &str = "rlhost_plugin_swaps_total";
 
 #[derive(Debug)]
-struct Exposed {
+struct ExposedMetrics {
     run: String,
     max_steps: u64,
     global_step: u64,
@@ -66,7 +66,7 @@ fn head(f: &mut Formatter<'_>, name: &str, kind: &str, help: &str) -> fmt::Resul
     writeln!(f, "# HELP {name} {help}\n# TYPE {name} {kind}")
 }
 
-impl Display for Exposed {
+impl Display for ExposedMetrics {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let run = label(&self.run);
         for (name, kind, help, value) in [
@@ -92,14 +92,14 @@ impl Display for Exposed {
     }
 }
 
-fn locked(exposed: &Mutex<Exposed>) -> MutexGuard<'_, Exposed> {
+fn locked(exposed: &Mutex<ExposedMetrics>) -> MutexGuard<'_, ExposedMetrics> {
     exposed.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn answer(request: &Request<Incoming>, exposed: &Mutex<Exposed>, hosts: &Hosts) -> Response<String> {
+fn answer(request: &Request<Incoming>, exposed: &Mutex<ExposedMetrics>, hosts: &AllowedHosts) -> Response<String> {
     let host = request.headers().get(HOST).and_then(|host| host.to_str().ok());
     let (status, text) = match (request.uri().path(), request.method()) {
-        _ if !host.is_some_and(|host| hosts.include(host)) => {
+        _ if !host.is_some_and(|host| hosts.allows(host)) => {
             (StatusCode::FORBIDDEN, "this endpoint does not serve that Host; use its address\n".into())
         }
         ("/metrics", &Method::GET | &Method::HEAD) => (StatusCode::OK, locked(exposed).to_string()),
@@ -112,7 +112,7 @@ fn answer(request: &Request<Incoming>, exposed: &Mutex<Exposed>, hosts: &Hosts) 
     response
 }
 
-async fn accept(listener: TcpListener, exposed: Arc<Mutex<Exposed>>, hosts: Arc<Hosts>) {
+async fn accept(listener: TcpListener, exposed: Arc<Mutex<ExposedMetrics>>, hosts: Arc<AllowedHosts>) {
     let mut connections = JoinSet::new();
     loop {
         while connections.try_join_next().is_some() {}
@@ -143,7 +143,7 @@ async fn accept(listener: TcpListener, exposed: Arc<Mutex<Exposed>>, hosts: Arc<
 #[derive(Debug)]
 pub struct Prometheus {
     address: SocketAddr,
-    exposed: Arc<Mutex<Exposed>>,
+    exposed: Arc<Mutex<ExposedMetrics>>,
     /// Stops the thread when dropped.
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
@@ -167,13 +167,13 @@ impl Prometheus {
         listener.set_nonblocking(true).map_err(unfit)?;
         let name = address.to_owned();
         let address = listener.local_addr().map_err(unfit)?;
-        let hosts = Arc::new(Hosts::new(name, address.ip()));
+        let hosts = Arc::new(AllowedHosts::new(name, address.ip()));
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
         let listener = {
             let _guard = runtime.enter();
             TcpListener::from_std(listener)?
         };
-        let exposed = Exposed { run: run.into(), max_steps, global_step: 0, plugin_swaps: 0, figures: BTreeMap::new() };
+        let exposed = ExposedMetrics { run: run.into(), max_steps, global_step: 0, plugin_swaps: 0, figures: BTreeMap::new() };
         let exposed = Arc::new(Mutex::new(exposed));
         let (stop, stopped) = oneshot::channel();
         let serving = accept(listener, Arc::clone(&exposed), hosts);
@@ -191,14 +191,14 @@ impl Prometheus {
     }
 
     /// Sets the number of steps and plugin swaps so far.
-    pub fn progress(&self, global_step: u64, plugin_swaps: u64) {
+    pub fn set_progress(&self, global_step: u64, plugin_swaps: u64) {
         let mut exposed = locked(&self.exposed);
         (exposed.global_step, exposed.plugin_swaps) = (global_step, plugin_swaps);
     }
 
     /// Replaces the shown metrics; a value that is no longer finite becomes NaN. Metrics of an evaluation (`eval_...`) stay until
     /// the next evaluation, which leaves the others alone.
-    pub fn figures(&self, figures: &Map<String, Value>) {
+    pub fn set_metrics(&self, figures: &Map<String, Value>) {
         let of_evaluation = |name: &str| name.starts_with("eval_");
         let of_training = |name: &str| !of_evaluation(name) && !matches!(name, "step" | "epoch" | "time" | "versions");
         let evaluated = figures.keys().any(|name| of_evaluation(name));
@@ -250,8 +250,8 @@ mod tests {
     #[test]
     fn versions_in_a_row_are_neither_shown_nor_taken_for_a_metric_of_training() {
         let endpoint = Prometheus::serve("127.0.0.1", 0, "run", 10).unwrap();
-        endpoint.figures(&line(json!({ "step": 1, "reward": 2.0, "versions": { "a": "0123456789ab" } })));
-        endpoint.figures(&line(json!({ "step": 1, "eval_reward": 3.0, "versions": { "a": "0123456789ab" } })));
+        endpoint.set_metrics(&line(json!({ "step": 1, "reward": 2.0, "versions": { "a": "0123456789ab" } })));
+        endpoint.set_metrics(&line(json!({ "step": 1, "eval_reward": 3.0, "versions": { "a": "0123456789ab" } })));
         let text = scrape(&endpoint);
         assert!(text.contains("figure=\"reward\"") && text.contains("eval_reward") && !text.contains("versions"), "{text}");
     }
@@ -260,9 +260,9 @@ mod tests {
     fn a_scrape_shows_the_newest_figures() {
         let endpoint = Prometheus::serve("127.0.0.1", 0, "run", 100).unwrap();
         assert!(endpoint.address().ip().is_loopback());
-        endpoint.progress(7, 2);
-        endpoint.figures(&line(json!({ "step": 7, "reward": 1.5, "gone": 1, "eval_reward": 1e300, "name": "x" })));
-        endpoint.figures(&line(json!({ "step": 7, "reward": null, "rewards/x/mean": -3 })));
+        endpoint.set_progress(7, 2);
+        endpoint.set_metrics(&line(json!({ "step": 7, "reward": 1.5, "gone": 1, "eval_reward": 1e300, "name": "x" })));
+        endpoint.set_metrics(&line(json!({ "step": 7, "reward": null, "rewards/x/mean": -3 })));
         let (head, body) = ask(&endpoint, "GET /metrics");
         assert!(head.starts_with("http/1.1 200 ok\r\n"), "{head}");
         assert!(head.contains("content-type: text/plain; version=0.0.4"), "{head}");
@@ -286,7 +286,7 @@ rlhost_reward{run="run",figure="reward"} NaN
 rlhost_rewards_x_mean{run="run",figure="rewards/x/mean"} -3.0
 "#;
         assert_eq!(body, expected);
-        endpoint.figures(&line(json!({ "step": 8, "epoch": 0.5, "eval_loss": 2 })));
+        endpoint.set_metrics(&line(json!({ "step": 8, "epoch": 0.5, "eval_loss": 2 })));
         let body = scrape(&endpoint);
         let shown = ["rlhost_eval_loss", "rlhost_epoch", "rlhost_rewards_x_mean"];
         assert!(shown.iter().all(|name| body.contains(name)) && !body.contains("eval_reward"), "{body}");
@@ -327,7 +327,7 @@ rlhost_rewards_x_mean{run="run",figure="rewards/x/mean"} -3.0
     #[test]
     fn names_that_become_one_stay_apart_and_none_can_write_lines_of_its_own() {
         let endpoint = Prometheus::serve("127.0.0.1", 0, "a\"b\\c\nd", 1).unwrap();
-        endpoint.figures(&line(json!({
+        endpoint.set_metrics(&line(json!({
             "rewards/x": 1, "rewards.x": 2, "global_step": 3, "plugin/swaps/total": 4, "": 5, "größe": 6,
             "a\"} 1\nfake 2\n# TYPE": 7, "\\n": 8,
         })));

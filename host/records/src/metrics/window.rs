@@ -13,7 +13,7 @@ const OF_LINES: [&str; 3] = ["step", "epoch", "time"];
 
 /// How several values of a metric are reduced to one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
-pub enum Reduction {
+pub enum MetricReduction {
     /// Weighted mean.
     Mean,
     /// Sum.
@@ -36,28 +36,28 @@ pub struct Metric {
     /// Weight of the value in a mean.
     pub weight: f64,
     /// How values of this name are reduced.
-    pub reduction: Reduction,
+    pub reduction: MetricReduction,
 }
 
 impl Metric {
     /// Creates a mean over `weight` samples or tokens.
     pub fn mean(name: impl Into<String>, value: f64, weight: f64) -> Self {
-        Self { name: name.into(), value, weight, reduction: Reduction::Mean }
+        Self { name: name.into(), value, weight, reduction: MetricReduction::Mean }
     }
 
     /// Creates a metric with another reduction.
-    pub fn new(name: impl Into<String>, value: f64, reduction: Reduction) -> Self {
+    pub fn new(name: impl Into<String>, value: f64, reduction: MetricReduction) -> Self {
         Self { name: name.into(), value, weight: 1.0, reduction }
     }
 }
 
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
-struct Sum {
+struct MetricAccumulator {
     #[serde(with = "any_number")]
     total: f64,
     #[serde(with = "any_number")]
     weight: f64,
-    reduction: Reduction,
+    reduction: MetricReduction,
 }
 
 /// JSON has no number for infinity and NaN, and a checkpoint with `null` in their place couldn't be read: they are written as texts.
@@ -67,7 +67,7 @@ mod any_number {
 
     #[derive(Deserialize, Serialize)]
     #[serde(untagged)]
-    enum Written {
+    enum JsonNumber {
         Number(f64),
         Text(String),
         Null,
@@ -78,7 +78,7 @@ mod any_number {
         if !to.is_human_readable() {
             return number.serialize(to);
         }
-        let written = if number.is_finite() { Written::Number(*number) } else { Written::Text(number.to_string()) };
+        let written = if number.is_finite() { JsonNumber::Number(*number) } else { JsonNumber::Text(number.to_string()) };
         written.serialize(to)
     }
 
@@ -86,10 +86,10 @@ mod any_number {
         if !from.is_human_readable() {
             return f64::deserialize(from);
         }
-        match Written::deserialize(from)? {
-            Written::Number(number) => Ok(number),
-            Written::Text(text) => text.parse().map_err(D::Error::custom),
-            Written::Null => Ok(f64::NAN),
+        match JsonNumber::deserialize(from)? {
+            JsonNumber::Number(number) => Ok(number),
+            JsonNumber::Text(text) => text.parse().map_err(D::Error::custom),
+            JsonNumber::Null => Ok(f64::NAN),
         }
     }
 }
@@ -101,32 +101,32 @@ pub fn is_of_machine(name: &str) -> bool {
 
 /// Metrics of one or more steps.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
-pub struct Window {
-    sums: BTreeMap<String, Sum>,
+pub struct MetricsWindow {
+    sums: BTreeMap<String, MetricAccumulator>,
 }
 
-impl Window {
+impl MetricsWindow {
     /// Adds metrics. For metrics of the same name, the first one's reduction applies.
     pub fn extend(&mut self, metrics: impl IntoIterator<Item = Metric>) {
         for m in metrics {
-            let sum = self.sums.entry(m.name).or_insert(Sum {
+            let sum = self.sums.entry(m.name).or_insert(MetricAccumulator {
                 total: match m.reduction {
-                    Reduction::Min => f64::INFINITY,
-                    Reduction::Max => f64::NEG_INFINITY,
-                    Reduction::Mean | Reduction::Sum | Reduction::Last => 0.0,
+                    MetricReduction::Min => f64::INFINITY,
+                    MetricReduction::Max => f64::NEG_INFINITY,
+                    MetricReduction::Mean | MetricReduction::Sum | MetricReduction::Last => 0.0,
                 },
                 weight: 0.0,
                 reduction: m.reduction,
             });
             match sum.reduction {
-                Reduction::Mean => {
+                MetricReduction::Mean => {
                     sum.total += m.value * m.weight;
                     sum.weight += m.weight;
                 }
-                Reduction::Sum => sum.total += m.value,
-                Reduction::Min => sum.total = sum.total.min(m.value),
-                Reduction::Max => sum.total = sum.total.max(m.value),
-                Reduction::Last => sum.total = m.value,
+                MetricReduction::Sum => sum.total += m.value,
+                MetricReduction::Min => sum.total = sum.total.min(m.value),
+                MetricReduction::Max => sum.total = sum.total.max(m.value),
+                MetricReduction::Last => sum.total = m.value,
             }
         }
     }
@@ -139,13 +139,13 @@ impl Window {
                 continue;
             };
             match sum.reduction {
-                Reduction::Mean | Reduction::Sum => {
+                MetricReduction::Mean | MetricReduction::Sum => {
                     sum.total += new.total;
                     sum.weight += new.weight;
                 }
-                Reduction::Min => sum.total = sum.total.min(new.total),
-                Reduction::Max => sum.total = sum.total.max(new.total),
-                Reduction::Last => sum.total = new.total,
+                MetricReduction::Min => sum.total = sum.total.min(new.total),
+                MetricReduction::Max => sum.total = sum.total.max(new.total),
+                MetricReduction::Last => sum.total = new.total,
             }
         }
     }
@@ -175,7 +175,7 @@ impl Window {
         std::mem::take(&mut self.sums)
             .into_iter()
             .filter_map(|(name, s)| match s.reduction {
-                Reduction::Mean => (s.weight > 0.0).then(|| (name, s.total / s.weight)),
+                MetricReduction::Mean => (s.weight > 0.0).then(|| (name, s.total / s.weight)),
                 _ => Some((name, s.total)),
             })
             .collect()
@@ -188,27 +188,27 @@ mod tests {
 
     #[test]
     fn a_window_travels_between_processes_and_into_a_checkpoint_with_numbers_of_every_kind() {
-        let mut window = Window::default();
+        let mut window = MetricsWindow::default();
         window.extend([
-            Metric::new("a", f64::INFINITY, Reduction::Max),
+            Metric::new("a", f64::INFINITY, MetricReduction::Max),
             Metric::mean("b", 0.1, 3.0),
             Metric::mean("c", f64::NAN, 1.0),
         ]);
         let shown = format!("{window:?}");
         let sent = postcard::to_allocvec(&window).unwrap();
-        assert_eq!(format!("{:?}", postcard::from_bytes::<Window>(&sent).unwrap()), shown);
+        assert_eq!(format!("{:?}", postcard::from_bytes::<MetricsWindow>(&sent).unwrap()), shown);
         let written = serde_json::to_string(&window).unwrap();
-        assert_eq!(format!("{:?}", serde_json::from_str::<Window>(&written).unwrap()), shown);
+        assert_eq!(format!("{:?}", serde_json::from_str::<MetricsWindow>(&written).unwrap()), shown);
     }
 
     #[test]
     fn means_are_weighted_and_never_means_of_means() {
-        let mut window = Window::default();
+        let mut window = MetricsWindow::default();
         window.extend([Metric::mean("kl", 1.0, 3.0), Metric::mean("kl", 5.0, 1.0), Metric::mean("none", 0.0, 0.0)]);
-        window.extend([Metric::new("n", 2.0, Reduction::Sum), Metric::new("n", 3.0, Reduction::Sum)]);
-        window.extend([Metric::new("low", 2.0, Reduction::Min), Metric::new("low", -3.0, Reduction::Min)]);
-        window.extend([Metric::new("high", 2.0, Reduction::Max), Metric::new("high", 7.0, Reduction::Max)]);
-        window.extend([Metric::new("rate", 9.0, Reduction::Last), Metric::new("rate", 4.0, Reduction::Last)]);
+        window.extend([Metric::new("n", 2.0, MetricReduction::Sum), Metric::new("n", 3.0, MetricReduction::Sum)]);
+        window.extend([Metric::new("low", 2.0, MetricReduction::Min), Metric::new("low", -3.0, MetricReduction::Min)]);
+        window.extend([Metric::new("high", 2.0, MetricReduction::Max), Metric::new("high", 7.0, MetricReduction::Max)]);
+        window.extend([Metric::new("rate", 9.0, MetricReduction::Last), Metric::new("rate", 4.0, MetricReduction::Last)]);
         let taken = window.take();
         assert_eq!(
             taken.iter().map(|(k, v)| (k.as_str(), *v)).collect::<Vec<_>>(),
@@ -219,28 +219,29 @@ mod tests {
 
     #[test]
     fn a_window_is_read_as_it_was_written() {
-        let mut window = Window::default();
+        let mut window = MetricsWindow::default();
         window.extend([Metric::mean("a", 1.5, 3.0), Metric::mean("b", f64::MAX, 2.0), Metric::mean("c", f64::NAN, 1.0)]);
-        window.extend([Metric::new("d", f64::NEG_INFINITY, Reduction::Last), Metric::new("e", 1e300, Reduction::Sum)]);
+        window
+            .extend([Metric::new("d", f64::NEG_INFINITY, MetricReduction::Last), Metric::new("e", 1e300, MetricReduction::Sum)]);
         let text = serde_json::to_string(&window).unwrap();
-        let read: Window = serde_json::from_str(&text).unwrap();
+        let read: MetricsWindow = serde_json::from_str(&text).unwrap();
         assert_eq!(format!("{read:?}"), format!("{window:?}"), "{text}");
         // As earlier versions wrote them.
         let text = r#"{"sums": {"a": {"total": null, "weight": 1.0, "reduction": "Mean"}}}"#;
-        assert!(serde_json::from_str::<Window>(text).unwrap().take()["a"].is_nan());
+        assert!(serde_json::from_str::<MetricsWindow>(text).unwrap().take()["a"].is_nan());
     }
 
     #[test]
     fn windows_merge_as_if_all_had_gone_into_one() {
         let all = |v: f64| {
             let named = |name: &str, reduction| Metric { name: name.into(), value: v, weight: v.abs(), reduction };
-            use Reduction::{Last, Max, Mean, Min, Sum};
+            use MetricReduction::{Last, Max, Mean, Min, Sum};
             [("a", Mean), ("b", Sum), ("c", Min), ("d", Max), ("e", Last)].map(|(n, r)| named(n, r))
         };
-        let (mut one, mut merged) = (Window::default(), Window::default());
+        let (mut one, mut merged) = (MetricsWindow::default(), MetricsWindow::default());
         for v in [2.0, -3.0, 0.5] {
             one.extend(all(v));
-            let mut part = Window::default();
+            let mut part = MetricsWindow::default();
             part.extend(all(v));
             merged.merge(&part);
         }

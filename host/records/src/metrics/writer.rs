@@ -7,20 +7,20 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 /// One line; keys stay in the order they are added.
-pub type Line = Map<String, Value>;
+pub type LogLine = Map<String, Value>;
 
 /// A file to which complete lines are appended.
 #[derive(Debug)]
-pub struct Lines {
+pub struct JsonLinesWriter {
     path: PathBuf,
     file: File,
     bytes: u64,
 }
 
-impl Lines {
+impl JsonLinesWriter {
     /// Opens a file for appending, creating it if needed. Does not follow a link.
-    pub fn append(path: PathBuf) -> io::Result<Self> {
-        let file = files::own(&path, File::options().append(true))?;
+    pub fn open(path: PathBuf) -> io::Result<Self> {
+        let file = files::open_for_writing(&path, File::options().append(true))?;
         let bytes = file.metadata()?.len();
         Ok(Self { path, file, bytes })
     }
@@ -32,7 +32,7 @@ impl Lines {
 
     /// Writes one line with a single call, so that a reader never sees half of one. A line that does not fit on the disk is
     /// removed completely.
-    pub fn write(&mut self, line: Line) -> io::Result<()> {
+    pub fn write(&mut self, line: LogLine) -> io::Result<()> {
         let mut text = Value::Object(line).to_string();
         text.push('\n');
         let written = self.file.write_all(text.as_bytes());

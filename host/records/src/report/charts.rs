@@ -1,7 +1,7 @@
 //! Decides which metrics share a chart. The rest go into a section of their own.
 
 use super::eras::{Era, Eras};
-use super::figures::{Figures, Series};
+use super::series::{MetricSeries, ReportMetrics};
 use super::words;
 use serde::Serialize;
 use std::collections::BTreeSet;
@@ -46,9 +46,9 @@ pub struct Chart {
     /// What is beside the heading.
     pub note: String,
     /// How it is drawn.
-    pub kind: Kind,
+    pub kind: ChartKind,
     /// Its lines.
-    pub lines: Vec<Line>,
+    pub lines: Vec<ChartLine>,
     /// The stretches between swaps of rewards; empty if there is only one.
     pub eras: Vec<Era>,
 }
@@ -56,7 +56,7 @@ pub struct Chart {
 /// How a chart is drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Kind {
+pub enum ChartKind {
     /// As lines.
     Lines,
     /// As lines of values between 0 and 1.
@@ -67,7 +67,7 @@ pub enum Kind {
 
 /// A line of a chart. Metrics go by their names, as curves have them.
 #[derive(Clone, Debug, Serialize)]
-pub struct Line {
+pub struct ChartLine {
     /// What it is called.
     pub label: String,
     /// The metric.
@@ -99,32 +99,32 @@ enum Band {
 }
 
 /// A chart of metrics with fixed names.
-struct Plan {
+struct ChartPlan {
     title: &'static str,
-    kind: Kind,
+    kind: ChartKind,
     lines: &'static [(&'static str, &'static str)],
     band: Band,
 }
 
-const fn lines(title: &'static str, lines: &'static [(&'static str, &'static str)]) -> Plan {
-    Plan { title, kind: Kind::Lines, lines, band: Band::None }
+const fn lines(title: &'static str, lines: &'static [(&'static str, &'static str)]) -> ChartPlan {
+    ChartPlan { title, kind: ChartKind::Lines, lines, band: Band::None }
 }
 
-const fn share(title: &'static str, lines: &'static [(&'static str, &'static str)]) -> Plan {
-    Plan { title, kind: Kind::Share, lines, band: Band::None }
+const fn share(title: &'static str, lines: &'static [(&'static str, &'static str)]) -> ChartPlan {
+    ChartPlan { title, kind: ChartKind::Share, lines, band: Band::None }
 }
 
-const fn within(plan: Plan, band: Band) -> Plan {
-    Plan { band, ..plan }
+const fn within(plan: ChartPlan, band: Band) -> ChartPlan {
+    ChartPlan { band, ..plan }
 }
 
-const REWARD: &[Plan] = &[
+const REWARD: &[ChartPlan] = &[
     within(lines("Reward", &[("reward", "reward")]), Band::Around("reward_std")),
     lines("Score before and after the KL penalty", &[("before", "objective/scores"), ("after", "objective/rlhf_reward")]),
     share("Groups with equal rewards", &[("share", "frac_reward_zero_std")]),
 ];
 
-const PREFERENCES: &[Plan] = &[
+const PREFERENCES: &[ChartPlan] = &[
     share("Accuracy", &[("chosen preferred", "rewards/accuracies")]),
     lines("Margin", &[("chosen \u{2212} rejected", "rewards/margins")]),
     lines("Implicit rewards", &[("chosen", "rewards/chosen"), ("rejected", "rewards/rejected")]),
@@ -133,7 +133,7 @@ const PREFERENCES: &[Plan] = &[
     lines("Score margin", &[("better \u{2212} worse", "objective/scores_margin")]),
 ];
 
-const COMPLETIONS: &[Plan] = &[
+const COMPLETIONS: &[ChartPlan] = &[
     within(
         lines(
             "Length, in tokens",
@@ -144,7 +144,7 @@ const COMPLETIONS: &[Plan] = &[
     share("Completions cut off at the maximum length", &[("share", "completions/clipped_ratio")]),
 ];
 
-const OPTIMISATION: &[Plan] = &[
+const OPTIMISATION: &[ChartPlan] = &[
     lines("Loss", &[("loss", "loss")]),
     lines("Policy loss", &[("policy", "loss/policy_avg")]),
     lines("Value loss", &[("value", "loss/value_avg")]),
@@ -169,14 +169,14 @@ const OPTIMISATION: &[Plan] = &[
     ),
 ];
 
-const SPEED: &[Plan] = &[
+const SPEED: &[ChartPlan] = &[
     lines("Tokens per second", &[("trained on", "perf/throughput"), ("generated", "perf/rollout_throughput")]),
     lines("Peak memory, in MB", &[("process", "perf/peak_memory_mb"), ("device", "perf/peak_device_memory_mb")]),
     lines("Waiting for a checkpoint, in seconds", &[("wait", "time/checkpoint")]),
 ];
 
 /// Charts of metrics with fixed names, under their headings.
-const PLANS: [(&str, &[Plan]); 5] = [
+const PLANS: [(&str, &[ChartPlan]); 5] = [
     ("Rewards", REWARD),
     ("Preferences", PREFERENCES),
     ("Completions", COMPLETIONS),
@@ -198,8 +198,8 @@ pub(super) fn metrics_read() -> impl Iterator<Item = &'static str> {
 }
 
 /// Returns the charts of a run.
-pub(super) fn arrange(figures: &Figures, eras: &Eras<'_>, weights: &[(String, f64)]) -> Charts {
-    let mut drawing = Drawing { figures, eras, shown: BTreeSet::new() };
+pub(super) fn arrange(figures: &ReportMetrics, eras: &Eras<'_>, weights: &[(String, f64)]) -> Charts {
+    let mut drawing = ChartBuilder { figures, eras, shown: BTreeSet::new() };
     let mut reward = drawing.plans(&REWARD[..1]);
     reward.extend(drawing.single_rewards(weights));
     reward.extend(drawing.groups());
@@ -228,14 +228,14 @@ pub(super) fn arrange(figures: &Figures, eras: &Eras<'_>, weights: &[(String, f6
 }
 
 /// Returns whether a chart has nothing but zeros to show.
-fn is_zero(figures: &Figures, chart: &Chart) -> bool {
+fn is_zero(figures: &ReportMetrics, chart: &Chart) -> bool {
     chart.lines.iter().all(|line| figures.series[line.series].values.iter().flatten().all(|v| *v == 0.0))
 }
 
 /// Returns charts of several runs, one for each of these metrics.
 pub(super) fn one_by_one(metrics: &BTreeSet<String>) -> Charts {
     let mut left = metrics.clone();
-    let mut take = |title: String, metric: &str, kind| left.take(metric).map(|metric| Chart::of_one(title, metric, kind));
+    let mut take = |title: String, metric: &str, kind| left.take(metric).map(|metric| Chart::from_metric(title, metric, kind));
     let mut sections = Vec::new();
     for (title, plans) in PLANS {
         let mut charts = Vec::new();
@@ -256,13 +256,13 @@ pub(super) fn one_by_one(metrics: &BTreeSet<String>) -> Charts {
             let several = means.iter().filter(|(name, _)| !name.starts_with(EVALUATED)).count() > 1;
             for (name, reward) in means.into_iter().filter(|_| several) {
                 let of = if name.starts_with(EVALUATED) { format!("{reward}, {EVALUATION}") } else { reward.to_owned() };
-                charts.extend(take(of, name, Kind::Lines));
+                charts.extend(take(of, name, ChartKind::Lines));
             }
         }
         sections.push(Section { title, charts, zero: Vec::new() });
     }
     sections.retain(|section| !section.charts.is_empty());
-    let others = left.into_iter().map(|metric| Chart::of_one(metric.clone(), metric, Kind::Lines)).collect();
+    let others = left.into_iter().map(|metric| Chart::from_metric(metric.clone(), metric, ChartKind::Lines)).collect();
     Charts { sections, others }
 }
 
@@ -273,24 +273,24 @@ fn mean_of(metric: &str) -> Option<&str> {
 
 impl Chart {
     /// Returns the chart of one metric.
-    fn of_one(title: String, metric: String, kind: Kind) -> Self {
+    fn from_metric(title: String, metric: String, kind: ChartKind) -> Self {
         let label = String::new();
         let line =
-            Line { label, metric, series: 0, colour: 0, evaluation: false, breaks: Vec::new(), around: None, between: None };
+            ChartLine { label, metric, series: 0, colour: 0, evaluation: false, breaks: Vec::new(), around: None, between: None };
         Self { title, note: String::new(), kind, lines: vec![line], eras: Vec::new() }
     }
 }
 
-struct Drawing<'a> {
-    figures: &'a Figures,
+struct ChartBuilder<'a> {
+    figures: &'a ReportMetrics,
     eras: &'a Eras<'a>,
     /// The metrics that have a place.
     shown: BTreeSet<String>,
 }
 
-impl Drawing<'_> {
-    fn chart(&mut self, title: &str, note: String, kind: Kind, mut lines: Vec<Line>) -> Chart {
-        let name = |line: &Line| self.figures.series[line.series].name.as_str();
+impl ChartBuilder<'_> {
+    fn chart(&mut self, title: &str, note: String, kind: ChartKind, mut lines: Vec<ChartLine>) -> Chart {
+        let name = |line: &ChartLine| self.figures.series[line.series].name.as_str();
         let last_before = |start: usize| self.figures.steps[start - 1];
         lines.iter_mut().for_each(|line| line.breaks = self.eras.starts(name(line)).into_iter().map(last_before).collect());
         let recoloured = lines.iter().all(|line| line.colour == 0 && Eras::is_of_rewards(name(line)));
@@ -303,10 +303,10 @@ impl Drawing<'_> {
     }
 
     /// Returns the line of a series.
-    fn line_of(&self, label: &str, series: usize) -> Line {
+    fn line_of(&self, label: &str, series: usize) -> ChartLine {
         let metric = self.figures.series[series].shown();
         let label = label.to_owned();
-        Line { label, metric, series, colour: 0, evaluation: false, breaks: Vec::new(), around: None, between: None }
+        ChartLine { label, metric, series, colour: 0, evaluation: false, breaks: Vec::new(), around: None, between: None }
     }
 
     /// Returns a metric's name as curves have it, if it has values.
@@ -314,12 +314,12 @@ impl Drawing<'_> {
         Some(self.figures.series[self.figures.place(name)?].shown())
     }
 
-    fn line(&self, label: &str, name: &str) -> Option<Line> {
+    fn line(&self, label: &str, name: &str) -> Option<ChartLine> {
         Some(self.line_of(label, self.figures.place(name)?))
     }
 
     /// Returns lines with these labels and metrics, a colour each, and after them the lines of their evaluations.
-    fn lines(&self, named: &[(&str, &str)]) -> Vec<Line> {
+    fn lines(&self, named: &[(&str, &str)]) -> Vec<ChartLine> {
         let place = |(label, name): &(&str, &str)| {
             let (own, evaluated) = (self.figures.place(name), self.figures.place(&format!("eval_{name}")));
             own.or(evaluated).map(|_| ((*label).to_owned(), own, evaluated))
@@ -328,19 +328,19 @@ impl Drawing<'_> {
         let own = found
             .iter()
             .enumerate()
-            .filter_map(|(colour, (label, own, _))| Some(Line { colour, ..self.line_of(label, (*own)?) }));
+            .filter_map(|(colour, (label, own, _))| Some(ChartLine { colour, ..self.line_of(label, (*own)?) }));
         let of_evaluation = |label: &str| if found.len() == 1 { EVALUATION.to_owned() } else { format!("{label}, {EVALUATION}") };
         let evaluations = found.iter().enumerate().filter_map(|(colour, (label, _, evaluated))| {
-            Some(Line { colour, evaluation: true, ..self.line_of(&of_evaluation(label), (*evaluated)?) })
+            Some(ChartLine { colour, evaluation: true, ..self.line_of(&of_evaluation(label), (*evaluated)?) })
         });
         own.chain(evaluations).collect()
     }
 
-    fn plans(&mut self, plans: &[Plan]) -> Vec<Chart> {
+    fn plans(&mut self, plans: &[ChartPlan]) -> Vec<Chart> {
         plans.iter().filter_map(|plan| self.plan(plan)).collect()
     }
 
-    fn plan(&mut self, plan: &Plan) -> Option<Chart> {
+    fn plan(&mut self, plan: &ChartPlan) -> Option<Chart> {
         let mut lines = self.lines(plan.lines);
         let first = lines.first_mut()?;
         let mut note = "";
@@ -382,7 +382,7 @@ impl Drawing<'_> {
             let Some(first) = lines.first_mut() else { continue };
             first.around = self.shown_name(&format!("rewards/{name}/std"));
             let weight = weights.iter().find(|(n, _)| *n == name).map(|(_, w)| format!("weight {}", words::number(*w)));
-            charts.push(self.chart(&name, weight.unwrap_or_default(), Kind::Lines, lines));
+            charts.push(self.chart(&name, weight.unwrap_or_default(), ChartKind::Lines, lines));
         }
         charts
     }
@@ -397,12 +397,13 @@ impl Drawing<'_> {
         let mut charts = Vec::new();
         for (title, what) in titles {
             let end = format!("/{what}");
-            let reward = |s: &Series| Some((s.name.strip_prefix("rewards/")?.strip_suffix(&end)?.to_owned(), s.name.clone()));
+            let reward =
+                |s: &MetricSeries| Some((s.name.strip_prefix("rewards/")?.strip_suffix(&end)?.to_owned(), s.name.clone()));
             let named: Vec<(String, String)> = self.figures.series.iter().filter_map(reward).collect();
             let named: Vec<(&str, &str)> = named.iter().map(|(reward, name)| (reward.as_str(), name.as_str())).collect();
             let lines = self.lines(&named);
             if !lines.is_empty() {
-                charts.push(self.chart(title, String::new(), Kind::Lines, lines));
+                charts.push(self.chart(title, String::new(), ChartKind::Lines, lines));
             }
         }
         charts
@@ -417,24 +418,25 @@ impl Drawing<'_> {
             (share, self.line_of(&part.replace('_', " "), place))
         };
         let parts = self.figures.parts_of_step().into_iter().map(line);
-        let mut parts: Vec<(f64, Line)> = parts.filter(|(share, _)| *share >= SMALL_PART).collect();
+        let mut parts: Vec<(f64, ChartLine)> = parts.filter(|(share, _)| *share >= SMALL_PART).collect();
         parts.sort_by(|a, b| b.0.total_cmp(&a.0));
         if parts.is_empty() {
             let line = self.line("step", "step_time")?;
-            return Some(self.chart("Time of a step, in seconds", String::new(), Kind::Lines, vec![line]));
+            return Some(self.chart("Time of a step, in seconds", String::new(), ChartKind::Lines, vec![line]));
         }
         let whole = self.line("step", "step_time")?;
         let lines = std::iter::once(whole).chain(parts.into_iter().map(|(_, line)| line)).collect();
-        Some(self.chart("Time of a step, in seconds", String::new(), Kind::Stack, lines))
+        Some(self.chart("Time of a step, in seconds", String::new(), ChartKind::Stack, lines))
     }
 
     /// Returns a chart of the errors of plugins.
     fn errors(&mut self) -> Option<Chart> {
-        let plugin = |s: &Series| Some((s.name.strip_prefix("plugins/")?.strip_suffix("/errors")?.to_owned(), s.name.clone()));
+        let plugin =
+            |s: &MetricSeries| Some((s.name.strip_prefix("plugins/")?.strip_suffix("/errors")?.to_owned(), s.name.clone()));
         let named: Vec<(String, String)> = self.figures.series.iter().filter_map(plugin).collect();
         let named: Vec<(&str, &str)> = named.iter().map(|(plugin, name)| (plugin.as_str(), name.as_str())).collect();
         let lines = self.lines(&named);
-        (!lines.is_empty()).then(|| self.chart("Errors of plugins", String::new(), Kind::Lines, lines))
+        (!lines.is_empty()).then(|| self.chart("Errors of plugins", String::new(), ChartKind::Lines, lines))
     }
 
     /// Returns one chart for each other metric.
@@ -446,7 +448,7 @@ impl Drawing<'_> {
             if !self.shown.contains(&shown)
                 && let Some(line) = self.line("", &name)
             {
-                charts.push(self.chart(&shown, String::new(), Kind::Lines, vec![line]));
+                charts.push(self.chart(&shown, String::new(), ChartKind::Lines, vec![line]));
             }
         }
         charts

@@ -1,6 +1,6 @@
 //! The lines of config.toml, and which of them the user set.
 
-use super::Run;
+use super::ReportSource;
 use crate::config::PluginEntry;
 use crate::run::EventKind;
 use serde::Serialize;
@@ -12,7 +12,7 @@ const ENTRIES: [&str; 2] = ["plugin", "environment"];
 
 /// A line of config.toml.
 #[derive(Debug, PartialEq, Serialize)]
-pub struct Line {
+pub struct ConfigLine {
     /// Its text.
     pub text: String,
     /// Whether the user set its key.
@@ -21,15 +21,15 @@ pub struct Line {
 
 /// The configuration as shown.
 #[derive(Debug, PartialEq, Serialize)]
-pub struct Configuration {
+pub struct ConfigListing {
     /// All lines.
-    pub lines: Vec<Line>,
+    pub lines: Vec<ConfigLine>,
     /// Those that the user set, under the headers of their tables. Empty if the run's events don't say.
     pub own: Vec<String>,
 }
 
 /// Returns the names of a run's plugins or environments, in the order of the configuration.
-pub(super) fn names(run: &Run, entries: &str) -> Vec<String> {
+pub(super) fn names(run: &ReportSource, entries: &str) -> Vec<String> {
     let entries = run.settings.get(entries).and_then(toml::Value::as_array).into_iter().flatten();
     entries.map(entry_name).collect()
 }
@@ -44,7 +44,7 @@ pub(super) fn entry_name(entry: &toml::Value) -> String {
 }
 
 /// Returns the configuration of a run.
-pub(super) fn configuration(run: &Run) -> Configuration {
+pub(super) fn configuration(run: &ReportSource) -> ConfigListing {
     let set = set(run);
     let mut names = ENTRIES.map(|entries| names(run, entries).into_iter());
     // The path of the table that a line is in, of the entry around it, and the headers that `own` still lacks.
@@ -64,7 +64,7 @@ pub(super) fn configuration(run: &Run) -> Configuration {
                 headers.truncate(if inner.is_some() { 1 } else { 0 });
                 headers.push(text.to_owned());
             }
-            lines.push(Line { text: text.to_owned(), set: false });
+            lines.push(ConfigLine { text: text.to_owned(), set: false });
             continue;
         }
         let key = text.split_once(" = ").map(|(key, _)| key);
@@ -73,13 +73,13 @@ pub(super) fn configuration(run: &Run) -> Configuration {
             own.append(&mut headers);
             own.push(text.to_owned());
         }
-        lines.push(Line { text: text.to_owned(), set: is_set });
+        lines.push(ConfigLine { text: text.to_owned(), set: is_set });
     }
-    Configuration { lines, own }
+    ConfigListing { lines, own }
 }
 
 /// Returns the keys that the user set, when the run began or later.
-fn set(run: &Run) -> BTreeSet<&str> {
+fn set(run: &ReportSource) -> BTreeSet<&str> {
     let begun = run.story.beginnings();
     let keys = begun.flat_map(|event| {
         // A run that goes on has all keys in the checkpoint's file, which nobody set.

@@ -1,12 +1,12 @@
 //! What a report says of a run apart from its curves and completions, in the reader's words.
 
 use super::charts::{self, Charts};
-use super::configuration::Configuration;
+use super::configuration::ConfigListing;
 use super::eras::Eras;
-use super::figures::{Figures, Series};
 use super::occurrences::Occurrence;
-use super::story::{Mark, State, Version};
-use super::{Run, configuration, evaluations, occurrences, words};
+use super::series::{MetricSeries, ReportMetrics};
+use super::timeline::{ChartMark, RunStateText, VersionPeriod};
+use super::{ReportSource, configuration, evaluations, occurrences, words};
 use crate::config::{PluginEntry, now};
 use crate::run::EventKind;
 use serde::Serialize;
@@ -34,9 +34,9 @@ const MOST_KEY_FIGURES: usize = 8;
 
 /// What a report says of a run apart from its curves and completions. [`visible_json`] makes JSON of its parts.
 #[derive(Debug, Serialize)]
-pub struct Report {
+pub struct RunReport {
     /// What happened, and the figures that say most.
-    pub story: Summary,
+    pub story: ReportSummary,
     /// Which metrics share a chart.
     pub charts: Charts,
     /// The first, last, least and greatest value of each metric.
@@ -44,14 +44,14 @@ pub struct Report {
     /// The events, those that say the same as one.
     pub events: Vec<Occurrence>,
     /// The lines of config.toml.
-    pub configuration: Configuration,
+    pub configuration: ConfigListing,
 }
 
 /// What happened to a run, and the figures that say most.
 #[derive(Debug, Serialize)]
-pub struct Summary {
+pub struct ReportSummary {
     /// How the run is doing.
-    pub state: State,
+    pub state: RunStateText,
     /// What it is a run of.
     pub facts: Vec<Fact>,
     /// The rewards with their weights.
@@ -61,20 +61,20 @@ pub struct Summary {
     /// The figures that say most.
     pub key_figures: Vec<KeyFigure>,
     /// The first and the last step with metrics, and how many there are.
-    pub logged: Option<Logged>,
+    pub logged: Option<LoggedSteps>,
     /// Events that charts mark.
-    pub marks: Vec<Mark>,
+    pub marks: Vec<ChartMark>,
     /// Steps at which a checkpoint was written.
     pub checkpoints: Vec<u64>,
     /// Evaluations, the first and the last.
-    pub evaluations: Vec<evaluations::Row>,
+    pub evaluations: Vec<evaluations::EvaluationRow>,
     /// The versions of plugins that were in use.
     pub versions: Vec<VersionRow>,
 }
 
 /// The steps with metrics.
 #[derive(Debug, Serialize)]
-pub struct Logged {
+pub struct LoggedSteps {
     /// The first.
     pub from: u64,
     /// The last.
@@ -145,19 +145,19 @@ pub struct VersionRow {
     pub how: &'static str,
 }
 
-impl Report {
+impl RunReport {
     /// Puts together what the files of a run say.
-    pub(super) fn new(run: Run) -> Self {
+    pub(super) fn new(run: ReportSource) -> Self {
         let eras = Eras::new(&run.figures, &run.story);
         let weights = weights(&run);
         let state = run.story.state(run.at_work, run.figures.steps.last().copied());
         let steps = &run.figures.steps;
-        let logged = steps.first().zip(steps.last()).map(|(from, to)| Logged { from: *from, to: *to, rows: steps.len() });
+        let logged = steps.first().zip(steps.last()).map(|(from, to)| LoggedSteps { from: *from, to: *to, rows: steps.len() });
         let charts = charts::arrange(&run.figures, &eras, &weights);
         let metrics = figure_rows(&run.figures, &eras);
         let events = occurrences::rows(&run.story.events);
         let configuration = configuration::configuration(&run);
-        let story = Summary {
+        let story = ReportSummary {
             facts: facts(&run, &state),
             state,
             rewards: weights.into_iter().map(|(name, weight)| (name, words::number(weight))).collect(),
@@ -197,7 +197,7 @@ fn show(value: &mut serde_json::Value) {
 }
 
 /// Returns a setting that is a string.
-fn setting<'a>(run: &'a Run, key: &str) -> Option<&'a str> {
+fn setting<'a>(run: &'a ReportSource, key: &str) -> Option<&'a str> {
     run.settings.get(key).and_then(toml::Value::as_str)
 }
 
@@ -206,7 +206,7 @@ fn last_part(path: &str) -> &str {
 }
 
 /// Returns the rewards with their current weights.
-fn weights(run: &Run) -> Vec<(String, f64)> {
+fn weights(run: &ReportSource) -> Vec<(String, f64)> {
     let plugins = run.settings.get("plugin").and_then(toml::Value::as_array).into_iter().flatten();
     let weight = |plugin: &toml::Value| {
         let weight = plugin.get("weight");
@@ -215,7 +215,7 @@ fn weights(run: &Run) -> Vec<(String, f64)> {
     configuration::names(run, "plugin").into_iter().zip(plugins.map(weight)).collect()
 }
 
-fn facts(run: &Run, state: &State) -> Vec<Fact> {
+fn facts(run: &ReportSource, state: &RunStateText) -> Vec<Fact> {
     let mut facts = Vec::new();
     let mut fact = |name, text: String, title: &str| {
         if !text.is_empty() {
@@ -256,7 +256,7 @@ fn facts(run: &Run, state: &State) -> Vec<Fact> {
 }
 
 /// Says how many checkpoints were written and kept.
-fn checkpoints(run: &Run) -> String {
+fn checkpoints(run: &ReportSource) -> String {
     if run.story.checkpoints.is_empty() {
         return String::new();
     }
@@ -265,7 +265,7 @@ fn checkpoints(run: &Run) -> String {
     run.kept.last().map_or(count.clone(), |last| format!("{count}, the last at step {}", words::count(*last)))
 }
 
-fn key_figures(figures: &Figures, eras: &Eras<'_>) -> Vec<KeyFigure> {
+fn key_figures(figures: &ReportMetrics, eras: &Eras<'_>) -> Vec<KeyFigure> {
     let key = |(name, label): &(&'static str, &'static str)| {
         let begin = eras.newest(name);
         let series = &figures.series[figures.place(name)?];
@@ -287,8 +287,8 @@ fn key_figures(figures: &Figures, eras: &Eras<'_>) -> Vec<KeyFigure> {
 }
 
 /// Returns a row for each metric, or for each stretch of it between swaps.
-fn figure_rows(figures: &Figures, eras: &Eras<'_>) -> Vec<FigureRow> {
-    let row = |series: &Series, part| {
+fn figure_rows(figures: &ReportMetrics, eras: &Eras<'_>) -> Vec<FigureRow> {
+    let row = |series: &MetricSeries, part| {
         let summary = figures.summary(series, part);
         let values = summary.as_ref().map(|s| [s.first.1, s.last.1, s.least, s.greatest]);
         FigureRow { name: series.shown(), values, steps: summary.map(|s| [s.first.0, s.last.0]) }
@@ -307,7 +307,7 @@ fn figure_rows(figures: &Figures, eras: &Eras<'_>) -> Vec<FigureRow> {
     rows
 }
 
-fn version_row(v: &Version) -> VersionRow {
+fn version_row(v: &VersionPeriod) -> VersionRow {
     VersionRow {
         plugin: v.plugin.clone(),
         role: v.role.clone(),

@@ -33,7 +33,7 @@ impl<'a> Dependence<'a> {
     }
 
     /// Returns whether a metric is another after a change of a plugin, which may be the algorithm, or of the weight of its scores.
-    pub(super) fn is_on(self, plugin: &str, is_algorithm: bool, of_weight: bool) -> bool {
+    pub(super) fn is_affected_by(self, plugin: &str, is_algorithm: bool, of_weight: bool) -> bool {
         match self {
             Self::Reward(name) => plugin == name && !of_weight,
             Self::Rewards => !is_algorithm,
@@ -51,7 +51,7 @@ mod tests {
         let of = |metric: &str| {
             let dependence = Dependence::new(metric);
             [("a", false, false), ("a", false, true), ("b", false, false), ("grpo", true, false)]
-                .map(|(plugin, is_algorithm, of_weight)| dependence.is_on(plugin, is_algorithm, of_weight))
+                .map(|(plugin, is_algorithm, of_weight)| dependence.is_affected_by(plugin, is_algorithm, of_weight))
         };
         for metric in ["rewards/a/mean", "eval_rewards/a/mean", "eval_rewards/a/stderr", "rewards/a/varies"] {
             assert_eq!(of(metric), [true, false, false, false], "{metric}");

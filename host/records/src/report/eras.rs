@@ -1,8 +1,8 @@
 //! Stretches of steps whose metrics are comparable: a swap of a reward begins another, in which the same number means something else.
 
 use super::dependence::Dependence;
-use super::figures::Figures;
-use super::story::{Story, Version};
+use super::series::ReportMetrics;
+use super::timeline::{RunTimeline, VersionPeriod};
 use super::words;
 use serde::Serialize;
 use std::collections::BTreeSet;
@@ -25,12 +25,12 @@ pub struct Era {
 
 /// The stretches of a run's metrics.
 pub(super) struct Eras<'a> {
-    figures: &'a Figures,
-    story: &'a Story,
+    figures: &'a ReportMetrics,
+    story: &'a RunTimeline,
 }
 
 impl<'a> Eras<'a> {
-    pub(super) fn new(figures: &'a Figures, story: &'a Story) -> Self {
+    pub(super) fn new(figures: &'a ReportMetrics, story: &'a RunTimeline) -> Self {
         Self { figures, story }
     }
 
@@ -47,7 +47,7 @@ impl<'a> Eras<'a> {
     }
 
     fn matters(&self, dependence: Dependence<'_>, plugin: &str, of_weight: bool) -> bool {
-        dependence.is_on(plugin, self.story.is_algorithm(plugin), of_weight)
+        dependence.is_affected_by(plugin, self.story.is_algorithm(plugin), of_weight)
     }
 
     fn starts_where(&self, matters: impl Fn(&str, bool) -> bool) -> Vec<usize> {
@@ -120,7 +120,8 @@ impl<'a> Eras<'a> {
     fn made_by(&self, metric: &str, point: usize) -> String {
         let (dependence, step) = (Dependence::new(metric), self.figures.steps[point]);
         let matters = |plugin: &str, of_weight| self.matters(dependence, plugin, of_weight);
-        let in_use = |v: &&Version| v.since < step && v.until.is_none_or(|until| step <= until) && matters(&v.plugin, false);
+        let in_use =
+            |v: &&VersionPeriod| v.since < step && v.until.is_none_or(|until| step <= until) && matters(&v.plugin, false);
         let versions: Vec<(&str, usize)> =
             self.story.versions.iter().filter(in_use).map(|v| (v.plugin.as_str(), v.number)).collect();
         let weights = self.story.changes.iter().filter(|c| c.of_weight && c.step < step && matters(&c.plugin, true)).count();

@@ -1,7 +1,7 @@
 //! The metrics of evaluations, with confidence intervals where their standard errors are logged.
 
 use super::eras::Eras;
-use super::figures::Figures;
+use super::series::ReportMetrics;
 use super::words;
 use serde::Serialize;
 
@@ -12,7 +12,7 @@ const MOST: usize = 200;
 
 /// A row of the table.
 #[derive(Debug, PartialEq, Serialize)]
-pub struct Row {
+pub struct EvaluationRow {
     /// The metric.
     pub name: String,
     /// The first value, perhaps with its interval.
@@ -27,10 +27,10 @@ pub struct Row {
 const PLAIN: [&str; 3] = ["eval_reward", "eval_objective/scores", "eval_loss"];
 
 /// Returns the metrics of evaluations that are means over prompts, with their intervals, and what evaluations are compared by.
-pub(super) fn rows(figures: &Figures, eras: &Eras<'_>) -> Vec<Row> {
-    let mut rows: Vec<Row> = figures.series.iter().filter_map(|series| row(figures, eras, &series.name)).collect();
+pub(super) fn rows(figures: &ReportMetrics, eras: &Eras<'_>) -> Vec<EvaluationRow> {
+    let mut rows: Vec<EvaluationRow> = figures.series.iter().filter_map(|series| row(figures, eras, &series.name)).collect();
     rows.sort_by(|a, b| a.name.cmp(&b.name));
-    let plain: Vec<Row> = PLAIN
+    let plain: Vec<EvaluationRow> = PLAIN
         .into_iter()
         .filter(|name| rows.iter().all(|row| row.name != *name))
         .filter_map(|name| plain(figures, eras, name))
@@ -41,11 +41,11 @@ pub(super) fn rows(figures: &Figures, eras: &Eras<'_>) -> Vec<Row> {
 }
 
 /// Returns the row of a metric without an interval.
-fn plain(figures: &Figures, eras: &Eras<'_>, name: &str) -> Option<Row> {
+fn plain(figures: &ReportMetrics, eras: &Eras<'_>, name: &str) -> Option<EvaluationRow> {
     let values = figures.values(name).iter().zip(&figures.steps).skip(eras.newest(name));
     let values: Vec<(f64, u64)> = values.filter_map(|(value, step)| Some(((*value)?, *step))).collect();
     let (first, last) = (values.first()?, values.last()?);
-    Some(Row {
+    Some(EvaluationRow {
         name: name.to_owned(),
         first: words::number(first.0),
         last: words::number(last.0),
@@ -54,14 +54,14 @@ fn plain(figures: &Figures, eras: &Eras<'_>, name: &str) -> Option<Row> {
 }
 
 /// Returns the row of a metric: the first and the last evaluation since the last swap that changed what it means.
-fn row(figures: &Figures, eras: &Eras<'_>, name: &str) -> Option<Row> {
+fn row(figures: &ReportMetrics, eras: &Eras<'_>, name: &str) -> Option<EvaluationRow> {
     let of = name.strip_suffix("/stderr").filter(|of| of.starts_with("eval_"))?;
     let means = [of.to_owned(), format!("{of}/mean")].into_iter().map(|name| figures.values(&name)).find(|v| !v.is_empty())?;
     let both = means.iter().zip(figures.values(name)).zip(&figures.steps).skip(eras.newest(name));
     let both: Vec<(f64, f64, u64)> = both.filter_map(|((mean, error), step)| Some(((*mean)?, (*error)?, *step))).collect();
     let (first, last) = (both.first()?, both.last()?);
     let text = |(mean, error, _): &(f64, f64, u64)| format!("{} \u{b1} {}", words::number(*mean), words::number(WIDTH * error));
-    Some(Row {
+    Some(EvaluationRow {
         name: of.to_owned(),
         first: text(first),
         last: text(last),

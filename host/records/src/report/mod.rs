@@ -11,26 +11,26 @@ mod contents;
 mod dependence;
 mod eras;
 mod evaluations;
-mod figures;
 mod occurrences;
 mod sentences;
-mod story;
+mod series;
 #[cfg(test)]
 mod swap_tests;
 #[cfg(test)]
 mod tests;
+mod timeline;
 mod words;
 
-pub use charts::{Chart, Charts, Kind, Line, Section};
-pub use comparison::{Best, ComparedRun, Comparison, Curve, Difference, Group, Spread};
-pub use configuration::Configuration;
-pub use contents::{Fact, FigureRow, KeyFigure, Logged, Report, Summary, VersionRow, visible_json};
+pub use charts::{Chart, ChartKind, ChartLine, Charts, Section};
+pub use comparison::{ComparedRun, GroupCurve, MetricGoal, RunComparison, SeedGroup, SeedSpread, SettingDifference};
+pub use configuration::ConfigListing;
+pub use contents::{Fact, FigureRow, KeyFigure, LoggedSteps, ReportSummary, RunReport, VersionRow, visible_json};
 pub use eras::Era;
-pub use evaluations::Row as EvaluationRow;
+pub use evaluations::EvaluationRow;
 pub use occurrences::Occurrence;
-pub use story::{Mark, State};
+pub use timeline::{ChartMark, RunStateText};
 
-use crate::run::{CheckpointFiles, ConfigInForce, EventLine, RunFiles, each_own_line, is_running};
+use crate::run::{CheckpointFiles, EffectiveConfig, EventLine, RunFiles, each_own_line, is_running};
 use serde_json::{Map, Value};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -95,12 +95,12 @@ pub enum Error {
 }
 
 /// What is read of a run.
-struct Run {
+struct ReportSource {
     /// The text of config.toml, and the values in it.
     config: String,
     settings: toml::Table,
-    figures: figures::Figures,
-    story: story::Story,
+    figures: series::ReportMetrics,
+    story: timeline::RunTimeline,
     /// Steps whose checkpoints still exist.
     kept: Vec<u64>,
     /// Whether a process is running the run, if that can be known.
@@ -109,17 +109,17 @@ struct Run {
     notes: Vec<String>,
 }
 
-impl Report {
+impl RunReport {
     /// Reads the run in a folder.
     ///
     /// # Errors
     /// If the folder is not a run's, or one of its files can't be read.
     pub fn load(run: &Path) -> Result<Self, Error> {
-        Ok(Self::new(Run::read(run)?))
+        Ok(Self::new(ReportSource::read(run)?))
     }
 }
 
-impl Run {
+impl ReportSource {
     fn read(run: &Path) -> Result<Self, Error> {
         check(run)?;
         let (files, mut notes) = (RunFiles(run), Vec::new());
@@ -133,9 +133,9 @@ impl Run {
         // Before the files, so that what is read of a running run is newer than its state.
         let at_work = is_running(run);
         let kept = files.steps().unwrap_or_default();
-        let mut story = story::Story::read(&files.events(), &mut notes)?;
+        let mut story = timeline::RunTimeline::read(&files.events(), &mut notes)?;
         story.add_checkpoints(&kept);
-        let figures = figures::Figures::read(run, &mut notes)?;
+        let figures = series::ReportMetrics::read(run, &mut notes)?;
         Ok(Self { config, settings, figures, story, kept, at_work, notes })
     }
 }
@@ -156,23 +156,19 @@ pub fn check(path: &Path) -> Result<(), Error> {
         let parent = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
         return refuse(format!("is a checkpoint; give its run's folder, {}", parent.display()));
     }
-    if RunFiles(path).are_there() {
+    if RunFiles(path).exist() {
         return Ok(());
     }
-    let inside = fs::read_dir(path)
-        .into_iter()
-        .flatten()
-        .filter_map(Result::ok)
-        .map(|entry| entry.path())
-        .filter(|p| RunFiles(p).are_there());
+    let inside =
+        fs::read_dir(path).into_iter().flatten().filter_map(Result::ok).map(|entry| entry.path()).filter(|p| RunFiles(p).exist());
     let advice = inside.max().map(|run| format!("; it contains some, such as {}", run.display())).unwrap_or_default();
     refuse(format!("is not the folder of a run, which contains config.toml and events.jsonl{advice}"))
 }
 
 /// Reads a run's configuration; one without any has an empty one.
-fn config_of(run: &Path) -> Result<ConfigInForce, Error> {
-    match ConfigInForce::read(run) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(ConfigInForce::default()),
+fn config_of(run: &Path) -> Result<EffectiveConfig, Error> {
+    match EffectiveConfig::read(run) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(EffectiveConfig::default()),
         read => read.map_err(|source| Error::Read { path: RunFiles(run).config(), source }),
     }
 }

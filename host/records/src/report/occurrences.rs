@@ -1,7 +1,7 @@
 //! The table of events, in which the same error or warning is one row with a count.
 
 use super::sentences;
-use super::story::{Happened, SETTINGS_REFUSED};
+use super::timeline::{SETTINGS_REFUSED, TimelineEvent};
 use super::words;
 use crate::run::{EventKind, EventLine};
 use serde::Serialize;
@@ -35,8 +35,8 @@ pub struct Occurrence {
 }
 
 /// An event, with the later ones that say the same.
-struct Occurrences<'a> {
-    first: &'a Happened,
+struct RepeatedEvent<'a> {
+    first: &'a TimelineEvent,
     last: &'a EventLine,
     count: usize,
     /// Completions without a score, over all of them.
@@ -44,11 +44,11 @@ struct Occurrences<'a> {
 }
 
 /// Returns the rows of the table.
-pub(super) fn rows(events: &[Happened]) -> Vec<Occurrence> {
-    let mut all: Vec<Occurrences<'_>> = Vec::new();
+pub(super) fn rows(events: &[TimelineEvent]) -> Vec<Occurrence> {
+    let mut all: Vec<RepeatedEvent<'_>> = Vec::new();
     let mut places: HashMap<(&str, &str, Cow<'_, str>, bool), usize> = HashMap::new();
     for happened in events {
-        let Happened { event, undone } = happened;
+        let TimelineEvent { event, undone } = happened;
         let rows = sentences::unscored(event);
         let place = match repeats(event) {
             Some(text) => *places.entry((&event.name, event.text("plugin"), text, *undone)).or_insert(all.len()),
@@ -56,7 +56,7 @@ pub(super) fn rows(events: &[Happened]) -> Vec<Occurrence> {
         };
         match all.get_mut(place) {
             Some(known) => (known.last, known.count, known.rows) = (event, known.count + 1, known.rows + rows),
-            None => all.push(Occurrences { first: happened, last: event, count: 1, rows }),
+            None => all.push(RepeatedEvent { first: happened, last: event, count: 1, rows }),
         }
     }
     let (head, tail) = SHOWN;
@@ -109,9 +109,9 @@ fn without_numbers(text: &str) -> String {
     shown
 }
 
-impl Occurrences<'_> {
+impl RepeatedEvent<'_> {
     fn row(&self, left_out: usize) -> Occurrence {
-        let Happened { event, undone } = self.first;
+        let TimelineEvent { event, undone } = self.first;
         let step = |event: &EventLine| event.step.map(words::count).unwrap_or_default();
         let until = match (self.count, step(self.last)) {
             (1, _) => String::new(),

@@ -1,9 +1,9 @@
 //! What reports say of runs that the tests write.
 
 use super::eras::Eras;
-use super::figures::Figures;
-use super::story::Story;
-use super::{Error, Report, charts, visible_json};
+use super::series::ReportMetrics;
+use super::timeline::RunTimeline;
+use super::{Error, RunReport, charts, visible_json};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -56,7 +56,7 @@ pub(super) fn run(events: &str, metrics: &str, completions: &str) -> TempDir {
 
 /// Returns the report of a run as JSON.
 pub(super) fn report(run: &Path) -> Value {
-    visible_json(&Report::load(run).unwrap())
+    visible_json(&RunReport::load(run).unwrap())
 }
 
 /// Returns the rows of the table of metrics: first, last, least, greatest, and the steps.
@@ -65,14 +65,14 @@ pub(super) fn rows<'a>(report: &'a Value, name: &str) -> Vec<(&'a Value, &'a Val
     all.map(|row| (&row["values"], &row["steps"])).collect()
 }
 
-fn figures(metrics: &str) -> Figures {
+fn figures(metrics: &str) -> ReportMetrics {
     let run = run("", metrics, "");
-    Figures::read(run.path(), &mut Vec::new()).unwrap()
+    ReportMetrics::read(run.path(), &mut Vec::new()).unwrap()
 }
 
-fn story(events: &str) -> Story {
+fn story(events: &str) -> RunTimeline {
     let run = run(events, "", "");
-    Story::read(&run.path().join("events.jsonl"), &mut Vec::new()).unwrap()
+    RunTimeline::read(&run.path().join("events.jsonl"), &mut Vec::new()).unwrap()
 }
 
 #[test]
@@ -218,7 +218,7 @@ fn every_logged_figure_has_its_place() {
         line
     };
     let figures = figures(&lines([line(1), line(2)]));
-    let story = Story::default();
+    let story = RunTimeline::default();
     let charts = charts::arrange(&figures, &Eras::new(&figures, &story), &[("a".into(), 2.0)]);
     let shown: Vec<&charts::Chart> = charts.sections.iter().flat_map(|s| &s.charts).chain(&charts.others).collect();
     let drawn = shown
@@ -285,7 +285,7 @@ fn a_swap_at_the_very_step_that_a_run_goes_on_from_is_in_its_checkpoint_or_not()
             loaded(resumed_with, 20),
         ]))
     };
-    let kinds = |story: &Story| story.marks.iter().map(|m| m.kind).collect::<Vec<_>>();
+    let kinds = |story: &RunTimeline| story.marks.iter().map(|m| m.kind).collect::<Vec<_>>();
     assert_eq!(kinds(&events("bbbb")), ["swap", "failure", "resume"]);
     assert_eq!(events("bbbb").versions.len(), 2);
     assert_eq!(kinds(&events("aaaa")), ["failure", "resume"]);
@@ -319,7 +319,7 @@ fn what_is_no_run_is_refused_with_a_word_on_what_would_be() {
     let outer = TempDir::new().unwrap();
     let run = outer.path().join("grpo-1");
     fs::create_dir_all(run.join("checkpoint-5")).unwrap();
-    let refused = |path: &Path| match Report::load(path) {
+    let refused = |path: &Path| match RunReport::load(path) {
         Err(error @ Error::NotARun { .. }) => error.to_string(),
         Err(error) => panic!("{error:?}"),
         Ok(_) => panic!("{} is a run", path.display()),
@@ -332,5 +332,5 @@ fn what_is_no_run_is_refused_with_a_word_on_what_would_be() {
     fs::write(run.join("checkpoint-5/config.toml"), CONFIG).unwrap();
     fs::write(run.join("checkpoint-5/trainer_state.json"), "{}").unwrap();
     assert!(refused(&run.join("checkpoint-5")).ends_with(&format!("is a checkpoint; give its run's folder, {}", run.display())));
-    Report::load(&run).unwrap();
+    RunReport::load(&run).unwrap();
 }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 /// Where a checkpoint has the files that are not its model's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Layout {
+enum CheckpointLayout {
     /// In a folder of their own, so that the checkpoint itself is the folder of a model and of nothing else.
     Apart,
     /// Among the model's files, as older versions wrote them.
@@ -18,7 +18,7 @@ enum Layout {
 #[derive(Clone, Copy, Debug)]
 pub struct CheckpointFiles<'a> {
     checkpoint: &'a Path,
-    layout: Layout,
+    layout: CheckpointLayout,
 }
 
 impl<'a> CheckpointFiles<'a> {
@@ -28,7 +28,7 @@ impl<'a> CheckpointFiles<'a> {
     const MANIFEST: &'static str = "manifest.json";
     const SUMMARY: &'static str = "trainer_state.json";
     /// The name of the file of the counters.
-    pub const REST: &'static str = "snapshot.json";
+    pub const SNAPSHOT: &'static str = "snapshot.json";
     /// The name of the file of the rollouts' numbers.
     pub const ROLLOUTS: &'static str = "rollouts.safetensors";
     const OPTIMIZER: &'static str = "optimizer.safetensors";
@@ -42,14 +42,14 @@ impl<'a> CheckpointFiles<'a> {
 
     /// Returns the files of a checkpoint that is being written.
     pub fn new(checkpoint: &'a Path) -> Self {
-        Self { checkpoint, layout: Layout::Apart }
+        Self { checkpoint, layout: CheckpointLayout::Apart }
     }
 
     /// Returns the files of an existing checkpoint, or of a model's folder that may have some, wherever the version that wrote them
     /// put them.
     pub fn find(checkpoint: &'a Path) -> Self {
         let apart = Self::new(checkpoint);
-        let flat = Self { layout: Layout::Flat, ..apart };
+        let flat = Self { layout: CheckpointLayout::Flat, ..apart };
         let is_flat = !apart.manifest().exists() && (flat.manifest().exists() || !apart.folder().is_dir());
         if is_flat { flat } else { apart }
     }
@@ -57,16 +57,16 @@ impl<'a> CheckpointFiles<'a> {
     /// Returns the folder that holds the files.
     pub fn folder(self) -> PathBuf {
         match self.layout {
-            Layout::Apart => self.checkpoint.join(Self::TRAINER),
-            Layout::Flat => self.checkpoint.to_owned(),
+            CheckpointLayout::Apart => self.checkpoint.join(Self::TRAINER),
+            CheckpointLayout::Flat => self.checkpoint.to_owned(),
         }
     }
 
     /// Returns the path of a file in the checkpoint, with `/` between names, as the manifest has it.
     fn inside(self, name: &str) -> String {
         match self.layout {
-            Layout::Apart => format!("{}/{name}", Self::TRAINER),
-            Layout::Flat => name.to_owned(),
+            CheckpointLayout::Apart => format!("{}/{name}", Self::TRAINER),
+            CheckpointLayout::Flat => name.to_owned(),
         }
     }
 
@@ -81,13 +81,13 @@ impl<'a> CheckpointFiles<'a> {
     }
 
     /// Returns the paths in the checkpoint of what every checkpoint has beside its model.
-    pub fn always(self) -> [String; 2] {
+    pub fn required(self) -> [String; 2] {
         [RunFiles::CONFIG, Self::SUMMARY].map(|name| self.inside(name))
     }
 
     /// Returns the paths in the checkpoint of what a run needs to resume.
     pub fn for_resuming(self) -> [String; 2] {
-        [Self::REST, Self::OPTIMIZER].map(|name| self.inside(name))
+        [Self::SNAPSHOT, Self::OPTIMIZER].map(|name| self.inside(name))
     }
 
     /// Returns the path in the checkpoint of the optimizer's moments, if one file has them.
@@ -131,7 +131,7 @@ impl<'a> CheckpointFiles<'a> {
 
     /// Returns the path of the counters, and of a manifest of the rollouts.
     pub fn rest(self) -> PathBuf {
-        self.folder().join(Self::REST)
+        self.folder().join(Self::SNAPSHOT)
     }
 
     /// Returns the path of the numbers of the rollouts that wait to be trained on, if there are any.
@@ -196,7 +196,7 @@ mod tests {
         let at = |name: &str| place.path().join(name);
         let optimizer = || CheckpointFiles::find(place.path()).optimizer();
         assert_eq!(CheckpointFiles::new(place.path()).optimizer(), at("trainer/optimizer.safetensors"));
-        assert_eq!(CheckpointFiles::new(place.path()).always()[0], "trainer/config.toml");
+        assert_eq!(CheckpointFiles::new(place.path()).required()[0], "trainer/config.toml");
         // Nothing at all, or no manifest.
         assert_eq!(optimizer(), at("optimizer.safetensors"));
         fs::create_dir(at("trainer")).unwrap();

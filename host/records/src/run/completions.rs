@@ -106,7 +106,7 @@ pub struct TurnRow {
 
 /// A completion, as it is scored again. What a run always writes must be there.
 #[derive(Deserialize)]
-pub struct Recorded {
+pub struct RecordedCompletion {
     /// The step that learns from it first.
     pub step: u64,
     /// The row of the dataset.
@@ -151,7 +151,7 @@ pub struct RecordedEpisode {
     pub failed: Option<String>,
 }
 
-impl Recorded {
+impl RecordedCompletion {
     /// Reads a line.
     ///
     /// # Errors
@@ -262,7 +262,7 @@ mod tests {
         };
         let line = serde_json::to_string(&row).unwrap();
         assert!(line.contains("\"per_token\":{\"text\":[\"4\"],\"logp\":[-0.5]}"), "{line}");
-        let recorded: Recorded = serde_json::from_str(&line).unwrap();
+        let recorded: RecordedCompletion = serde_json::from_str(&line).unwrap();
         assert_eq!((recorded.step, recorded.row, recorded.completion_ids.as_slice()), (3, 7, &[5, 6, 7][..]));
         assert_eq!((recorded.rewards["r"], recorded.finished), (Some(0.1), false));
         assert_eq!((&recorded.plugins, plugins["r"].hash()), (&plugins, "abc"));
@@ -275,14 +275,14 @@ mod tests {
         assert_eq!((&shown["messages"][1]["content"], shown["turns"].as_array().unwrap().len()), (&json!("4"), 1));
         assert_eq!((&shown["completion_ids"], &shown["finished"]), (&json!([5, 6, 7]), &json!(false)));
         assert_eq!((&shown["turn_rewards"], &shown["advantage"]), (&json!([0.5]), &json!(0.25)));
-        let wrong = |from: &str, to: &str| Recorded::read(line.replace(from, to).as_bytes()).err().unwrap();
+        let wrong = |from: &str, to: &str| RecordedCompletion::read(line.replace(from, to).as_bytes()).err().unwrap();
         assert_eq!(wrong("\"step\":3", "\"step\":\"x\""), "step: invalid type: string \"x\", expected u64");
         assert_eq!(wrong("[5,6,7]", "[5,-6,7]"), "completion_ids: invalid value: integer `-6`, expected u32");
         assert_eq!(wrong("\"row\":7,", ""), "missing field `row`");
         assert_eq!(wrong("\"step\"", "step"), "key must be a string");
         row.episode = None;
         let line = serde_json::to_string(&row).unwrap();
-        assert!(serde_json::from_str::<Recorded>(&line).unwrap().episode.is_none());
+        assert!(serde_json::from_str::<RecordedCompletion>(&line).unwrap().episode.is_none());
         assert!(serde_json::from_str::<Value>(&line).unwrap().get("messages").is_none());
     }
 }

@@ -1,7 +1,7 @@
 //! The lines of events.jsonl, what they are about, and which of them a later resume undid.
 
 use super::PluginVersion;
-use crate::config::OnError;
+use crate::config::RewardErrorAction;
 use jiff::Timestamp;
 use serde::de::value::StrDeserializer;
 use serde::{Deserialize, Serialize};
@@ -11,13 +11,13 @@ use serde_json::{Map, Value};
 #[derive(Serialize)]
 #[serde(untagged)]
 #[allow(missing_docs, reason = "most fields are what their variant's text and their name say")]
-pub enum Event<'a> {
+pub enum RunEvent<'a> {
     /// A run started.
-    Started(RunBegun<'a>),
+    Started(RunStart<'a>),
     /// A run resumed from its own checkpoint.
-    Resumed(RunBegun<'a>),
+    Resumed(RunStart<'a>),
     /// A run started from another run's state.
-    Forked(RunBegun<'a>),
+    Forked(RunStart<'a>),
     /// A plugin was loaded at the start.
     PluginLoaded {
         role: &'a str,
@@ -35,7 +35,7 @@ pub enum Event<'a> {
     PluginSwapped {
         plugin: &'a str,
         #[serde(flatten)]
-        versions: Versions<'a>,
+        versions: SwapVersions<'a>,
         step: u64,
         /// The step during which it was detected.
         noticed_at_step: u64,
@@ -57,7 +57,7 @@ pub enum Event<'a> {
     PluginRolledBack {
         plugin: &'a str,
         #[serde(flatten)]
-        versions: Versions<'a>,
+        versions: SwapVersions<'a>,
         step: u64,
         /// The settings that are in use again.
         config: &'a Map<String, Value>,
@@ -96,8 +96,8 @@ pub enum Event<'a> {
     SettingsChanged {
         plugin: &'a str,
         step: u64,
-        from: Scoring,
-        to: Scoring,
+        from: ScoringSettings,
+        to: ScoringSettings,
         /// The name under which it was requested, if it was.
         #[serde(skip_serializing_if = "Option::is_none")]
         request: Option<&'a str>,
@@ -128,7 +128,7 @@ pub enum Event<'a> {
     /// A checkpoint of an abandoned branch was set aside.
     CheckpointSuperseded { step: u64, path: String },
     /// A sign of why the run does not learn begins to hold.
-    Finding { finding: &'a str, step: u64, text: &'a str, figures: &'a [Figure], advice: &'a [String] },
+    Finding { finding: &'a str, step: u64, text: &'a str, figures: &'a [FindingFigure], advice: &'a [String] },
     /// A warning to the user.
     Warning { text: &'a str },
     /// Evaluations did not improve for as long as `early_stopping_patience` allows.
@@ -191,7 +191,7 @@ pub enum EventKind {
     Finished,
 }
 
-impl Event<'_> {
+impl RunEvent<'_> {
     /// Returns what it is about.
     pub fn kind(&self) -> EventKind {
         match self {
@@ -223,7 +223,7 @@ impl Event<'_> {
 
 impl EventKind {
     /// Returns the kind of this name; none for one of another version.
-    pub fn of(name: &str) -> Option<Self> {
+    pub fn from_name(name: &str) -> Option<Self> {
         Self::deserialize(StrDeserializer::<serde::de::value::Error>::new(name)).ok()
     }
 
@@ -272,11 +272,11 @@ pub struct EventLine {
 
 impl EventLine {
     /// Reads a line.
-    pub fn of(mut fields: Map<String, Value>) -> Self {
+    pub fn from_fields(mut fields: Map<String, Value>) -> Self {
         let mut text = |key: &str| fields.shift_remove(key).and_then(|v| v.as_str().map(str::to_owned)).unwrap_or_default();
         let (time, name) = (text("time"), text("event"));
         let step = fields.get("step").and_then(Value::as_u64);
-        Self { time: time.parse().ok(), kind: EventKind::of(&name), name, step, fields }
+        Self { time: time.parse().ok(), kind: EventKind::from_name(&name), name, step, fields }
     }
 
     /// Returns a field that is a string, empty if there is none.
@@ -316,14 +316,14 @@ impl EventLine {
 
 /// The two sides of a swap, as its event has them: hashes, and digests of the settings.
 #[derive(Serialize)]
-pub struct Versions<'a> {
+pub struct SwapVersions<'a> {
     from: &'a str,
     to: &'a str,
     from_settings: Option<&'a str>,
     to_settings: Option<&'a str>,
 }
 
-impl<'a> Versions<'a> {
+impl<'a> SwapVersions<'a> {
     /// Returns them for a swap from one version to another.
     pub fn new(from: &'a PluginVersion, to: &'a PluginVersion) -> Self {
         Self { from: from.hash(), to: to.hash(), from_settings: from.settings(), to_settings: to.settings() }
@@ -332,7 +332,7 @@ impl<'a> Versions<'a> {
 
 /// How a run starts.
 #[derive(Serialize)]
-pub struct RunBegun<'a> {
+pub struct RunStart<'a> {
     /// Number of steps done.
     pub step: u64,
     /// The checkpoint that it starts from.
@@ -355,16 +355,16 @@ pub struct RunBegun<'a> {
 
 /// The weight of a reward's scores, and its error policy.
 #[derive(Serialize)]
-pub struct Scoring {
+pub struct ScoringSettings {
     /// The weight.
     pub weight: f64,
     /// What happens when the reward fails.
-    pub on_error: OnError,
+    pub on_error: RewardErrorAction,
 }
 
 /// A figure that supports a finding.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Figure {
+pub struct FindingFigure {
     /// The metric or the setting.
     pub name: String,
     /// Its value, as text.
@@ -379,9 +379,9 @@ mod tests {
     fn a_swap_of_settings_is_one_of_versions() {
         let settings = |target: u64| Map::from_iter([("target".to_owned(), target.into())]);
         let [from, to] = [20, 3].map(|target| PluginVersion::new("abcd", &settings(target)));
-        let (versions, config) = (Versions::new(&from, &to), settings(3));
-        let event = Event::PluginRolledBack { plugin: "r", versions, step: 4, config: &config, reason: String::new() };
-        let line = |event: &Value| EventLine::of(event.as_object().cloned().unwrap_or_default());
+        let (versions, config) = (SwapVersions::new(&from, &to), settings(3));
+        let event = RunEvent::PluginRolledBack { plugin: "r", versions, step: 4, config: &config, reason: String::new() };
+        let line = |event: &Value| EventLine::from_fields(event.as_object().cloned().unwrap_or_default());
         let mut written = serde_json::to_value(&event).unwrap();
         let read = line(&written);
         assert_eq!((read.version("from"), read.version("to"), read.text("to")), (from, to.clone(), "abcd"));
@@ -396,12 +396,12 @@ mod tests {
     fn a_kind_is_read_by_the_name_that_is_written() {
         for kind in [EventKind::Started, EventKind::PluginSwapped, EventKind::CheckpointsRemoved, EventKind::StoppedEarly] {
             let name = serde_json::to_value(kind).unwrap();
-            assert_eq!(EventKind::of(name.as_str().unwrap()), Some(kind));
+            assert_eq!(EventKind::from_name(name.as_str().unwrap()), Some(kind));
         }
         assert_eq!(
-            (EventKind::of("plugin_rolled_back"), EventKind::of("resumed")),
+            (EventKind::from_name("plugin_rolled_back"), EventKind::from_name("resumed")),
             (Some(EventKind::PluginRolledBack), Some(EventKind::Resumed))
         );
-        assert_eq!((EventKind::of("something_newer"), EventKind::of("")), (None, None));
+        assert_eq!((EventKind::from_name("something_newer"), EventKind::from_name("")), (None, None));
     }
 }

@@ -10,11 +10,11 @@ pub struct RunFiles<'a>(pub &'a Path);
 
 impl RunFiles<'_> {
     /// Names of what a run creates before its first step.
-    pub const BEGUN: [&'static str; 17] = [
+    pub const INITIAL: [&'static str; 17] = [
         Self::AGENT_KEY,
         Self::FAILED,
         Self::ANSWERS,
-        Self::GRANTED,
+        Self::GRANTS,
         Self::LOCK,
         Self::WRITTEN_CONFIG,
         Self::CONFIG,
@@ -34,7 +34,7 @@ impl RunFiles<'_> {
     pub const CONFIG: &'static str = "config.toml";
     /// One line a step.
     pub const METRICS: &'static str = "metrics.jsonl";
-    /// One line an [`Event`](super::Event).
+    /// One line an [`RunEvent`](super::RunEvent).
     pub const EVENTS: &'static str = "events.jsonl";
     /// One line a [`CompletionLine`](super::CompletionLine).
     const COMPLETIONS: &'static str = "completions.jsonl";
@@ -59,7 +59,7 @@ impl RunFiles<'_> {
     const WRITTEN_CONFIG: &'static str = ".config.toml";
     const ANSWERS: &'static str = "answers";
     /// One line a grant that the user gave the run.
-    const GRANTED: &'static str = "granted.jsonl";
+    const GRANTS: &'static str = "granted.jsonl";
     /// The key of drivers elsewhere, which play an agent's episodes.
     const AGENT_KEY: &'static str = "agent_key";
 
@@ -74,8 +74,8 @@ impl RunFiles<'_> {
     }
 
     /// Returns the path of the grants that the user gave, each with a mark that only that user can make.
-    pub fn granted(self) -> PathBuf {
-        self.0.join(Self::GRANTED)
+    pub fn grants(self) -> PathBuf {
+        self.0.join(Self::GRANTS)
     }
 
     /// Returns the path of the key of drivers elsewhere.
@@ -175,7 +175,7 @@ impl RunFiles<'_> {
     }
 
     /// Returns whether this is the folder of a run, judging by its files.
-    pub fn are_there(self) -> bool {
+    pub fn exist(self) -> bool {
         self.config().is_file() || self.events().is_file()
     }
 }

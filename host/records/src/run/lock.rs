@@ -31,7 +31,7 @@ pub enum Whereabouts {
 /// # Errors
 /// `WouldBlock` if another process runs the run.
 pub fn lock(run: &Path) -> Result<RunLock, TryLockError> {
-    let file = files::own(&RunFiles(run).lock(), File::options().write(true)).map_err(TryLockError::Error)?;
+    let file = files::open_for_writing(&RunFiles(run).lock(), File::options().write(true)).map_err(TryLockError::Error)?;
     match file.try_lock() {
         Err(TryLockError::Error(error)) if lacks_locks(&error) => {
             let folder = printable_path(run);

@@ -1,6 +1,6 @@
 //! The rows of metrics.jsonl, for everything that reads the file.
 //!
-//! A step can have two rows: one of training and one of an evaluation. Every reader uses [`each_metrics_row`] or [`Metrics::load`], so
+//! A step can have two rows: one of training and one of an evaluation. Every reader uses [`each_metrics_row`] or [`RunMetrics::load`], so
 //! that no reader loses one of them.
 
 use super::{PluginVersion, RunFiles, each_own_line};
@@ -21,7 +21,7 @@ const VERSIONS: &str = "versions";
 const MOST_PLUGINS: usize = 256;
 const LONGEST_NAME: usize = 200;
 
-/// Maximum number of values that [`Metrics::load`] keeps.
+/// Maximum number of values that [`RunMetrics::load`] keeps.
 const MOST_VALUES: usize = 4 << 20;
 
 /// What a row of metrics.jsonl measures.
@@ -111,14 +111,14 @@ pub fn each_metrics_row(run: &Path, mut take: impl FnMut(MetricsRow)) -> io::Res
 
 /// All metrics of a run, for what compares runs.
 #[derive(Clone, Debug, Default)]
-pub struct Metrics {
+pub struct RunMetrics {
     /// The rows in the order of their steps, a step's training before its evaluation. Of rows of the same step and kind, the newest.
     pub rows: Vec<MetricsRow>,
     /// What could not be read.
     pub notes: Vec<String>,
 }
 
-impl Metrics {
+impl RunMetrics {
     /// Reads a run's metrics.jsonl, up to a number of values.
     ///
     /// # Errors
@@ -150,10 +150,10 @@ mod tests {
     use super::*;
     use std::fs;
 
-    fn load(lines: &str) -> Metrics {
+    fn load(lines: &str) -> RunMetrics {
         let run = tempfile::tempdir().unwrap();
         fs::write(RunFiles(run.path()).metrics(), lines).unwrap();
-        Metrics::load(run.path()).unwrap()
+        RunMetrics::load(run.path()).unwrap()
     }
 
     #[test]
@@ -186,6 +186,6 @@ mod tests {
         let notes = ["line 2 is not a JSON object and is ignored", "2 lines have no step and are ignored"];
         assert_eq!(metrics.notes, notes.map(|note| format!("metrics.jsonl: {note}")));
         let nowhere = tempfile::tempdir().unwrap();
-        assert_eq!(Metrics::load(nowhere.path()).unwrap_err().kind(), io::ErrorKind::NotFound);
+        assert_eq!(RunMetrics::load(nowhere.path()).unwrap_err().kind(), io::ErrorKind::NotFound);
     }
 }

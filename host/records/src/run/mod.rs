@@ -2,29 +2,31 @@
 
 mod checkpoint_files;
 mod completions;
+mod effective_config;
 mod events;
 mod files;
-mod granted;
-mod in_force;
+mod grants;
 mod lock;
 mod metrics;
-mod own;
+mod own_files;
 mod requests;
 mod rollouts;
 mod version;
-mod worked;
+mod work_time;
 
 pub use checkpoint_files::CheckpointFiles;
-pub use completions::{CompletionLine, EpisodeLine, Recorded, RecordedEpisode, ScoredCompletion, TokenValues, TurnRow};
-pub use events::{Event, EventKind, EventLine, Figure, RunBegun, Scoring, Versions, is_completion_undone, is_undone};
+pub use completions::{CompletionLine, EpisodeLine, RecordedCompletion, RecordedEpisode, ScoredCompletion, TokenValues, TurnRow};
+pub use effective_config::EffectiveConfig;
+pub use events::{
+    EventKind, EventLine, FindingFigure, RunEvent, RunStart, ScoringSettings, SwapVersions, is_completion_undone, is_undone,
+};
 pub use files::step_of;
 pub use files::{RunFiles, is_checkpoint};
-pub use granted::{Granted, accept};
-pub use in_force::ConfigInForce;
+pub use grants::{RunGrants, record_grants};
 pub use lock::{RunLock, Whereabouts, is_running, lock};
-pub use metrics::{Metrics, MetricsRow, RowKind, each_metrics_row, metric_name};
-pub use own::{each_own_line, must_be_own};
+pub use metrics::{MetricsRow, RowKind, RunMetrics, each_metrics_row, metric_name};
+pub use own_files::{each_own_line, ensure_own_file};
 pub use requests::{PluginRequest, RunAction, RunRequest, TakenRequest, send_request, take_requests};
-pub use rollouts::{Bound, Rollout, Rollouts, Seen, Selection, Steps, VALUES};
+pub use rollouts::{LoggedRollout, RolloutFilter, RolloutInventory, RolloutReader, StepSelection, VALUES, ValueBound};
 pub use version::{PluginVersion, short_hash};
-pub use worked::Worked;
+pub use work_time::WorkTime;

@@ -89,9 +89,9 @@ pub struct PluginRequest {
 
 impl PluginRequest {
     /// Ending of the file that comes with a plugin's, and has its name otherwise.
-    pub const BESIDE: &'static str = "about";
+    pub const COMPANION_ENDING: &'static str = "about";
     /// Ending of the file of a request that sends no plugin.
-    pub const ALONE: &'static str = "settings";
+    pub const SETTINGS_ENDING: &'static str = "settings";
     /// Largest file of one, in bytes.
     const LARGEST: u64 = 1 << 20;
 
@@ -110,7 +110,7 @@ impl PluginRequest {
 /// If the file can't be written.
 pub fn send_request(run: &Path, request: &RunRequest) -> io::Result<String> {
     let folder = RunFiles(run).requests();
-    files::own_folder(&folder)?;
+    files::create_folder(&folder)?;
     // Later requests sort later by name.
     let name = format!("{}-{}", now().as_nanosecond(), std::process::id());
     let mut temporary = tempfile::Builder::new().prefix(".request-").tempfile_in(run)?;

@@ -2,7 +2,7 @@
 //! resume undid, and only those that meet conditions.
 
 use super::{PluginVersion, is_completion_undone};
-use crate::config::json_lines::{LONGEST_COMPLETION, Line, Reader, Unread};
+use crate::config::json_lines::{BoundedLine, JsonLinesReader, LONGEST_COMPLETION, UnreadLines};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::{Map, Value};
@@ -21,7 +21,7 @@ const STEP: &[u8] = b"{\"step\":";
 
 /// A completion, as it is looked at: whatever is missing is left out.
 #[derive(Debug, Default, Deserialize)]
-pub struct Rollout {
+pub struct LoggedRollout {
     /// The number of steps taken before it was generated.
     pub step: u64,
     /// The row of the dataset.
@@ -62,7 +62,7 @@ pub struct Rollout {
     pub failed: Option<String>,
 }
 
-impl Rollout {
+impl LoggedRollout {
     /// Returns whether another one answers the same prompt in the same step.
     #[must_use]
     pub fn is_of_group(&self, other: &Self) -> bool {
@@ -87,12 +87,12 @@ impl Rollout {
     }
 }
 
-/// The names that [`Rollout::value`] knows besides those of rewards.
+/// The names that [`LoggedRollout::value`] knows besides those of rewards.
 pub const VALUES: [&str; 3] = ["reward", "advantage", "tokens"];
 
 /// A condition on a value.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Bound {
+pub struct ValueBound {
     /// The value's name.
     pub name: String,
     /// The least value that meets it.
@@ -103,7 +103,7 @@ pub struct Bound {
 
 /// The steps whose completions are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Steps {
+pub enum StepSelection {
     /// The newest step with completions.
     Last,
     /// From one to the other, both included.
@@ -112,9 +112,9 @@ pub enum Steps {
 
 /// The completions that are read. The default is all.
 #[derive(Clone, Debug, Default)]
-pub struct Selection {
+pub struct RolloutFilter {
     /// The steps that they are of.
-    pub steps: Steps,
+    pub steps: StepSelection,
     /// The row of the dataset.
     pub row: Option<u64>,
     /// A text in the prompt, in lower case.
@@ -122,7 +122,7 @@ pub struct Selection {
     /// A text in the completion or episode, in lower case.
     pub text: Option<String>,
     /// Conditions on values, which all must be met.
-    pub bounds: Vec<Bound>,
+    pub bounds: Vec<ValueBound>,
     /// The first digits of a plugin's version, and the plugin's name, if it must be that one.
     pub version: Option<(Option<String>, String)>,
     /// Only those that a limit cut off.
@@ -131,23 +131,23 @@ pub struct Selection {
     pub weights: BTreeMap<String, f64>,
 }
 
-impl Default for Steps {
+impl Default for StepSelection {
     fn default() -> Self {
         Self::Between(0, u64::MAX)
     }
 }
 
-impl Selection {
+impl RolloutFilter {
     /// Returns whether a completion meets all conditions but that on its step.
-    fn takes(&self, rollout: &Rollout) -> bool {
+    fn matches(&self, rollout: &LoggedRollout) -> bool {
         let is_in = |wanted: &Option<String>, text: &str| wanted.as_ref().is_none_or(|wanted| contains(text, wanted));
-        let within = |bound: &Bound| {
+        let within = |bound: &ValueBound| {
             let value = rollout.value(&bound.name, &self.weights);
             value.is_some_and(|value| (bound.low..=bound.high).contains(&value))
         };
         let is_version = |(name, given): &(Option<String>, String)| {
             let mut plugins = rollout.plugins.iter().filter(|(plugin, _)| name.as_ref().is_none_or(|name| name == *plugin));
-            plugins.any(|(_, own)| own.as_str().is_some_and(|own| PluginVersion::parse(own).is_meant(given)))
+            plugins.any(|(_, own)| own.as_str().is_some_and(|own| PluginVersion::parse(own).matches_prefix(given)))
         };
         let said =
             || rollout.messages.iter().any(|message| message["content"].as_str().is_some_and(|text| is_in(&self.text, text)));
@@ -167,7 +167,7 @@ fn contains(text: &str, wanted: &str) -> bool {
 
 /// The newest step, and where its lines begin: a place and a line's number.
 #[derive(Clone, Copy)]
-struct Newest {
+struct NewestStep {
     step: u64,
     place: u64,
     number: u64,
@@ -180,15 +180,15 @@ struct Restart {
 }
 
 /// The completions of a run.
-pub struct Rollouts {
-    reader: Reader,
+pub struct RolloutReader {
+    reader: JsonLinesReader,
     /// In the order of the file; each with the least step of it and of those after it.
     restarts: Vec<Restart>,
-    newest: Option<Newest>,
+    newest: Option<NewestStep>,
     /// Where the first pass ended; what a live run appends is not read.
     end: u64,
     /// What the completions that were read have, for messages.
-    seen: Seen,
+    inventory: RolloutInventory,
     /// Completions whose keys are of other kinds, and the number of the first one's line.
     misfits: u64,
     first_misfit: u64,
@@ -196,7 +196,7 @@ pub struct Rollouts {
 
 /// Names and versions among the completions that were read.
 #[derive(Debug, Default)]
-pub struct Seen {
+pub struct RolloutInventory {
     /// Names of rewards.
     pub rewards: BTreeSet<String>,
     /// Versions of plugins, by name, with the first step and the last.
@@ -205,8 +205,8 @@ pub struct Seen {
     pub completions: u64,
 }
 
-impl Seen {
-    fn add(&mut self, rollout: &Rollout) {
+impl RolloutInventory {
+    fn add(&mut self, rollout: &LoggedRollout) {
         self.completions += 1;
         for name in rollout.rewards.keys() {
             if self.rewards.len() < MOST_NAMES && !self.rewards.contains(name) {
@@ -225,7 +225,7 @@ impl Seen {
 
 /// Parses only the step of a line.
 #[derive(Deserialize)]
-struct Head {
+struct RolloutStep {
     step: u64,
 }
 
@@ -236,35 +236,35 @@ fn step_at_a_glance(line: &[u8]) -> Option<u64> {
     std::str::from_utf8(&rest[..digits]).ok()?.parse().ok()
 }
 
-impl Rollouts {
+impl RolloutReader {
     /// Opens the file, and reads it once to find out which lines count.
     ///
     /// # Errors
     /// If it is not a regular file or can't be read.
     pub fn open(path: &Path) -> io::Result<Self> {
-        let mut reader = Reader::open(path, LONGEST_COMPLETION)?.up_to(u64::MAX);
-        let (mut restarts, mut before, mut newest): (Vec<Restart>, Option<u64>, Option<Newest>) = (Vec::new(), None, None);
-        while let Some(line) = reader.line()? {
-            let Line::Whole(text) = line else { continue };
+        let mut reader = JsonLinesReader::open(path, LONGEST_COMPLETION)?.with_limit(u64::MAX);
+        let (mut restarts, mut before, mut newest): (Vec<Restart>, Option<u64>, Option<NewestStep>) = (Vec::new(), None, None);
+        while let Some(line) = reader.next_line()? {
+            let BoundedLine::Whole(text) = line else { continue };
             let glanced = step_at_a_glance(text).filter(|step| before.is_none_or(|before| before <= *step));
             // What is not as expected is read properly: a damaged line must not undo others.
-            let Some(step) = glanced.or_else(|| Some(serde_json::from_slice::<Head>(text).ok()?.step)) else { continue };
-            let place = reader.place();
+            let Some(step) = glanced.or_else(|| Some(serde_json::from_slice::<RolloutStep>(text).ok()?.step)) else { continue };
+            let place = reader.offset();
             if before.is_some_and(|before| step < before) && restarts.len() < MOST_RESTARTS {
                 restarts.push(Restart { place, step });
             }
             if before != Some(step) {
-                newest = Some(Newest { step, place, number: reader.number() });
+                newest = Some(NewestStep { step, place, number: reader.number() });
             }
             before = Some(step);
         }
-        let end = reader.place();
+        let end = reader.offset();
         let mut least = u64::MAX;
         for restart in restarts.iter_mut().rev() {
             least = least.min(restart.step);
             restart.step = least;
         }
-        Ok(Self { reader, restarts, newest, end, seen: Seen::default(), misfits: 0, first_misfit: 0 })
+        Ok(Self { reader, restarts, newest, end, inventory: RolloutInventory::default(), misfits: 0, first_misfit: 0 })
     }
 
     /// Returns the newest step with completions.
@@ -275,11 +275,11 @@ impl Rollouts {
 
     /// Returns what the completions have that were read.
     #[must_use]
-    pub fn seen(&self) -> &Seen {
-        &self.seen
+    pub fn inventory(&self) -> &RolloutInventory {
+        &self.inventory
     }
 
-    /// Returns whether a resume undid the line of a step that begins at `place`.
+    /// Returns whether a resume undid the line of a step that begins at `offset`.
     fn is_undone(&self, place: u64, step: u64) -> bool {
         let next = self.restarts.partition_point(|restart| restart.place <= place);
         self.restarts.get(next).is_some_and(|restart| is_completion_undone(step, restart.step))
@@ -289,25 +289,29 @@ impl Rollouts {
     ///
     /// # Errors
     /// If the file can't be read.
-    pub fn each(&mut self, selection: &Selection, mut take: impl FnMut(Rollout, u64, &[u8]) -> bool) -> io::Result<()> {
+    pub fn for_each(
+        &mut self,
+        selection: &RolloutFilter,
+        mut take: impl FnMut(LoggedRollout, u64, &[u8]) -> bool,
+    ) -> io::Result<()> {
         let Some(newest) = self.newest else { return Ok(()) };
         let (from, to) = match selection.steps {
-            Steps::Last => (newest.step, newest.step),
-            Steps::Between(from, to) => (from, to),
+            StepSelection::Last => (newest.step, newest.step),
+            StepSelection::Between(from, to) => (from, to),
         };
         // What comes before the newest step's lines can't be of it, unless it was undone.
         let (place, number) = if from == newest.step { (newest.place, newest.number) } else { (0, 1) };
-        self.reader.go_to_line(place, number)?;
+        self.reader.seek_line(place, number)?;
         loop {
-            match self.reader.line()? {
+            match self.reader.next_line()? {
                 None => break,
-                Some(Line::TooLong) => {
+                Some(BoundedLine::TooLong) => {
                     self.reader.count_unread();
                     continue;
                 }
-                Some(Line::Whole(_)) => {}
+                Some(BoundedLine::Whole(_)) => {}
             }
-            let place = self.reader.place();
+            let place = self.reader.offset();
             if place >= self.end {
                 break;
             }
@@ -317,7 +321,7 @@ impl Rollouts {
             if step_at_a_glance(text).is_some_and(is_other) {
                 continue;
             }
-            let Ok(rollout) = serde_json::from_slice::<Rollout>(text) else {
+            let Ok(rollout) = serde_json::from_slice::<LoggedRollout>(text) else {
                 if serde_json::from_slice::<Map<String, Value>>(text).is_ok() {
                     if self.misfits == 0 {
                         self.first_misfit = self.reader.number();
@@ -331,23 +335,23 @@ impl Rollouts {
             if !(from..=to).contains(&rollout.step) || self.is_undone(place, rollout.step) {
                 continue;
             }
-            self.seen.add(&rollout);
-            if selection.takes(&rollout) && !take(rollout, place, self.reader.text()) {
+            self.inventory.add(&rollout);
+            if selection.matches(&rollout) && !take(rollout, place, self.reader.text()) {
                 break;
             }
         }
         Ok(())
     }
 
-    /// Reads the completion at a place that [`Self::each`] gave. Returns it and its line.
+    /// Reads the completion at a place that [`Self::for_each`] gave. Returns it and its line.
     ///
     /// # Errors
     /// If the file can't be read, or has changed.
-    pub fn at(&mut self, place: u64) -> io::Result<(Rollout, &[u8])> {
-        self.reader.go_to(place)?;
+    pub fn read_at(&mut self, place: u64) -> io::Result<(LoggedRollout, &[u8])> {
+        self.reader.seek(place)?;
         let changed = || io::Error::new(io::ErrorKind::InvalidData, "it changed while it was read");
-        match self.reader.line()? {
-            Some(Line::Whole(_)) => {}
+        match self.reader.next_line()? {
+            Some(BoundedLine::Whole(_)) => {}
             _ => return Err(changed()),
         }
         let rollout = serde_json::from_slice(self.reader.text()).map_err(|_| changed())?;
@@ -357,7 +361,7 @@ impl Rollouts {
     /// Says what was not read from the file of this name.
     #[must_use]
     pub fn notes(self, file: &str) -> Vec<String> {
-        let unread: Unread = self.reader.unread();
+        let unread: UnreadLines = self.reader.unread();
         let mut notes = unread.notes(file);
         let first = self.first_misfit;
         match self.misfits {
@@ -383,13 +387,13 @@ mod tests {
         )
     }
 
-    fn selected(text: &str, selection: &Selection) -> (Vec<(u64, String)>, Vec<String>) {
+    fn selected(text: &str, selection: &RolloutFilter) -> (Vec<(u64, String)>, Vec<String>) {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), text).unwrap();
-        let mut rollouts = Rollouts::open(file.path()).unwrap();
+        let mut rollouts = RolloutReader::open(file.path()).unwrap();
         let mut found = Vec::new();
         rollouts
-            .each(selection, |rollout, _, _| {
+            .for_each(selection, |rollout, _, _| {
                 found.push((rollout.step, rollout.completion));
                 true
             })
@@ -407,9 +411,9 @@ mod tests {
         for (step, name) in [(0, "a"), (1, "b"), (2, "c"), (3, "d"), (1, "e"), (2, "f"), (2, "g")] {
             text.push_str(&line(step, 0, name, 1.0, "aa"));
         }
-        let all = Selection::default();
+        let all = RolloutFilter::default();
         assert_eq!(names(&selected(&text, &all).0), "0a 1e 2f 2g ");
-        let last = Selection { steps: Steps::Last, ..Selection::default() };
+        let last = RolloutFilter { steps: StepSelection::Last, ..RolloutFilter::default() };
         assert_eq!(names(&selected(&text, &last).0), "2f 2g ");
         // Torn lines, one that a live run still writes, and an object that is no completion.
         let torn = format!("{text}{{\"step\":0,\"row\":garb\n[]\n{{\"step\":\"x\"}}\n{{\"step\":2,\"row\":0}}\n{{\"step\":0,");
@@ -426,21 +430,21 @@ mod tests {
         for step in 0..6 {
             let _ = write!(text, "{}{}", line(step, 1, "Hello there", step as f64, "aabb"), line(step, 2, "bye", -1.0, "ccdd"));
         }
-        let pick = |change: &dyn Fn(&mut Selection)| {
-            let mut selection = Selection::default();
+        let pick = |change: &dyn Fn(&mut RolloutFilter)| {
+            let mut selection = RolloutFilter::default();
             change(&mut selection);
             let found = selected(&text, &selection).0;
             (found.len(), found.first().map(|(step, _)| *step))
         };
-        assert_eq!(pick(&|s| s.steps = Steps::Between(2, 3)), (4, Some(2)));
+        assert_eq!(pick(&|s| s.steps = StepSelection::Between(2, 3)), (4, Some(2)));
         assert_eq!(pick(&|s| s.text = Some("hello".into())), (6, Some(0)));
         assert_eq!(pick(&|s| s.prompt = Some("q2".into())), (6, Some(0)));
         assert_eq!(pick(&|s| s.row = Some(2)), (6, Some(0)));
-        let bound = |name: &str, low, high| vec![Bound { name: name.into(), low, high }];
+        let bound = |name: &str, low, high| vec![ValueBound { name: name.into(), low, high }];
         assert_eq!(pick(&|s| s.bounds = bound("r", 4.0, f64::INFINITY)), (2, Some(4)));
         assert_eq!(pick(&|s| s.bounds = bound("s", 0.0, 1.0)), (0, None));
         assert_eq!(pick(&|s| s.bounds = bound("tokens", 2.0, 2.0)), (12, Some(0)));
-        let doubled = |s: &mut Selection| {
+        let doubled = |s: &mut RolloutFilter| {
             s.weights = BTreeMap::from([("r".into(), 2.0)]);
             s.bounds = bound("reward", 10.0, 10.0);
         };

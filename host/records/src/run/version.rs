@@ -73,7 +73,7 @@ impl PluginVersion {
     }
 
     /// Returns whether it is what a person names by the first digits of the hash, those of the digest after a `+`, or both.
-    pub fn is_meant(&self, given: &str) -> bool {
+    pub fn matches_prefix(&self, given: &str) -> bool {
         let (hash, settings) = given.split_once(JOINT).unwrap_or((given, ""));
         self.hash.starts_with(hash) && self.settings.as_deref().unwrap_or_default().starts_with(settings)
     }
@@ -188,7 +188,7 @@ mod tests {
     #[test]
     fn people_name_versions_by_their_first_digits() {
         let one = PluginVersion::parse("0123456789abcdef+a1b2c3");
-        assert!(["", "01", "0123456789ab+a1b2c3", "0123+a", "+a1"].iter().all(|given| one.is_meant(given)));
-        assert!(["1", "0123+b", "+b"].iter().all(|given| !one.is_meant(given)));
+        assert!(["", "01", "0123456789ab+a1b2c3", "0123+a", "+a1"].iter().all(|given| one.matches_prefix(given)));
+        assert!(["1", "0123+b", "+b"].iter().all(|given| !one.matches_prefix(given)));
     }
 }

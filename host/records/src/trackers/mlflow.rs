@@ -1,6 +1,6 @@
 //! MLflow's file store: a folder for each experiment and run, and a file for each metric and setting.
 
-use super::run::{Error, Run, make, make_anew, put};
+use super::run::{Error, ExportedRun, make, make_anew, write_file};
 use serde_json::Value;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ fn keeps(c: char) -> bool {
 }
 
 /// Writes a run into `to/mlruns`, beside others. Returns that folder.
-pub(super) fn write(run: &Run, to: &Path) -> Result<PathBuf, Error> {
+pub(super) fn write(run: &ExportedRun, to: &Path) -> Result<PathBuf, Error> {
     let (id, name) = EXPERIMENT;
     let store = to.join("mlruns");
     let experiment = store.join(id);
@@ -42,7 +42,7 @@ pub(super) fn write(run: &Run, to: &Path) -> Result<PathBuf, Error> {
 }
 
 /// Returns what a run's meta.yaml says.
-fn about(run: &Run, artifacts: &str) -> [(&'static str, Value); 14] {
+fn about(run: &ExportedRun, artifacts: &str) -> [(&'static str, Value); 14] {
     // RUNNING, FINISHED, FAILED, KILLED
     let status = match run.end.as_deref() {
         Some("finished") => 3,
@@ -69,15 +69,15 @@ fn about(run: &Run, artifacts: &str) -> [(&'static str, Value); 14] {
 }
 
 /// Writes a run's tags, settings and metrics.
-fn contents(run: &Run, folder: &Path) -> Result<(), Error> {
+fn contents(run: &ExportedRun, folder: &Path) -> Result<(), Error> {
     for (key, text) in [("mlflow.runName", run.title.as_str()), ("mlflow.source.name", "rlhost")] {
-        put(&folder.join("tags").join(key), |file| file.write_all(text.as_bytes()))?;
+        write_file(&folder.join("tags").join(key), |file| file.write_all(text.as_bytes()))?;
     }
     for (key, value) in &run.settings {
         let key: String = key.chars().map(|c| if keeps(c) && c != '/' { c } else { '_' }).collect();
         let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
         if !["", ".", ".."].contains(&key.as_str()) {
-            put(&folder.join("params").join(key), |file| file.write_all(text.as_bytes()))?;
+            write_file(&folder.join("params").join(key), |file| file.write_all(text.as_bytes()))?;
         }
     }
     let mut texts = vec![String::new(); run.metrics.len()];
@@ -88,7 +88,7 @@ fn contents(run: &Run, folder: &Path) -> Result<(), Error> {
         }
     }
     for (name, text) in run.names(keeps).iter().zip(&texts) {
-        put(&folder.join("metrics").join(name), |file| file.write_all(text.as_bytes()))?;
+        write_file(&folder.join("metrics").join(name), |file| file.write_all(text.as_bytes()))?;
     }
     Ok(())
 }
@@ -96,5 +96,5 @@ fn contents(run: &Run, folder: &Path) -> Result<(), Error> {
 /// Writes meta.yaml; a value of JSON is one of YAML.
 fn meta_file(folder: &Path, entries: &[(&str, Value)]) -> Result<(), Error> {
     let text: String = entries.iter().map(|(key, value)| format!("{key}: {value}\n")).collect();
-    put(&folder.join("meta.yaml"), |file| file.write_all(text.as_bytes()))
+    write_file(&folder.join("meta.yaml"), |file| file.write_all(text.as_bytes()))
 }

@@ -11,12 +11,12 @@ mod wandb;
 pub use run::Error;
 
 use crate::config::shell_word;
-use run::Run;
+use run::ExportedRun;
 use std::path::{Path, PathBuf};
 
 /// A program that tracks experiments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum Format {
+pub enum TrackerFormat {
     /// An offline run for `wandb sync`
     Wandb,
     /// A file store for `mlflow ui`
@@ -25,7 +25,7 @@ pub enum Format {
     Trackio,
 }
 
-impl Format {
+impl TrackerFormat {
     /// Returns its name, as `--format` and `report_to` spell it.
     #[must_use]
     pub fn name(self) -> &'static str {
@@ -38,7 +38,7 @@ impl Format {
 
     /// Returns a command for a POSIX shell that shows what was exported to `path`.
     #[must_use]
-    pub fn next(self, path: &Path) -> String {
+    pub fn view_command(self, path: &Path) -> String {
         let path = shell_word(path);
         match self {
             Self::Wandb => format!("wandb sync {path}"),
@@ -53,12 +53,12 @@ impl Format {
 ///
 /// # Errors
 /// If the run has no metrics, or something can't be read or written.
-pub fn export(run: &Path, format: Format, to: &Path) -> Result<(PathBuf, Vec<String>), Error> {
-    let run = Run::read(run)?;
+pub fn export(run: &Path, format: TrackerFormat, to: &Path) -> Result<(PathBuf, Vec<String>), Error> {
+    let run = ExportedRun::read(run)?;
     let path = match format {
-        Format::Wandb => wandb::write(&run, to)?,
-        Format::Mlflow => mlflow::write(&run, to)?,
-        Format::Trackio => trackio::write(&run, to)?,
+        TrackerFormat::Wandb => wandb::write(&run, to)?,
+        TrackerFormat::Mlflow => mlflow::write(&run, to)?,
+        TrackerFormat::Trackio => trackio::write(&run, to)?,
     };
     Ok((path, run.notes))
 }

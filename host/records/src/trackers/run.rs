@@ -1,7 +1,7 @@
 //! What trackers are told of a run.
 
 use crate::config::{files, printable};
-use crate::run::{ConfigInForce, EventLine, RunFiles, each_metrics_row, each_own_line};
+use crate::run::{EffectiveConfig, EventLine, RunFiles, each_metrics_row, each_own_line};
 use jiff::Timestamp;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
@@ -48,20 +48,20 @@ impl Error {
     pub fn is_mistake(&self) -> bool {
         match self {
             Self::Empty(_) => true,
-            Self::Read { source, .. } | Self::Write { source, .. } => files::is_of_the_path(source),
+            Self::Read { source, .. } | Self::Write { source, .. } => files::is_path_error(source),
         }
     }
 }
 
 /// The start of a process that continues the run after a step.
-struct Beginning {
+struct ProcessStart {
     step: u64,
     /// Milliseconds since 1970.
     time: i64,
 }
 
 /// A row of metrics.
-pub(super) struct Row {
+pub(super) struct ExportedRow {
     pub step: u64,
     /// Milliseconds since 1970.
     pub time: i64,
@@ -70,7 +70,7 @@ pub(super) struct Row {
 }
 
 /// A run.
-pub(super) struct Run {
+pub(super) struct ExportedRun {
     /// The name of its folder, which is that of its files.
     pub name: String,
     /// The name that trackers show: its `run_name`, or else that of its folder.
@@ -85,18 +85,18 @@ pub(super) struct Run {
     /// Settings by their dotted keys.
     pub settings: BTreeMap<String, Value>,
     pub metrics: Vec<String>,
-    pub rows: Vec<Row>,
+    pub rows: Vec<ExportedRow>,
     /// What could not be read.
     pub notes: Vec<String>,
 }
 
 /// Returns the settings of the run in this folder; the error is one line.
 fn table(run: &Path) -> Result<toml::Table, String> {
-    let config = ConfigInForce::read(run).map_err(|error| error.to_string())?;
+    let config = EffectiveConfig::read(run).map_err(|error| error.to_string())?;
     config.text.parse().map_err(|error: toml::de::Error| error.message().to_owned())
 }
 
-impl Run {
+impl ExportedRun {
     pub(super) fn read(path: &Path) -> Result<Self, Error> {
         let absolute = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
         let name = absolute.file_name().map(|name| printable(&name.to_string_lossy(), LONGEST_NAME)).unwrap_or_default();
@@ -108,10 +108,10 @@ impl Run {
         let title = table.get("run_name").and_then(toml::Value::as_str).map(|given| printable(given, LONGEST_NAME));
         let title = title.filter(|given| !given.trim().is_empty()).unwrap_or_else(|| name.clone());
         flatten("", &serde_json::to_value(table).unwrap_or_default(), &mut settings);
-        let (mut started, mut end, mut beginnings) = (None, None, Vec::<Beginning>::new());
+        let (mut started, mut end, mut beginnings) = (None, None, Vec::<ProcessStart>::new());
         // A run without events has metrics all the same.
         let _ = each_own_line(path, &RunFiles(path).events(), |line| {
-            let event = EventLine::of(line);
+            let event = EventLine::from_fields(line);
             let time = event.time.map(Timestamp::as_millisecond);
             started = started.or(time);
             match event.kind {
@@ -121,7 +121,7 @@ impl Run {
                     // What came after the step from which it resumes is gone.
                     beginnings.retain(|earlier| earlier.step < step);
                     if beginnings.len() < MOST_BEGINNINGS {
-                        beginnings.extend(time.map(|time| Beginning { step, time }));
+                        beginnings.extend(time.map(|time| ProcessStart { step, time }));
                     }
                 }
                 Some(kind) if kind.ends() => end = Some(event.name),
@@ -147,7 +147,7 @@ impl Run {
         if this.rows.is_empty() { Err(Error::Empty(path.to_owned())) } else { Ok(this) }
     }
 
-    fn read_metrics(&mut self, run: &Path, beginnings: &[Beginning], notes: &mut Vec<String>) -> Result<(), Error> {
+    fn read_metrics(&mut self, run: &Path, beginnings: &[ProcessStart], notes: &mut Vec<String>) -> Result<(), Error> {
         let (mut places, mut count, mut cut) = (BTreeMap::<String, usize>::new(), 0, false);
         let unread = each_metrics_row(run, |row| {
             if count >= MOST_VALUES {
@@ -182,7 +182,7 @@ impl Run {
             cut |= !fits;
             // A row without values says nothing.
             if fits && !values.is_empty() {
-                self.rows.push(Row { step, time: self.ended, values });
+                self.rows.push(ExportedRow { step, time: self.ended, values });
             }
         });
         let unread = unread.map_err(|source| match source.kind() {
@@ -250,7 +250,7 @@ pub(super) fn make(to: &Path, folder: &Path) -> Result<(), Error> {
     let mut path = to.to_owned();
     for part in folder.strip_prefix(to).unwrap_or(folder) {
         path.push(part);
-        files::own_folder(&path).map_err(|source| fail(&path, source))?;
+        files::create_folder(&path).map_err(|source| fail(&path, source))?;
     }
     Ok(())
 }
@@ -266,7 +266,7 @@ pub(super) fn make_anew(to: &Path, folder: &Path) -> Result<(), Error> {
 }
 
 /// Writes a file as a whole: it is renamed into place, so that nothing is written through a link.
-pub(super) fn put(path: &Path, fill: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<(), Error> {
+pub(super) fn write_file(path: &Path, fill: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<(), Error> {
     let fail = |source| Error::Write { path: path.to_owned(), source };
     let folder = path.parent().unwrap_or(Path::new("."));
     fs::create_dir_all(folder).map_err(fail)?;
@@ -287,10 +287,10 @@ mod tests {
     use super::*;
     use std::fmt::Write as _;
 
-    fn read(metrics: &str) -> Run {
+    fn read(metrics: &str) -> ExportedRun {
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join("metrics.jsonl"), metrics).unwrap();
-        Run::read(folder.path()).unwrap()
+        ExportedRun::read(folder.path()).unwrap()
     }
 
     #[test]
@@ -303,7 +303,7 @@ mod tests {
         let events = [("started", 0, "00:00"), ("resumed", 2, "00:01"), ("resumed", 2, "01:00"), ("resumed", 4, "02:00")];
         let event = |(name, step, time)| format!("{{\"event\":\"{name}\",\"step\":{step},\"time\":\"1970-01-01T{time}:00Z\"}}\n");
         fs::write(folder.path().join("events.jsonl"), events.map(event).concat()).unwrap();
-        let run = Run::read(folder.path()).unwrap();
+        let run = ExportedRun::read(folder.path()).unwrap();
         let times: Vec<i64> = run.rows.iter().map(|row| row.time / 1000).collect();
         assert_eq!((times, run.ended), (vec![10, 20, 3605, 3615, 7201], 7_201_000));
     }

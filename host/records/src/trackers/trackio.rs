@@ -1,7 +1,7 @@
 //! A table of all metrics, and a script that logs it with Trackio's own functions. Its `import_csv` would cut names to ten characters, and
 //! its `log` would give all rows the time of the export.
 
-use super::run::{Error, Run, put};
+use super::run::{Error, ExportedRun, write_file};
 use jiff::Timestamp;
 use std::path::{Path, PathBuf};
 
@@ -26,12 +26,12 @@ store.bulk_log(project, name, metrics, steps, timestamps, json.loads({CONFIG}))
 "#;
 
 /// Writes a run's table to `to/NAME-trackio.csv`, and the script beside it. Returns the script's path.
-pub(super) fn write(run: &Run, to: &Path) -> Result<PathBuf, Error> {
+pub(super) fn write(run: &ExportedRun, to: &Path) -> Result<PathBuf, Error> {
     let name: String = run.name.chars().map(|c| if c.is_alphanumeric() || "-_.".contains(c) { c } else { '_' }).collect();
     let path = to.join(format!("{name}-trackio.csv"));
     // Names are quoted, and begin as no formula of a spreadsheet does.
     let names = run.names(|c| c.is_ascii_alphanumeric() || "_-.@/".contains(c));
-    put(&path, |file| {
+    write_file(&path, |file| {
         write!(file, "step,timestamp")?;
         names.iter().try_for_each(|name| write!(file, ",\"{}\"", name.trim_start_matches(['-', '@'])))?;
         writeln!(file)?;
@@ -55,6 +55,6 @@ pub(super) fn write(run: &Run, to: &Path) -> Result<PathBuf, Error> {
     let config = serde_json::json!(run.settings).to_string();
     let script = SCRIPT.replacen("{NAME}", &literal(&run.title), 1).replacen("{CONFIG}", &literal(&config), 1);
     let path = path.with_extension("py");
-    put(&path, |file| file.write_all(script.as_bytes()))?;
+    write_file(&path, |file| file.write_all(script.as_bytes()))?;
     Ok(path)
 }

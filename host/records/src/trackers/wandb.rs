@@ -2,7 +2,7 @@
 //!
 //! The fields are those of `wandb/proto/wandb_internal.proto`. Only strings, integers and messages are needed.
 
-use super::run::{Error, Run, make_anew, put};
+use super::run::{Error, ExportedRun, make_anew, write_file};
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use serde_json::Value;
@@ -16,15 +16,15 @@ const BEGIN: [u8; HEADER] = [b':', b'W', b'&', b'B', 0xe1, 0xbe, 0];
 const CRC: crc::Crc<u32> = crc::Crc::<u32>::new(&crc::CRC_32_ISO_HDLC);
 
 /// Writes a run's log to `to/wandb/offline-run-TIME-ID`. Returns that folder.
-pub(super) fn write(run: &Run, to: &Path) -> Result<PathBuf, Error> {
+pub(super) fn write(run: &ExportedRun, to: &Path) -> Result<PathBuf, Error> {
     let id = &run.id[..8];
     let time = Timestamp::from_millisecond(run.started).unwrap_or_default().to_zoned(TimeZone::UTC).strftime("%Y%m%d_%H%M%S");
     let folder = to.join("wandb").join(format!("offline-run-{time}-{id}"));
     make_anew(to, &folder)?;
-    let mut log = Log::new();
+    let mut log = WandbLog::new();
     log.record(21, &message(1, &[text(1, "rlhost"), text(2, "0.70.0")].concat()));
     log.record(17, &begin(run, id));
-    let named = |row: &super::run::Row| {
+    let named = |row: &super::run::ExportedRow| {
         let mut items: Vec<(String, String)> =
             row.values.iter().map(|(metric, value)| (run.metrics[*metric].clone(), format!("{value:?}"))).collect();
         items.push(("_step".into(), row.step.to_string()));
@@ -52,12 +52,12 @@ pub(super) fn write(run: &Run, to: &Path) -> Result<PathBuf, Error> {
     let failed = run.end.as_deref() == Some("failed");
     let seconds = (run.ended - run.started).max(0) as u64 / 1000;
     log.record(18, &[number(1, u64::from(failed)), number(2, seconds.min(i32::MAX as u64))].concat());
-    put(&folder.join(format!("run-{id}.wandb")), |file| file.write_all(&log.bytes))?;
+    write_file(&folder.join(format!("run-{id}.wandb")), |file| file.write_all(&log.bytes))?;
     Ok(folder)
 }
 
 /// The record of the run itself.
-fn begin(run: &Run, id: &str) -> Vec<u8> {
+fn begin(run: &ExportedRun, id: &str) -> Vec<u8> {
     let own = serde_json::json!({ "cli_version": "0.19.0" });
     let version = ("_wandb".to_owned(), &own);
     let settings = run.settings.iter().map(|(key, value)| (key.clone(), value)).chain([version]);
@@ -92,12 +92,12 @@ fn text(field: u32, text: &str) -> Vec<u8> {
 }
 
 /// The file.
-struct Log {
+struct WandbLog {
     bytes: Vec<u8>,
     records: u64,
 }
 
-impl Log {
+impl WandbLog {
     fn new() -> Self {
         Self { bytes: BEGIN.to_vec(), records: 0 }
     }

@@ -5,11 +5,11 @@ use super::fields::Fields;
 use super::served_weights::ServedWeights;
 use super::unix_time;
 use crate::data::Tokenizer;
-use crate::engine::Engine;
-use crate::scorer::Scorer;
-use crate::session::Session;
+use crate::engine::InferenceEngine;
+use crate::scorer::RewardModelScorer;
+use crate::session::AgentSession;
 use crate::sessions::Sessions;
-use crate::tasks::Tasks;
+use crate::tasks::TaskQueue;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
@@ -28,9 +28,9 @@ pub struct ModelCard {
 #[derive(Clone)]
 pub struct App {
     /// What generates; none for a reward model.
-    engine: Option<Arc<Engine>>,
+    engine: Option<Arc<InferenceEngine>>,
     /// What scores, for a reward model.
-    pub(super) scorer: Option<Arc<Scorer>>,
+    pub(super) scorer: Option<Arc<RewardModelScorer>>,
     pub(super) tokenizer: Tokenizer,
     pub(super) ends: Arc<[u32]>,
     pub(super) card: Arc<ModelCard>,
@@ -38,32 +38,32 @@ pub struct App {
     /// Open sessions, if only these may ask.
     sessions: Option<Arc<Sessions>>,
     /// The session that a request belongs to.
-    pub(super) session: Option<Arc<Session>>,
+    pub(super) session: Option<Arc<AgentSession>>,
     pub(super) weights: Option<Arc<ServedWeights>>,
     /// Episodes for drivers elsewhere, if there may be any.
-    pub(super) tasks: Option<Arc<Tasks>>,
+    pub(super) tasks: Option<Arc<TaskQueue>>,
     /// The name under which a request has reached the server.
     pub(super) host: Option<String>,
 }
 
 impl App {
     /// Creates it for a model that generates.
-    pub fn new(engine: Engine, tokenizer: Tokenizer, card: ModelCard) -> Self {
-        Self { engine: Some(Arc::new(engine)), ..Self::of(tokenizer, card) }
+    pub fn new(engine: InferenceEngine, tokenizer: Tokenizer, card: ModelCard) -> Self {
+        Self { engine: Some(Arc::new(engine)), ..Self::from_card(tokenizer, card) }
     }
 
     /// Creates it for sessions, as which requests are recorded. Only their owners may ask, and the sessions' engine answers. If there are
     /// `tasks`, drivers take them.
-    pub fn of_sessions(sessions: Arc<Sessions>, tasks: Option<Arc<Tasks>>, tokenizer: Tokenizer, card: ModelCard) -> Self {
-        Self { sessions: Some(sessions), tasks, ..Self::of(tokenizer, card) }
+    pub fn from_sessions(sessions: Arc<Sessions>, tasks: Option<Arc<TaskQueue>>, tokenizer: Tokenizer, card: ModelCard) -> Self {
+        Self { sessions: Some(sessions), tasks, ..Self::from_card(tokenizer, card) }
     }
 
     /// Creates it for a reward model.
-    pub fn of_scorer(scorer: Scorer, tokenizer: Tokenizer, card: ModelCard) -> Self {
-        Self { scorer: Some(Arc::new(scorer)), ..Self::of(tokenizer, card) }
+    pub fn from_scorer(scorer: RewardModelScorer, tokenizer: Tokenizer, card: ModelCard) -> Self {
+        Self { scorer: Some(Arc::new(scorer)), ..Self::from_card(tokenizer, card) }
     }
 
-    fn of(tokenizer: Tokenizer, card: ModelCard) -> Self {
+    fn from_card(tokenizer: Tokenizer, card: ModelCard) -> Self {
         let (engine, scorer, weights, sessions, session) = Default::default();
         let (ends, card, tasks, host) = (card.ends.clone().into(), Arc::new(card), None, None);
         Self { engine, scorer, tokenizer, ends, card, created: unix_time(), weights, sessions, session, tasks, host }
@@ -75,18 +75,18 @@ impl App {
     }
 
     /// Returns the session that a request belongs to.
-    pub(crate) fn session(&self) -> Option<&Session> {
+    pub(crate) fn session(&self) -> Option<&AgentSession> {
         self.session.as_deref()
     }
 
     /// Returns the same for a request of a session.
-    pub(crate) fn of_session(&self, session: Arc<Session>) -> Arc<Self> {
+    pub(crate) fn for_session(&self, session: Arc<AgentSession>) -> Arc<Self> {
         let engine = self.sessions.as_ref().and_then(|sessions| sessions.engine()).or_else(|| self.engine.clone());
         Arc::new(Self { session: Some(session), engine, ..self.clone() })
     }
 
     /// Returns the same for a request of a driver, which has reached the server under this name.
-    pub(crate) fn of_driver(&self, host: &str) -> Arc<Self> {
+    pub(crate) fn for_driver(&self, host: &str) -> Arc<Self> {
         Arc::new(Self { host: Some(host.to_owned()), ..self.clone() })
     }
 
@@ -96,7 +96,7 @@ impl App {
     }
 
     /// Returns its engine, unless it is a reward model's.
-    pub fn engine(&self) -> Option<&Engine> {
+    pub fn engine(&self) -> Option<&InferenceEngine> {
         self.engine.as_deref()
     }
 
@@ -104,7 +104,7 @@ impl App {
     ///
     /// # Errors
     /// If the model is a reward model.
-    pub(super) fn generator(&self) -> Result<&Engine> {
+    pub(super) fn generator(&self) -> Result<&InferenceEngine> {
         let detail = "the model is a reward model, which generates nothing; use /classify or /score";
         let refused =
             || if self.sessions.is_some() { ApiError::new(410, "the session has ended") } else { ApiError::invalid(detail) };

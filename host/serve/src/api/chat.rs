@@ -1,16 +1,16 @@
 //! `/v1/chat/completions`: the model's turn in a conversation.
 
 use super::app::App;
-use super::choice::{Choice, Delta, usage};
+use super::choice::{ChoiceDelta, CompletionChoice, usage};
 use super::completions::MOST_ALTERNATIVES;
 use super::error::{ApiError, Result};
-use super::events::{Chunks, Events, StreamFields};
+use super::events::{ChunkEvents, ChunkWriter, StreamFields};
 use super::fields::Fields;
 use super::messages::conversation;
 use super::reply::Reply;
 use super::sampling::{SamplingFields, random};
 use super::{logprobs, unix_time};
-use crate::engine::Request;
+use crate::engine::EngineRequest;
 use serde_json::{Map, Value, json};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use std::sync::Arc;
 const CALL_ID_DIGITS: u32 = 9;
 
 /// What a response is made of, besides the completions.
-pub(super) struct Form {
+pub(super) struct ChatResponseForm {
     id: String,
     pub model: String,
     pub created: i64,
@@ -32,7 +32,7 @@ pub(super) struct Form {
 }
 
 /// What a completion says.
-pub(super) struct Turn {
+pub(super) struct AssistantTurn {
     /// Its text before the calls.
     pub content: Value,
     pub calls: Vec<Value>,
@@ -41,11 +41,11 @@ pub(super) struct Turn {
 }
 
 /// A request that has been read.
-pub(super) struct Chat {
-    pub form: Form,
+pub(super) struct ChatRequest {
+    pub form: ChatResponseForm,
     pub sampling: SamplingFields,
     pub stream: Option<StreamFields>,
-    pub requests: Vec<Request>,
+    pub requests: Vec<EngineRequest>,
 }
 
 /// Takes `logprobs` and `top_logprobs`; returns the number of alternatives of each token.
@@ -57,7 +57,7 @@ fn alternatives(fields: &mut Fields) -> Result<Option<usize>> {
     Ok(wanted.then(|| top.unwrap_or(0)))
 }
 
-impl Chat {
+impl ChatRequest {
     /// Reads a request.
     pub(super) fn read(app: &App, mut fields: Fields) -> Result<Self> {
         let model = app.model_of(&mut fields)?;
@@ -81,8 +81,8 @@ impl Chat {
         request.scoring.alternatives = alternatives.max(prompt_logprobs);
         request.scoring.scores_prompt = prompt_logprobs.is_some();
         (request.salt, request.adapter) = (salt, app.adapter(&model)?);
-        let requests = sampling.random.samples(sampling.n).map(|random| Request { random, ..request.clone() }).collect();
-        let form = Form {
+        let requests = sampling.random.samples(sampling.n).map(|random| EngineRequest { random, ..request.clone() }).collect();
+        let form = ChatResponseForm {
             id: format!("chatcmpl-{:016x}", random()),
             model,
             created: unix_time(),
@@ -101,8 +101,8 @@ impl Chat {
         let mut choices = app.start(requests, &sampling)?;
         if let Some(fields) = stream {
             let (prompt_tokens, begun) = (form.prompt.len(), vec![false; choices.len()]);
-            let chunks = Chunked { app, form, begun };
-            return Ok(Reply::events(Events::new(choices, Box::new(chunks), fields, prompt_tokens)));
+            let chunks = ChatChunkWriter { app, form, begun };
+            return Ok(Reply::events(ChunkEvents::new(choices, Box::new(chunks), fields, prompt_tokens)));
         }
         for choice in &mut choices {
             choice.complete().await?;
@@ -121,7 +121,7 @@ impl Chat {
     }
 }
 
-impl Form {
+impl ChatResponseForm {
     /// Returns a number that no other response has, in hexadecimal digits.
     pub(super) fn number(&self) -> &str {
         self.id.rsplit('-').next().unwrap_or_default()
@@ -133,8 +133,8 @@ impl Form {
     }
 
     /// Reads the calls in a completion.
-    pub(super) fn turn(&self, app: &App, choice: &Choice) -> Result<Turn> {
-        let plain = || Turn { content: choice.written.as_str().into(), calls: Vec::new(), finish: choice.finish };
+    pub(super) fn turn(&self, app: &App, choice: &CompletionChoice) -> Result<AssistantTurn> {
+        let plain = || AssistantTurn { content: choice.written.as_str().into(), calls: Vec::new(), finish: choice.finish };
         if self.tools.is_null() {
             return Ok(plain());
         }
@@ -149,7 +149,7 @@ impl Form {
             let id = self.call_id(app, &turn, i);
             json!({"id": id, "type": "function", "function": {"name": name, "arguments": arguments}})
         });
-        Ok(Turn { content, calls: described.collect(), finish: Some("tool_calls") })
+        Ok(AssistantTurn { content, calls: described.collect(), finish: Some("tool_calls") })
     }
 
     /// Returns the id of a turn's call. Mistral's templates refuse ids of another length, and write them into the next prompt; so a
@@ -164,8 +164,8 @@ impl Form {
         format!("{:0width$x}", number >> (u64::BITS - 4 * CALL_ID_DIGITS), width = CALL_ID_DIGITS as usize)
     }
 
-    fn choice(&self, app: &App, choice: &Choice) -> Result<Value> {
-        let Turn { content, calls, finish } = self.turn(app, choice)?;
+    fn choice(&self, app: &App, choice: &CompletionChoice) -> Result<Value> {
+        let AssistantTurn { content, calls, finish } = self.turn(app, choice)?;
         let mut message = json!({"role": "assistant", "content": content, "refusal": null});
         if !calls.is_empty() {
             message["tool_calls"] = calls.into();
@@ -183,18 +183,18 @@ impl Form {
 }
 
 /// The chunks of a streamed response.
-struct Chunked {
+struct ChatChunkWriter {
     app: Arc<App>,
-    form: Form,
+    form: ChatResponseForm,
     /// Whether a completion's first chunk has been made.
     begun: Vec<bool>,
 }
 
-impl Chunked {
+impl ChatChunkWriter {
     /// Returns the last chunks. A turn that could have calls is sent as a whole, since what looks like a call may be none.
-    fn last(&self, choice: &Choice, delta: &Delta) -> Result<Vec<Value>> {
+    fn last(&self, choice: &CompletionChoice, delta: &ChoiceDelta) -> Result<Vec<Value>> {
         let mut all = Vec::new();
-        let Turn { content, calls, finish } = self.form.turn(&self.app, choice)?;
+        let AssistantTurn { content, calls, finish } = self.form.turn(&self.app, choice)?;
         let rest = if self.form.tools.is_null() { delta.text.as_str().into() } else { content };
         if rest.as_str().is_some_and(|text| !text.is_empty()) || delta.token.is_some() {
             all.push(self.entry(choice, json!({"content": rest}), delta)?);
@@ -205,9 +205,9 @@ impl Chunked {
                 call
             });
             let calls: Vec<Value> = numbered.collect();
-            all.push(self.entry(choice, json!({"tool_calls": calls}), &Delta::default())?);
+            all.push(self.entry(choice, json!({"tool_calls": calls}), &ChoiceDelta::default())?);
         }
-        let mut end = self.entry(choice, json!({}), &Delta::default())?;
+        let mut end = self.entry(choice, json!({}), &ChoiceDelta::default())?;
         end["finish_reason"] = json!(finish);
         end["stop_reason"] = json!(choice.stopped);
         end["weight_versions"] = choice.weight_versions();
@@ -215,7 +215,7 @@ impl Chunked {
         Ok(all)
     }
 
-    fn entry(&self, choice: &Choice, content: Value, delta: &Delta) -> Result<Value> {
+    fn entry(&self, choice: &CompletionChoice, content: Value, delta: &ChoiceDelta) -> Result<Value> {
         let logprobs = self.form.logprobs && delta.token.is_some();
         let logprobs = logprobs.then(|| logprobs::content(&self.app.tokenizer, &delta.token)).transpose()?;
         let mut all = json!({"index": choice.index, "delta": content, "logprobs": logprobs, "finish_reason": null});
@@ -226,7 +226,7 @@ impl Chunked {
     }
 }
 
-impl Chunks for Chunked {
+impl ChunkWriter for ChatChunkWriter {
     fn head(&self) -> Map<String, Value> {
         let mut head = self.form.head("chat.completion.chunk");
         if self.form.return_token_ids && !self.begun.iter().all(|begun| *begun) {
@@ -235,10 +235,10 @@ impl Chunks for Chunked {
         head
     }
 
-    fn chunk(&mut self, choice: &Choice, delta: &Delta) -> Result<Vec<Value>> {
+    fn chunk(&mut self, choice: &CompletionChoice, delta: &ChoiceDelta) -> Result<Vec<Value>> {
         let mut all = Vec::new();
         if !std::mem::replace(&mut self.begun[choice.index], true) {
-            all.push(self.entry(choice, json!({"role": "assistant", "content": ""}), &Delta::default())?);
+            all.push(self.entry(choice, json!({"role": "assistant", "content": ""}), &ChoiceDelta::default())?);
         }
         if choice.finish.is_some() {
             all.extend(self.last(choice, delta)?);
@@ -256,11 +256,11 @@ impl Chunks for Chunked {
 mod tests {
     use super::super::tests::{WITH_TOOLS, app, said};
     use super::*;
-    use crate::ops::sampler::Sampling;
+    use crate::ops::sampler::Sampler;
     use crate::session::SessionRules;
     use crate::sessions::Sessions;
 
-    impl Form {
+    impl ChatResponseForm {
         /// The form of a conversation with these tools.
         pub(in super::super) fn with_tools(tools: Value) -> Self {
             let (id, model, prompt) = ("id".into(), "m".into(), Arc::new([]));
@@ -283,7 +283,7 @@ mod tests {
         ] {
             let mut choice = said(&app, words);
             runtime.block_on(choice.complete()).unwrap();
-            let whole = Form::with_tools(tools.clone()).choice(&app, &choice).unwrap();
+            let whole = ChatResponseForm::with_tools(tools.clone()).choice(&app, &choice).unwrap();
             assert_eq!(whole["message"]["content"], content);
             let found = whole["message"]["tool_calls"].as_array().cloned().unwrap_or_default();
             assert_eq!(found.len(), calls);
@@ -291,11 +291,12 @@ mod tests {
             let finish = if calls > 0 { "tool_calls" } else { "stop" };
             assert_eq!(whole["finish_reason"], finish);
 
-            let chunks = Chunked { app: Arc::clone(&app), form: Form::with_tools(tools.clone()), begun: vec![false] };
-            let mut events = Events::new(vec![said(&app, words)], Box::new(chunks), StreamFields::default(), 0);
+            let chunks =
+                ChatChunkWriter { app: Arc::clone(&app), form: ChatResponseForm::with_tools(tools.clone()), begun: vec![false] };
+            let mut events = ChunkEvents::new(vec![said(&app, words)], Box::new(chunks), StreamFields::default(), 0);
             let mut streamed = String::new();
             while let Some(more) =
-                runtime.block_on(std::future::poll_fn(|context| crate::api::Source::poll_next(&mut events, context)))
+                runtime.block_on(std::future::poll_fn(|context| crate::api::EventSource::poll_next(&mut events, context)))
             {
                 streamed += &more;
             }
@@ -316,8 +317,8 @@ mod tests {
         let ids = |app: &App| {
             let mut choice = said(app, &format!("{call}{call}"));
             runtime.block_on(choice.complete()).unwrap();
-            let turn =
-                Form::with_tools(json!([{"type": "function", "function": {"name": "add", "parameters": {}}}])).turn(app, &choice);
+            let turn = ChatResponseForm::with_tools(json!([{"type": "function", "function": {"name": "add", "parameters": {}}}]))
+                .turn(app, &choice);
             let ids = turn.unwrap().calls.into_iter().map(|call| call["id"].as_str().unwrap().to_owned()).collect::<Vec<_>>();
             assert!(ids.iter().all(|id| id.len() == 9 && id.chars().all(|c| c.is_ascii_alphanumeric())), "{ids:?}");
             assert_ne!(ids[0], ids[1]);
@@ -325,8 +326,8 @@ mod tests {
         };
         assert_ne!(ids(&app), ids(&app));
         let rules =
-            SessionRules { sampling: Sampling::default(), logp_temperature: 1.0, max_tokens: 9, max_calls: 9, max_text: 9 };
-        let of_session = |key: &str, seed| app.of_session(Sessions::default().open(key.to_owned(), seed, rules));
+            SessionRules { sampling: Sampler::default(), logp_temperature: 1.0, max_tokens: 9, max_calls: 9, max_text: 9 };
+        let of_session = |key: &str, seed| app.for_session(Sessions::default().open(key.to_owned(), seed, rules));
         assert_eq!(ids(&of_session("a", 1)), ids(&of_session("b", 2)));
     }
 }

@@ -1,24 +1,24 @@
 //! A completion under way: its tokens become text, and its end a reason.
 
 use super::error::{ApiError, Result};
-use crate::engine::{Event, Finish, Stream, Token};
-use crate::session::Recorder;
+use crate::engine::{EngineEvent, FinishReason, ScoredToken, TokenStream};
+use crate::session::CallRecorder;
 use crate::text::TextStream;
 use serde_json::{Value, json};
 use std::task::{Context, Poll};
 
 /// A completion of a response.
-pub(super) struct Choice {
+pub(super) struct CompletionChoice {
     /// Its index in the response.
     pub index: usize,
-    stream: Stream,
+    stream: TokenStream,
     text: TextStream,
     /// All of its text so far.
     pub written: String,
     /// Its tokens so far.
-    pub tokens: Vec<Token>,
+    pub tokens: Vec<ScoredToken>,
     /// The prompt's tokens that were scored.
-    pub scored: Vec<Token>,
+    pub scored: Vec<ScoredToken>,
     /// Number of the prompt's tokens that were found in the cache.
     pub cached: usize,
     /// Why it ended, once it has.
@@ -26,23 +26,23 @@ pub(super) struct Choice {
     /// The stop text that ended it.
     pub stopped: Option<String>,
     /// Records it at its end, if it belongs to a session.
-    recorder: Option<Recorder>,
+    recorder: Option<CallRecorder>,
     /// Whether its tokens are sent as they are sampled.
     streams: bool,
 }
 
 /// What an event adds to a completion.
 #[derive(Default)]
-pub(super) struct Delta {
+pub(super) struct ChoiceDelta {
     pub text: String,
     /// The new token, if it is one.
-    pub token: Option<Token>,
+    pub token: Option<ScoredToken>,
     /// Whether the prompt has been read.
     pub begins: bool,
 }
 
-impl Choice {
-    pub(super) fn new(index: usize, stream: Stream, text: TextStream) -> Self {
+impl CompletionChoice {
+    pub(super) fn new(index: usize, stream: TokenStream, text: TextStream) -> Self {
         let (written, tokens, scored) = Default::default();
         Self {
             index,
@@ -60,7 +60,7 @@ impl Choice {
     }
 
     /// Has it recorded at its end.
-    pub(super) fn recorded_by(mut self, recorder: Option<Recorder>) -> Self {
+    pub(super) fn with_recorder(mut self, recorder: Option<CallRecorder>) -> Self {
         self.recorder = recorder;
         self
     }
@@ -75,7 +75,7 @@ impl Choice {
     }
 
     /// Polls for what comes next; none after its end.
-    pub(super) fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Delta>>> {
+    pub(super) fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<ChoiceDelta>>> {
         if self.finish.is_some() {
             return Poll::Ready(None);
         }
@@ -83,25 +83,25 @@ impl Choice {
         self.stream.poll_next(context).map(|event| Some(self.accept(event)))
     }
 
-    fn accept(&mut self, event: Option<Event>) -> Result<Delta> {
+    fn accept(&mut self, event: Option<EngineEvent>) -> Result<ChoiceDelta> {
         let delta = match event {
             None => return Err(ApiError::new(500, "the engine has ended after an error")),
-            Some(Event::Failed(detail)) => return Err(ApiError::new(500, detail)),
-            Some(Event::Prompt { scored, cached }) => {
+            Some(EngineEvent::Failed(detail)) => return Err(ApiError::new(500, detail)),
+            Some(EngineEvent::Prompt { scored, cached }) => {
                 (self.scored, self.cached) = (scored, cached);
-                Delta { begins: true, ..Delta::default() }
+                ChoiceDelta { begins: true, ..ChoiceDelta::default() }
             }
-            Some(Event::Token(token)) => {
+            Some(EngineEvent::Token(token)) => {
                 self.tokens.push(token.clone());
-                Delta { text: self.text.push(token.id)?, token: Some(token), begins: false }
+                ChoiceDelta { text: self.text.push(token.id)?, token: Some(token), begins: false }
             }
-            Some(Event::Finished(finish)) => {
+            Some(EngineEvent::Finished(finish)) => {
                 self.finish = Some(match finish {
-                    Finish::End | Finish::Stop => "stop",
-                    Finish::Length => "length",
-                    Finish::Abort => "abort",
+                    FinishReason::End | FinishReason::Stop => "stop",
+                    FinishReason::Length => "length",
+                    FinishReason::Abort => "abort",
                 });
-                Delta { text: self.text.finish()?, ..Delta::default() }
+                ChoiceDelta { text: self.text.finish()?, ..ChoiceDelta::default() }
             }
         };
         if let Some(stop) = self.text.stopped() {
@@ -132,7 +132,7 @@ impl Choice {
     }
 }
 
-impl Drop for Choice {
+impl Drop for CompletionChoice {
     /// Records what a client has read that ended a stream early; the rest of it had no effect.
     fn drop(&mut self) {
         if let Some(recorder) = self.recorder.take_if(|_| self.streams) {
@@ -142,7 +142,7 @@ impl Drop for Choice {
 }
 
 /// Returns the usage of a response with these completions of prompts of `prompt` tokens in all.
-pub(super) fn usage(prompt: usize, choices: &[Choice]) -> Value {
+pub(super) fn usage(prompt: usize, choices: &[CompletionChoice]) -> Value {
     let completion: usize = choices.iter().map(|choice| choice.tokens.len()).sum();
     let cached = choices.iter().map(|choice| choice.cached).max().unwrap_or(0);
     json!({

@@ -1,14 +1,14 @@
 //! `/v1/completions`: continues texts or tokens.
 
 use super::app::App;
-use super::choice::{Choice, Delta, usage};
+use super::choice::{ChoiceDelta, CompletionChoice, usage};
 use super::error::{ApiError, Result};
-use super::events::{Chunks, Events, StreamFields};
+use super::events::{ChunkEvents, ChunkWriter, StreamFields};
 use super::fields::Fields;
 use super::reply::Reply;
-use super::sampling::{Prompt, SamplingFields, prompts, random};
+use super::sampling::{CompletionPrompt, SamplingFields, prompts, random};
 use super::{logprobs, unix_time};
-use crate::engine::Token;
+use crate::engine::ScoredToken;
 use crate::text::TextStream;
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
@@ -21,7 +21,7 @@ const DEFAULT_TOKENS: usize = 16;
 
 /// What a response is made of, besides the completions.
 #[derive(Clone)]
-struct Form {
+struct TextCompletionForm {
     id: String,
     model: String,
     created: i64,
@@ -35,14 +35,14 @@ struct Form {
 }
 
 /// A request that has been read.
-pub(super) struct Completions {
-    form: Form,
+pub(super) struct TextCompletionRequest {
+    form: TextCompletionForm,
     sampling: SamplingFields,
     stream: Option<StreamFields>,
-    requests: Vec<crate::engine::Request>,
+    requests: Vec<crate::engine::EngineRequest>,
 }
 
-impl Completions {
+impl TextCompletionRequest {
     /// Reads a request.
     pub(super) fn read(app: &App, mut fields: Fields) -> Result<Self> {
         let model = app.model_of(&mut fields)?;
@@ -58,8 +58,8 @@ impl Completions {
         let prompts: Vec<Arc<[u32]>> = prompts(&mut fields)?
             .into_iter()
             .map(|prompt| match prompt {
-                Prompt::Text(text) => Ok(app.tokenizer.encode(&text, special)?.into()),
-                Prompt::Tokens(ids) => Ok(ids.into()),
+                CompletionPrompt::Text(text) => Ok(app.tokenizer.encode(&text, special)?.into()),
+                CompletionPrompt::Tokens(ids) => Ok(ids.into()),
             })
             .collect::<Result<_>>()?;
         fields.finish()?;
@@ -73,12 +73,13 @@ impl Completions {
             request.scoring.alternatives = logprobs.max(prompt_logprobs);
             request.scoring.scores_prompt = prompt_logprobs.is_some() || echo && logprobs.is_some();
             (request.salt, request.adapter) = (salt, app.adapter(&model)?);
-            let one = |random| crate::engine::Request { random, ..request.clone() };
+            let one = |random| crate::engine::EngineRequest { random, ..request.clone() };
             requests.extend(sampling.random.samples(sampling.n).map(one));
         }
         let (id, created) = (format!("cmpl-{:016x}", random()), unix_time());
         let (logprobs, prompt_logprobs) = (logprobs.is_some(), prompt_logprobs.is_some());
-        let form = Form { id, model, created, prompts, n: sampling.n, echo, logprobs, prompt_logprobs, return_token_ids };
+        let form =
+            TextCompletionForm { id, model, created, prompts, n: sampling.n, echo, logprobs, prompt_logprobs, return_token_ids };
         Ok(Self { form, sampling, stream, requests })
     }
 
@@ -88,8 +89,8 @@ impl Completions {
         let mut choices = app.start(requests, &sampling)?;
         if let Some(fields) = stream {
             let prompt_tokens = form.prompt_tokens();
-            let chunks = Chunked { app, form };
-            return Ok(Reply::events(Events::new(choices, Box::new(chunks), fields, prompt_tokens)));
+            let chunks = TextCompletionChunkWriter { app, form };
+            return Ok(Reply::events(ChunkEvents::new(choices, Box::new(chunks), fields, prompt_tokens)));
         }
         for choice in &mut choices {
             choice.complete().await?;
@@ -102,7 +103,7 @@ impl Completions {
     }
 }
 
-impl Form {
+impl TextCompletionForm {
     fn prompt_tokens(&self) -> usize {
         self.prompts.iter().map(|prompt| prompt.len()).sum()
     }
@@ -112,11 +113,11 @@ impl Form {
         &self.prompts[index / self.n]
     }
 
-    fn choice(&self, app: &App, choice: &Choice) -> Result<Value> {
+    fn choice(&self, app: &App, choice: &CompletionChoice) -> Result<Value> {
         let prompt = self.prompt_of(choice.index);
         let echoed = if self.echo { app.tokenizer.decode(prompt)? } else { String::new() };
         let own = choice.tokens.iter().map(|token| (token.id, Some(token)));
-        let tokens: Vec<(u32, Option<&Token>)> = if self.echo {
+        let tokens: Vec<(u32, Option<&ScoredToken>)> = if self.echo {
             let scored = prompt.iter().zip([None].into_iter().chain(choice.scored.iter().map(Some)));
             scored.map(|(id, token)| (*id, token)).chain(own).collect()
         } else {
@@ -139,19 +140,19 @@ impl Form {
 }
 
 /// The chunks of a streamed response.
-struct Chunked {
+struct TextCompletionChunkWriter {
     app: Arc<App>,
-    form: Form,
+    form: TextCompletionForm,
 }
 
-impl Chunks for Chunked {
+impl ChunkWriter for TextCompletionChunkWriter {
     fn head(&self) -> Map<String, Value> {
         let form = &self.form;
         let head = json!({"id": form.id, "object": "text_completion", "created": form.created, "model": form.model});
         head.as_object().cloned().unwrap_or_default()
     }
 
-    fn chunk(&mut self, choice: &Choice, delta: &Delta) -> Result<Vec<Value>> {
+    fn chunk(&mut self, choice: &CompletionChoice, delta: &ChoiceDelta) -> Result<Vec<Value>> {
         let form = &self.form;
         if delta.text.is_empty() && choice.finish.is_none() && !(form.logprobs || form.return_token_ids) || delta.begins {
             return Ok(Vec::new());
@@ -176,21 +177,30 @@ impl Chunks for Chunked {
 
 impl App {
     /// Starts completions.
-    pub(super) fn start(&self, mut requests: Vec<crate::engine::Request>, sampling: &SamplingFields) -> Result<Vec<Choice>> {
+    pub(super) fn start(
+        &self,
+        mut requests: Vec<crate::engine::EngineRequest>,
+        sampling: &SamplingFields,
+    ) -> Result<Vec<CompletionChoice>> {
         let (session, count) = (self.session.as_ref(), requests.len());
         let recorders = session.map(|session| session.begin(&mut requests)).transpose()?;
-        let text =
-            |request: &crate::engine::Request| TextStream::new(self.tokenizer.clone(), sampling.rules(request), &request.tokens);
+        let text = |request: &crate::engine::EngineRequest| {
+            TextStream::new(self.tokenizer.clone(), sampling.rules(request), &request.tokens)
+        };
         let texts: Vec<TextStream> = requests.iter().map(text).collect();
         let submitted = self.generator().and_then(|engine| Ok(engine.submit(requests)?));
-        let streams = submitted.inspect_err(|_| session.into_iter().for_each(|session| session.give_back(count)))?;
+        let streams = submitted.inspect_err(|_| session.into_iter().for_each(|session| session.return_calls(count)))?;
         let mut recorders = recorders.into_iter().flatten();
-        let choice = |(i, (stream, text))| Choice::new(i, stream, text).recorded_by(recorders.next());
+        let choice = |(i, (stream, text))| CompletionChoice::new(i, stream, text).with_recorder(recorders.next());
         Ok(streams.into_iter().zip(texts).enumerate().map(choice).collect())
     }
 
     /// Starts the only completion of a request.
-    pub(super) fn start_one(&self, requests: Vec<crate::engine::Request>, sampling: &SamplingFields) -> Result<Choice> {
+    pub(super) fn start_one(
+        &self,
+        requests: Vec<crate::engine::EngineRequest>,
+        sampling: &SamplingFields,
+    ) -> Result<CompletionChoice> {
         self.start(requests, sampling)?.pop().ok_or_else(|| ApiError::new(500, "the request has no completion"))
     }
 }

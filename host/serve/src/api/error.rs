@@ -1,7 +1,7 @@
 //! Errors in OpenAI's and Anthropic's forms.
 
 use crate::config::printable;
-use crate::engine::Refusal;
+use crate::engine::RequestRefusal;
 use serde_json::{Value, json};
 
 /// Maximum length of a message, in bytes.
@@ -87,12 +87,12 @@ impl ApiError {
     }
 }
 
-impl From<Refusal> for ApiError {
-    fn from(refusal: Refusal) -> Self {
+impl From<RequestRefusal> for ApiError {
+    fn from(refusal: RequestRefusal) -> Self {
         let status = match refusal {
-            Refusal::Full => 429,
-            Refusal::Stopping | Refusal::Gone => 503,
-            Refusal::Empty | Refusal::UnknownToken { .. } | Refusal::TooLong { .. } => 400,
+            RequestRefusal::Full => 429,
+            RequestRefusal::Stopping | RequestRefusal::EngineEnded => 503,
+            RequestRefusal::Empty | RequestRefusal::UnknownToken { .. } | RequestRefusal::TooLong { .. } => 400,
         };
         Self::new(status, refusal.to_string())
     }

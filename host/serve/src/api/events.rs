@@ -1,9 +1,9 @@
 //! Streamed responses: server-sent events, made when the connection has room for them.
 
-use super::choice::{Choice, Delta, usage};
+use super::choice::{ChoiceDelta, CompletionChoice, usage};
 use super::error::{ApiError, Result};
 use super::fields::Fields;
-use super::reply::Source;
+use super::reply::EventSource;
 use serde_json::{Map, Value, json};
 use std::collections::VecDeque;
 use std::task::{Context, Poll};
@@ -19,7 +19,7 @@ impl StreamFields {
     /// Takes the fields about streaming; none if the response is not streamed.
     pub(super) fn take(fields: &mut Fields) -> Result<Option<Self>> {
         let (stream, options) = (fields.flag("stream")?, fields.object("stream_options")?);
-        let mut options = Fields::of_object(options.unwrap_or_default(), "stream_options.");
+        let mut options = Fields::from_object(options.unwrap_or_default(), "stream_options.");
         let includes_usage = options.flag("include_usage")?;
         options.only("continuous_usage_stats", &[json!(false)])?;
         options.ignore(&["include_obfuscation"]);
@@ -29,18 +29,18 @@ impl StreamFields {
 }
 
 /// Makes the chunks of a response.
-pub(super) trait Chunks: Send {
+pub(super) trait ChunkWriter: Send {
     /// Returns what all chunks have.
     fn head(&self) -> Map<String, Value>;
 
     /// Returns the entries of `choices` that say what an event has added to a completion, a chunk for each.
-    fn chunk(&mut self, choice: &Choice, delta: &Delta) -> Result<Vec<Value>>;
+    fn chunk(&mut self, choice: &CompletionChoice, delta: &ChoiceDelta) -> Result<Vec<Value>>;
 }
 
 /// The events of a response.
-pub(super) struct Events {
-    choices: Vec<Choice>,
-    chunks: Box<dyn Chunks>,
+pub(super) struct ChunkEvents {
+    choices: Vec<CompletionChoice>,
+    chunks: Box<dyn ChunkWriter>,
     fields: StreamFields,
     prompt_tokens: usize,
     /// Events that are ready.
@@ -48,8 +48,13 @@ pub(super) struct Events {
     ended: bool,
 }
 
-impl Events {
-    pub(super) fn new(choices: Vec<Choice>, chunks: Box<dyn Chunks>, fields: StreamFields, prompt_tokens: usize) -> Self {
+impl ChunkEvents {
+    pub(super) fn new(
+        choices: Vec<CompletionChoice>,
+        chunks: Box<dyn ChunkWriter>,
+        fields: StreamFields,
+        prompt_tokens: usize,
+    ) -> Self {
         Self { choices, chunks, fields, prompt_tokens, ready: VecDeque::new(), ended: false }
     }
 
@@ -94,7 +99,7 @@ impl Events {
     }
 }
 
-impl Source for Events {
+impl EventSource for ChunkEvents {
     fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<String>> {
         if self.ready.is_empty() && !self.ended {
             self.advance(context);

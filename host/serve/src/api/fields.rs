@@ -31,7 +31,7 @@ impl Fields {
     }
 
     /// Creates fields of an object in a field.
-    pub(crate) fn of_object(map: Map<String, Value>, within: &'static str) -> Self {
+    pub(crate) fn from_object(map: Map<String, Value>, within: &'static str) -> Self {
         Self { map, within }
     }
 

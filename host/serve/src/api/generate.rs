@@ -1,33 +1,33 @@
 //! `/inference/v1/generate`: tokens in, tokens out, as vLLM has it.
 
 use super::app::App;
-use super::choice::{Choice, usage};
+use super::choice::{CompletionChoice, usage};
 use super::completions::MOST_ALTERNATIVES;
 use super::error::{ApiError, Result};
 use super::fields::Fields;
 use super::logprobs;
 use super::reply::Reply;
 use super::sampling::{SamplingFields, random};
-use crate::engine::Request;
+use crate::engine::EngineRequest;
 use serde_json::{Value, json};
 use std::sync::Arc;
 
 /// A request that has been read.
-pub(super) struct Generate {
+pub(super) struct GenerateRequest {
     id: String,
     sampling: SamplingFields,
-    requests: Vec<Request>,
+    requests: Vec<EngineRequest>,
     logprobs: bool,
     prompt_logprobs: bool,
 }
 
-impl Generate {
+impl GenerateRequest {
     /// Reads a request.
     pub(super) fn read(app: &App, mut fields: Fields) -> Result<Self> {
         let model = app.model_of(&mut fields)?;
         let tokens = fields.ids("token_ids")?.ok_or_else(|| ApiError::field("token_ids", "is missing"))?;
         let parameters = fields.object("sampling_params")?.unwrap_or_default();
-        let mut parameters = Fields::of_object(parameters, "sampling_params.");
+        let mut parameters = Fields::from_object(parameters, "sampling_params.");
         let sampling = SamplingFields::take(&mut parameters)?;
         let logprobs = parameters.count("logprobs", MOST_ALTERNATIVES)?;
         let prompt_logprobs = parameters.count("prompt_logprobs", MOST_ALTERNATIVES)?;
@@ -46,7 +46,7 @@ impl Generate {
         (request.scoring.alternatives, request.salt) = (logprobs.max(prompt_logprobs), salt);
         request.adapter = app.adapter(&model)?;
         request.scoring.scores_prompt = prompt_logprobs.is_some();
-        let requests = sampling.random.samples(sampling.n).map(|random| Request { random, ..request.clone() }).collect();
+        let requests = sampling.random.samples(sampling.n).map(|random| EngineRequest { random, ..request.clone() }).collect();
         let id = id.unwrap_or_else(|| format!("gen-{:016x}", random()));
         Ok(Self { id, sampling, requests, logprobs: logprobs.is_some(), prompt_logprobs: prompt_logprobs.is_some() })
     }
@@ -58,7 +58,7 @@ impl Generate {
         for choice in &mut choices {
             choice.complete().await?;
         }
-        let written = choices.iter().map(|choice: &Choice| {
+        let written = choices.iter().map(|choice: &CompletionChoice| {
             json!({
                 "index": choice.index, "token_ids": choice.ids(), "finish_reason": choice.finish, "stop_reason": choice.stopped,
                 "logprobs": self.logprobs.then(|| logprobs::by_id(&choice.tokens)),

@@ -2,7 +2,7 @@
 
 use super::error::Result;
 use crate::data::Tokenizer;
-use crate::engine::Token;
+use crate::engine::ScoredToken;
 use serde_json::{Map, Value, json};
 
 /// A number that JSON has: an impossible token's log-probability is the lowest one.
@@ -12,7 +12,7 @@ fn finite(logp: f32) -> f32 {
 
 /// Returns tokens in the form of `/v1/completions`; the first of a prompt, which nothing precedes, has none. `offset` is the number of
 /// characters before them.
-pub(super) fn legacy(tokenizer: &Tokenizer, tokens: &[(u32, Option<&Token>)], mut offset: usize) -> Result<Value> {
+pub(super) fn legacy(tokenizer: &Tokenizer, tokens: &[(u32, Option<&ScoredToken>)], mut offset: usize) -> Result<Value> {
     let (mut texts, mut logps, mut tops, mut offsets) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for (id, token) in tokens {
         let text = tokenizer.decode_marked(&[*id])?;
@@ -35,13 +35,13 @@ pub(super) fn legacy(tokenizer: &Tokenizer, tokens: &[(u32, Option<&Token>)], mu
 }
 
 /// Returns tokens in the form of `/v1/chat/completions`.
-pub(super) fn content<'a>(tokenizer: &Tokenizer, tokens: impl IntoIterator<Item = &'a Token>) -> Result<Value> {
+pub(super) fn content<'a>(tokenizer: &Tokenizer, tokens: impl IntoIterator<Item = &'a ScoredToken>) -> Result<Value> {
     let entry = |id: u32, logp: f32| -> Result<Map<String, Value>> {
         let text = tokenizer.decode_marked(&[id])?;
         let entry = [("bytes", json!(text.as_bytes())), ("token", text.into()), ("logprob", finite(logp).into())];
         Ok(entry.into_iter().map(|(name, value)| (name.to_owned(), value)).collect())
     };
-    let described = |token: &Token| -> Result<Value> {
+    let described = |token: &ScoredToken| -> Result<Value> {
         let mut all = entry(token.id, token.logp)?;
         let top = token.top.iter().map(|&(id, logp)| Ok(Value::Object(entry(id, logp)?)));
         all.insert("top_logprobs".into(), top.collect::<Result<Value>>()?);
@@ -51,7 +51,7 @@ pub(super) fn content<'a>(tokenizer: &Tokenizer, tokens: impl IntoIterator<Item 
 }
 
 /// Returns tokens by their ids, in the form of `/inference/v1/generate`.
-pub(super) fn by_id(tokens: &[Token]) -> Value {
+pub(super) fn by_id(tokens: &[ScoredToken]) -> Value {
     let entry = |id: u32, logp: f32| json!({"token": format!("token_id:{id}"), "token_id": id, "logprob": finite(logp)});
     let described = tokens.iter().map(|token| {
         let mut all = entry(token.id, token.logp);
@@ -63,7 +63,7 @@ pub(super) fn by_id(tokens: &[Token]) -> Value {
 }
 
 /// Returns a prompt's scored tokens in the form of vLLM's `prompt_logprobs`: for each token a map from ids, null for the first.
-pub(super) fn of_prompt(tokenizer: &Tokenizer, scored: &[Token]) -> Result<Value> {
+pub(super) fn of_prompt(tokenizer: &Tokenizer, scored: &[ScoredToken]) -> Result<Value> {
     let mut all = vec![Value::Null];
     for token in scored {
         let mut map = Map::new();

@@ -3,21 +3,21 @@
 use super::app::App;
 use super::error::{ApiError, Result};
 use super::fields::Fields;
-use super::unfinished;
+use super::final_message;
 use crate::config::json;
-use crate::data::{Extras, Message, Tokenizer};
+use crate::data::{ChatMessage, TemplateVariables, Tokenizer};
 use crate::session;
 use serde_json::{Map, Value};
 
 /// The tokens before the model's turn.
-pub(super) struct Conversation {
+pub(super) struct TokenizedConversation {
     pub tokens: Vec<u32>,
     /// The tools that the model may call; null for none.
     pub tools: Value,
 }
 
 /// Takes a conversation.
-pub(super) fn conversation(app: &App, fields: &mut Fields) -> Result<Conversation> {
+pub(super) fn conversation(app: &App, fields: &mut Fields) -> Result<TokenizedConversation> {
     let tokenizer = &app.tokenizer;
     if !tokenizer.has_chat() {
         let detail = "this model's tokenizer has no chat template; use /v1/completions, or start the server with --chat-template";
@@ -39,25 +39,25 @@ pub(super) fn conversation(app: &App, fields: &mut Fields) -> Result<Conversatio
     for name in ["functions", "function_call", "chat_template", "documents"] {
         fields.only(name, &[Value::Bool(false)])?;
     }
-    let extras = Extras { tools: tools.clone(), kwargs };
+    let extras = TemplateVariables { tools: tools.clone(), kwargs };
     if let Some(session) = app.session.as_ref().filter(|_| generate && !continues) {
-        let new = session::Conversation { messages, extras };
-        let tokens = match session.continued(tokenizer, &new)? {
+        let new = session::ConversationPrompt { messages, extras };
+        let tokens = match session.continuation_prompt(tokenizer, &new)? {
             Some(tokens) => tokens,
             None => tokenizer.encode(&tokenizer.render_chat(&new.messages, true, &new.extras)?, special)?,
         };
-        session.asks(&tokens, new);
-        return Ok(Conversation { tokens, tools });
+        session.announce_prompt(&tokens, new);
+        return Ok(TokenizedConversation { tokens, tools });
     }
     let text = if continues {
-        unfinished::render(tokenizer, &mut messages, &extras)?
+        final_message::render(tokenizer, &mut messages, &extras)?
     } else {
         tokenizer.render_chat(&messages, generate, &extras)?
     };
-    Ok(Conversation { tokens: tokenizer.encode(&text, special)?, tools })
+    Ok(TokenizedConversation { tokens: tokenizer.encode(&text, special)?, tools })
 }
 
-fn messages(fields: &mut Fields) -> Result<Vec<Message>> {
+fn messages(fields: &mut Fields) -> Result<Vec<ChatMessage>> {
     let wrong = |detail: &str| ApiError::field("messages", detail);
     let mut all = match fields.take("messages") {
         Some(Value::Array(all)) if !all.is_empty() => all,

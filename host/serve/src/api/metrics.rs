@@ -1,22 +1,22 @@
 //! `/metrics`: the engine's counters in Prometheus' text format.
 
 use super::app::App;
-use crate::engine::{Counters, Stage};
-use crate::scorer::Scorer;
+use crate::engine::{CounterKind, EngineCounters};
+use crate::scorer::RewardModelScorer;
 use std::fmt::Write;
 use std::sync::atomic::Ordering;
 
 /// Returns the metrics of a server.
 pub(super) fn text(app: &App) -> String {
-    let engine = app.engine().map(|engine| of_engine(engine.counters())).unwrap_or_default();
-    engine + &app.scorer.as_deref().map(of_scorer).unwrap_or_default()
+    let engine = app.engine().map(|engine| engine_metrics(engine.counters())).unwrap_or_default();
+    engine + &app.scorer.as_deref().map(scorer_metrics).unwrap_or_default()
 }
 
-fn of_scorer(scorer: &Scorer) -> String {
+fn scorer_metrics(scorer: &RewardModelScorer) -> String {
     let [texts, tokens] = scorer.scored.each_ref().map(|count| count.load(Ordering::SeqCst));
     let mut text = String::new();
     for (name, kind, help, value) in [
-        ("rlhost_serve_requests_running", "gauge", "Requests that are computed or wait.", scorer.under_way() as u64),
+        ("rlhost_serve_requests_running", "gauge", "Requests that are computed or wait.", scorer.pending_requests() as u64),
         ("rlhost_serve_scored_texts_total", "counter", "Scored texts.", texts),
         ("rlhost_serve_scored_tokens_total", "counter", "Tokens of scored texts.", tokens),
     ] {
@@ -26,7 +26,7 @@ fn of_scorer(scorer: &Scorer) -> String {
     text
 }
 
-fn of_engine(counters: &Counters) -> String {
+fn engine_metrics(counters: &EngineCounters) -> String {
     let mut text = String::new();
     let mut write = |name: &str, kind: &str, help: &str, value: u64| {
         // Writing to a string can't fail.
@@ -41,15 +41,15 @@ fn of_engine(counters: &Counters) -> String {
         write(name, "gauge", help, value);
     }
     for (name, help, stage) in [
-        ("rlhost_serve_prompt_tokens_total", "Tokens of prompts.", Stage::PromptTokens),
-        ("rlhost_serve_cached_tokens_total", "Tokens of prompts that were found in the prefix cache.", Stage::CachedTokens),
-        ("rlhost_serve_sampled_tokens_total", "Sampled tokens of requests that have ended.", Stage::SampledTokens),
-        ("rlhost_serve_requests_stopped_total", "Requests that ended on their own.", Stage::Stopped),
-        ("rlhost_serve_requests_at_length_total", "Requests that ended at their maximum length.", Stage::AtLength),
-        ("rlhost_serve_requests_abandoned_total", "Requests whose client disconnected.", Stage::Abandoned),
-        ("rlhost_serve_requests_aborted_total", "Requests that a pause ended.", Stage::Aborted),
-        ("rlhost_serve_requests_failed_total", "Requests that failed.", Stage::Failed),
-        ("rlhost_serve_rounds_total", "Token rounds.", Stage::Rounds),
+        ("rlhost_serve_prompt_tokens_total", "Tokens of prompts.", CounterKind::PromptTokens),
+        ("rlhost_serve_cached_tokens_total", "Tokens of prompts that were found in the prefix cache.", CounterKind::CachedTokens),
+        ("rlhost_serve_sampled_tokens_total", "Sampled tokens of requests that have ended.", CounterKind::SampledTokens),
+        ("rlhost_serve_requests_stopped_total", "Requests that ended on their own.", CounterKind::Stopped),
+        ("rlhost_serve_requests_at_length_total", "Requests that ended at their maximum length.", CounterKind::AtLength),
+        ("rlhost_serve_requests_abandoned_total", "Requests whose client disconnected.", CounterKind::Abandoned),
+        ("rlhost_serve_requests_aborted_total", "Requests that a pause ended.", CounterKind::Aborted),
+        ("rlhost_serve_requests_failed_total", "Requests that failed.", CounterKind::Failed),
+        ("rlhost_serve_rounds_total", "Token rounds.", CounterKind::Rounds),
     ] {
         write(name, "counter", help, counters.total(stage));
     }

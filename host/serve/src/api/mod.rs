@@ -5,10 +5,11 @@ mod app;
 mod chat;
 mod choice;
 mod completions;
-mod driving;
+mod drivers;
 mod error;
 mod events;
 mod fields;
+mod final_message;
 mod generate;
 mod logprobs;
 mod messages;
@@ -21,14 +22,13 @@ mod scores;
 mod served_weights;
 mod tokens;
 mod typed_events;
-mod unfinished;
 mod weights;
 
 pub use app::{App, ModelCard};
 pub(crate) use error::ApiError;
-pub use reply::Source;
-pub(crate) use reply::{Content, Reply};
-pub(crate) use routes::Route;
+pub use reply::EventSource;
+pub(crate) use reply::{Reply, ReplyContent};
+pub(crate) use routes::InferenceRoute;
 pub use served_weights::ServedWeights;
 
 /// Returns the seconds since 1970.
@@ -37,6 +37,6 @@ fn unix_time() -> i64 {
 }
 
 #[cfg(test)]
-mod mutated;
+mod mutation_tests;
 #[cfg(test)]
 pub(crate) mod tests;

@@ -8,19 +8,19 @@ use std::task::{Context, Poll};
 const ANTHROPIC: &str = "/v1/messages";
 
 /// Events that are made while they are sent.
-pub trait Source: Send {
+pub trait EventSource: Send {
     /// Polls for the next events; none at the end.
     fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<String>>;
 }
 
 /// The body of an answer.
-pub(crate) enum Content {
+pub(crate) enum ReplyContent {
     /// A JSON value.
     Json(Value),
     /// Plain text, in Prometheus' format.
     Text(String),
     /// Server-sent events.
-    Events(Box<dyn Source>),
+    Events(Box<dyn EventSource>),
 }
 
 /// An answer.
@@ -28,20 +28,20 @@ pub(crate) struct Reply {
     /// The HTTP status.
     pub status: u16,
     /// Its body.
-    pub content: Content,
+    pub content: ReplyContent,
 }
 
 impl Reply {
     pub(crate) fn json(value: Value) -> Self {
-        Self { status: 200, content: Content::Json(value) }
+        Self { status: 200, content: ReplyContent::Json(value) }
     }
 
     pub(crate) fn text(text: String) -> Self {
-        Self { status: 200, content: Content::Text(text) }
+        Self { status: 200, content: ReplyContent::Text(text) }
     }
 
-    pub(crate) fn events(source: impl Source + 'static) -> Self {
-        Self { status: 200, content: Content::Events(Box::new(source)) }
+    pub(crate) fn events(source: impl EventSource + 'static) -> Self {
+        Self { status: 200, content: ReplyContent::Events(Box::new(source)) }
     }
 }
 
@@ -50,6 +50,6 @@ impl Reply {
     pub(crate) fn error(error: &ApiError, path: &str) -> Self {
         let is_anthropic = path.starts_with(ANTHROPIC);
         let content = if is_anthropic { error.to_anthropic() } else { error.to_json() };
-        Self { status: error.status, content: Content::Json(content) }
+        Self { status: error.status, content: ReplyContent::Json(content) }
     }
 }

@@ -1,24 +1,24 @@
 //! Which path is answered by what.
 
-use super::anthropic::{self, Messages};
+use super::anthropic::{self, MessagesRequest};
 use super::app::App;
-use super::chat::Chat;
-use super::completions::Completions;
+use super::chat::ChatRequest;
+use super::completions::TextCompletionRequest;
 use super::error::{ApiError, Result};
 use super::fields::Fields;
-use super::generate::Generate;
+use super::generate::GenerateRequest;
 use super::reply::Reply;
-use super::responses::Responses;
-use super::scores::Scores;
-use super::{driving, metrics, tokens, weights};
-use crate::engine::Engine;
+use super::responses::ResponsesRequest;
+use super::scores::ScoreRequest;
+use super::{drivers, metrics, tokens, weights};
+use crate::engine::InferenceEngine;
 use serde_json::{Value, json};
 use std::sync::Arc;
 use tokio::task::spawn_blocking;
 
 /// A route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Route {
+pub(crate) enum InferenceRoute {
     Completions,
     Chat,
     Responses,
@@ -54,7 +54,7 @@ const LARGEST_REPORT: usize = 16 << 10;
 /// Paths that other servers have, and why this one does not.
 const REFUSED: [(&str, &str); 1] = [("/v1/embeddings", "embeddings are not served")];
 
-impl Route {
+impl InferenceRoute {
     /// Returns the route of a path and a method.
     ///
     /// # Errors
@@ -135,43 +135,43 @@ impl Route {
     /// If it is refused or fails.
     pub(crate) async fn answer(self, app: Arc<App>, body: Vec<u8>) -> Result<Reply> {
         match self {
-            Self::Completions => apart(&app, body, Completions::read).await?.answer(app).await,
-            Self::Chat => apart(&app, body, Chat::read).await?.answer(app).await,
-            Self::Responses => apart(&app, body, Responses::read).await?.answer(app).await,
-            Self::Messages => apart(&app, body, Messages::read).await?.answer(app).await,
-            Self::CountTokens => apart(&app, body, anthropic::count_tokens).await,
-            Self::Generate => apart(&app, body, Generate::read).await?.answer(app).await,
-            Self::Tokenize => apart(&app, body, tokens::tokenize).await,
-            Self::Detokenize => apart(&app, body, tokens::detokenize).await,
+            Self::Completions => read_blocking(&app, body, TextCompletionRequest::read).await?.answer(app).await,
+            Self::Chat => read_blocking(&app, body, ChatRequest::read).await?.answer(app).await,
+            Self::Responses => read_blocking(&app, body, ResponsesRequest::read).await?.answer(app).await,
+            Self::Messages => read_blocking(&app, body, MessagesRequest::read).await?.answer(app).await,
+            Self::CountTokens => read_blocking(&app, body, anthropic::count_tokens).await,
+            Self::Generate => read_blocking(&app, body, GenerateRequest::read).await?.answer(app).await,
+            Self::Tokenize => read_blocking(&app, body, tokens::tokenize).await,
+            Self::Detokenize => read_blocking(&app, body, tokens::detokenize).await,
             Self::Models => Ok(Reply::json(models(&app))),
-            Self::Health if app.engine().is_none_or(Engine::is_running) => Ok(Reply::json(json!({"status": "ok"}))),
+            Self::Health if app.engine().is_none_or(InferenceEngine::is_running) => Ok(Reply::json(json!({"status": "ok"}))),
             Self::Health => Err(ApiError::new(503, "the engine has ended after an error; restart the server")),
             Self::Version => Ok(Reply::json(json!({"version": app.card.version}))),
             Self::Metrics => Ok(Reply::text(metrics::text(&app))),
-            Self::Classify => apart(&app, body, Scores::classify).await?.answer(app).await,
-            Self::Score => apart(&app, body, Scores::score).await?.answer(app).await,
+            Self::Classify => read_blocking(&app, body, ScoreRequest::classify).await?.answer(app).await,
+            Self::Score => read_blocking(&app, body, ScoreRequest::score).await?.answer(app).await,
             Self::Pause => weights::pause(&app, &String::from_utf8_lossy(&body)).await,
             Self::Resume => weights::resume(&app).await,
             Self::ResetPrefixCache => weights::reset_prefix_cache(&app).await,
             Self::IsPaused => weights::is_paused(&app),
             Self::WeightInfo => weights::weight_info(&app),
-            Self::WeightChecker => apart(&app, body, weights::weight_checker).await,
-            Self::CollectiveRpc => apart(&app, body, weights::collective_rpc).await?.install(&app).await,
-            Self::LoadAdapter => apart(&app, body, weights::load_adapter).await?.install(&app).await,
-            Self::UnloadAdapter => apart(&app, body, weights::unload_adapter).await,
+            Self::WeightChecker => read_blocking(&app, body, weights::weight_checker).await,
+            Self::CollectiveRpc => read_blocking(&app, body, weights::collective_rpc).await?.install(&app).await,
+            Self::LoadAdapter => read_blocking(&app, body, weights::load_adapter).await?.install(&app).await,
+            Self::UnloadAdapter => read_blocking(&app, body, weights::unload_adapter).await,
             Self::NextTask => {
-                let limit = apart(&app, body, driving::read_wait).await?;
-                driving::next_task(&app, limit).await
+                let limit = read_blocking(&app, body, drivers::read_wait).await?;
+                drivers::next_task(&app, limit).await
             }
-            Self::StartSession => apart(&app, body, driving::start_session).await,
-            Self::SetReward => apart(&app, body, driving::set_reward).await,
-            Self::EndSession => driving::end_session(&app, &body),
+            Self::StartSession => read_blocking(&app, body, drivers::start_session).await,
+            Self::SetReward => read_blocking(&app, body, drivers::set_reward).await,
+            Self::EndSession => drivers::end_session(&app, &body),
         }
     }
 }
 
 /// Reads a body away from the thread of the connections: chat templates and tokenizers may take long.
-async fn apart<T: Send + 'static>(
+async fn read_blocking<T: Send + 'static>(
     app: &Arc<App>,
     body: Vec<u8>,
     read: impl FnOnce(&App, Fields) -> Result<T> + Send + 'static,

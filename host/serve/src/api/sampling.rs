@@ -3,9 +3,9 @@
 use super::error::{ApiError, Result};
 use super::fields::{Fields, ids};
 use crate::data::{StopStrings, Tokenizer};
-use crate::engine::{RandomStream, Request, Scoring, Stop};
-use crate::ops::sampler::Sampling;
-use crate::text::Rules;
+use crate::engine::{EngineRequest, LogprobSettings, RandomStream, StopPredicate};
+use crate::ops::sampler::Sampler;
+use crate::text::TextStreamRules;
 use serde_json::{Value, json};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
@@ -34,7 +34,7 @@ const NEUTRAL: [&str; 8] = [
 /// How completions are sampled.
 #[derive(Clone, Debug)]
 pub(super) struct SamplingFields {
-    pub sampling: Sampling,
+    pub sampling: Sampler,
     /// The random numbers of the first completion.
     pub random: RandomStream,
     pub logit_bias: Arc<[(u32, f32)]>,
@@ -100,10 +100,10 @@ impl SamplingFields {
     }
 
     /// Returns the request for a completion of a prompt, the first of `n`.
-    pub(super) fn request(&self, tokens: Arc<[u32]>, ends: &[u32], tokenizer: &Tokenizer, max_tokens: usize) -> Request {
+    pub(super) fn request(&self, tokens: Arc<[u32]>, ends: &[u32], tokenizer: &Tokenizer, max_tokens: usize) -> EngineRequest {
         let mut all = if self.ignores_end { Vec::new() } else { ends.to_vec() };
         all.extend(&self.stop_ids);
-        Request {
+        EngineRequest {
             tokens,
             sampling: self.sampling,
             logit_bias: Arc::clone(&self.logit_bias),
@@ -111,21 +111,21 @@ impl SamplingFields {
             random: self.random,
             ends: all.into(),
             stop: self.stop(tokenizer),
-            scoring: Scoring { logp_temperature: self.logp_temperature, ..Scoring::default() },
+            scoring: LogprobSettings { logp_temperature: self.logp_temperature, ..LogprobSettings::default() },
             salt: 0,
             adapter: None,
         }
     }
 
-    fn stop(&self, tokenizer: &Tokenizer) -> Option<Stop> {
+    fn stop(&self, tokenizer: &Tokenizer) -> Option<StopPredicate> {
         let (strings, tokenizer) = (StopStrings::new(self.stops.clone()), tokenizer.clone());
-        (!self.stops.is_empty()).then(|| Arc::new(move |tokens: &[u32]| strings.end(tokens, &tokenizer)) as Stop)
+        (!self.stops.is_empty()).then(|| Arc::new(move |tokens: &[u32]| strings.end(tokens, &tokenizer)) as StopPredicate)
     }
 
     /// Returns how the tokens of a request become text.
-    pub(super) fn rules(&self, request: &Request) -> Rules {
+    pub(super) fn rules(&self, request: &EngineRequest) -> TextStreamRules {
         let (stops, includes_stop) = (self.stops.clone(), self.includes_stop);
-        Rules { stops, includes_stop, special: !self.skips_special, silent: request.ends.to_vec() }
+        TextStreamRules { stops, includes_stop, special: !self.skips_special, silent: request.ends.to_vec() }
     }
 }
 
@@ -133,7 +133,7 @@ impl SamplingFields {
 fn random_stream(fields: &mut Fields) -> Result<RandomStream> {
     let seed = fields.integer("seed", i64::MIN..=i64::MAX)?;
     let Some(given) = fields.take("random_stream") else {
-        return Ok(RandomStream::of_seed(seed.map_or_else(random, |seed| seed as u64)));
+        return Ok(RandomStream::from_seed(seed.map_or_else(random, |seed| seed as u64)));
     };
     if seed.is_some() {
         return Err(ApiError::field("random_stream", "contains the seed; leave seed out"));
@@ -145,8 +145,8 @@ fn random_stream(fields: &mut Fields) -> Result<RandomStream> {
     }
 }
 
-fn sampling(fields: &mut Fields) -> Result<Sampling> {
-    let default = Sampling::default();
+fn sampling(fields: &mut Fields) -> Result<Sampler> {
+    let default = Sampler::default();
     let temperature = fields.number("temperature", 0.0..=SENSIBLE.1)?.unwrap_or(1.0);
     if temperature > 0.0 && temperature < SENSIBLE.0 {
         return Err(ApiError::field("temperature", format!("must be 0, for greedy decoding, or at least {}", SENSIBLE.0)));
@@ -158,7 +158,7 @@ fn sampling(fields: &mut Fields) -> Result<Sampling> {
     // -1 is vLLM's word for all of them.
     let top_k = fields.integer("top_k", -1..=i64::from(u32::MAX))?.unwrap_or(0).max(0);
     let penalty = fields.number("repetition_penalty", SENSIBLE.0..=SENSIBLE.1)?;
-    Ok(Sampling {
+    Ok(Sampler {
         temperature: temperature as f32,
         top_p: top_p as f32,
         top_k: top_k as usize,
@@ -188,11 +188,11 @@ fn stops(fields: &mut Fields) -> Result<Vec<String>> {
 }
 
 /// Takes the prompts of a completion: a text, token ids, or a list of either.
-pub(super) fn prompts(fields: &mut Fields) -> Result<Vec<Prompt>> {
+pub(super) fn prompts(fields: &mut Fields) -> Result<Vec<CompletionPrompt>> {
     let wrong = || ApiError::field("prompt", "must be a string, a list of token ids, or a list of either");
     let one = |value: &Value| match value {
-        Value::String(text) => Some(Prompt::Text(text.clone())),
-        list => ids(list).map(Prompt::Tokens),
+        Value::String(text) => Some(CompletionPrompt::Text(text.clone())),
+        list => ids(list).map(CompletionPrompt::Tokens),
     };
     let value = fields.take("prompt").ok_or_else(|| ApiError::field("prompt", "is missing"))?;
     match &value {
@@ -203,7 +203,7 @@ pub(super) fn prompts(fields: &mut Fields) -> Result<Vec<Prompt>> {
 
 /// What a completion continues.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Prompt {
+pub(super) enum CompletionPrompt {
     Text(String),
     Tokens(Vec<u32>),
 }

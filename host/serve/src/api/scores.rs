@@ -7,7 +7,7 @@ use super::messages::conversation;
 use super::reply::Reply;
 use super::sampling::random;
 use super::unix_time;
-use crate::scorer::{Scorer, Unscored};
+use crate::scorer::{RewardModelScorer, ScoringError};
 use serde_json::{Value, json};
 use std::sync::Arc;
 
@@ -16,14 +16,14 @@ const MOST_TEXTS: usize = 4096;
 
 /// The form of an answer.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Form {
+enum ScoreResponseForm {
     Classify,
     Score,
 }
 
 /// A request that has been read.
-pub(super) struct Scores {
-    form: Form,
+pub(super) struct ScoreRequest {
+    form: ScoreResponseForm,
     model: String,
     texts: Vec<Vec<u32>>,
     /// Whether values go through the logistic function, as classes do.
@@ -31,7 +31,7 @@ pub(super) struct Scores {
 }
 
 /// Takes what both routes have.
-fn begin<'a>(app: &'a App, fields: &mut Fields) -> Result<(&'a Scorer, String, bool)> {
+fn begin<'a>(app: &'a App, fields: &mut Fields) -> Result<(&'a RewardModelScorer, String, bool)> {
     let scorer = app.scorer.as_ref();
     let scorer = scorer.ok_or_else(|| ApiError::invalid("the model generates text; only a reward model can score"))?;
     let model = app.model_of(fields)?;
@@ -42,7 +42,7 @@ fn begin<'a>(app: &'a App, fields: &mut Fields) -> Result<(&'a Scorer, String, b
     Ok((scorer, model, activates))
 }
 
-impl Scores {
+impl ScoreRequest {
     /// Reads a request for `/classify`: `input` is a text, token ids, or a list of either; or `messages`.
     pub(super) fn classify(app: &App, mut fields: Fields) -> Result<Self> {
         let (scorer, model, activates) = begin(app, &mut fields)?;
@@ -60,7 +60,7 @@ impl Scores {
         };
         fields.finish()?;
         check(scorer, &texts, "input")?;
-        Ok(Self { form: Form::Classify, model, texts, activates })
+        Ok(Self { form: ScoreResponseForm::Classify, model, texts, activates })
     }
 
     /// Reads a request for `/score`: each text is one of `text_1` followed by one of `text_2`; one text is paired with all of the
@@ -88,7 +88,7 @@ impl Scores {
         };
         let texts: Vec<Vec<u32>> = paired.map(join).collect::<Result<_>>()?;
         check(scorer, &texts, "text_2")?;
-        Ok(Self { form: Form::Score, model, texts, activates })
+        Ok(Self { form: ScoreResponseForm::Score, model, texts, activates })
     }
 
     /// Scores the texts, and answers.
@@ -97,17 +97,17 @@ impl Scores {
         let tokens: usize = texts.iter().map(Vec::len).sum();
         let scorer = app.scorer.as_ref().ok_or_else(|| ApiError::new(500, "there is no reward model"))?;
         let values = scorer.values(texts).await.map_err(|unscored| match unscored {
-            Unscored::Full => ApiError::new(429, "too many requests are waiting; try again later"),
-            Unscored::Failed(detail) => ApiError::new(500, detail),
+            ScoringError::Full => ApiError::new(429, "too many requests are waiting; try again later"),
+            ScoringError::Failed(detail) => ApiError::new(500, detail),
         })?;
         let entry = |(index, value): (usize, f32)| {
             let value = if activates { 1.0 / (1.0 + (-f64::from(value)).exp()) } else { f64::from(value) };
             match form {
-                Form::Classify => json!({"index": index, "label": "LABEL_0", "probs": [value], "num_classes": 1}),
-                Form::Score => json!({"index": index, "object": "score", "score": value}),
+                ScoreResponseForm::Classify => json!({"index": index, "label": "LABEL_0", "probs": [value], "num_classes": 1}),
+                ScoreResponseForm::Score => json!({"index": index, "object": "score", "score": value}),
             }
         };
-        let prefix = if form == Form::Classify { "classify" } else { "score" };
+        let prefix = if form == ScoreResponseForm::Classify { "classify" } else { "score" };
         let data: Vec<Value> = values.into_iter().enumerate().map(entry).collect();
         Ok(Reply::json(json!({
             "id": format!("{prefix}-{:016x}", random()), "object": "list", "created": unix_time(), "model": model, "data": data,
@@ -136,7 +136,7 @@ fn encoded(app: &App, input: &Value, special: bool) -> Result<Vec<u32>> {
 }
 
 /// Refuses texts that the model can't score.
-fn check(scorer: &Scorer, texts: &[Vec<u32>], field: &str) -> Result<()> {
+fn check(scorer: &RewardModelScorer, texts: &[Vec<u32>], field: &str) -> Result<()> {
     let most = scorer.max_model_len;
     for tokens in texts {
         if tokens.is_empty() {

@@ -1,7 +1,7 @@
 //! The weights that are served, and the names of adapters.
 
-use crate::engine::Adapter;
-use crate::model::Decoding;
+use crate::engine::EngineAdapter;
+use crate::model::IncrementalDecoder;
 use crate::weights::WeightLoader;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -26,7 +26,7 @@ pub struct ServedWeights {
 /// An adapter and where it was read.
 pub(super) struct LoadedAdapter {
     pub path: PathBuf,
-    pub weights: Arc<Adapter>,
+    pub weights: Arc<EngineAdapter>,
 }
 
 impl ServedWeights {
@@ -46,8 +46,8 @@ impl ServedWeights {
         Ok(())
     }
 
-    pub(super) fn add(&self, name: &str, path: &Path, weights: Decoding) {
-        let weights = Arc::new(Adapter::new(weights, self.next_version()));
+    pub(super) fn add(&self, name: &str, path: &Path, weights: IncrementalDecoder) {
+        let weights = Arc::new(EngineAdapter::new(weights, self.next_version()));
         self.write().insert(name.to_owned(), LoadedAdapter { path: path.to_owned(), weights });
     }
 
@@ -64,7 +64,7 @@ impl ServedWeights {
     }
 
     /// Returns an adapter.
-    pub(super) fn adapter(&self, name: &str) -> Option<Arc<Adapter>> {
+    pub(super) fn adapter(&self, name: &str) -> Option<Arc<EngineAdapter>> {
         self.read().get(name).map(|adapter| Arc::clone(&adapter.weights))
     }
 

@@ -1,10 +1,10 @@
-use super::choice::Choice;
-use super::reply::Content;
+use super::choice::CompletionChoice;
+use super::reply::ReplyContent;
 use super::*;
-use crate::data::{Tokenizer, Wording};
-use crate::engine::{Engine, Event, Finish, Options, Stream, Token};
-use crate::model::{Frozen, Held, ModelFolder, builtin};
-use crate::text::{Rules, TextStream};
+use crate::data::{Tokenizer, TokenizerOverrides};
+use crate::engine::{EngineEvent, EngineOptions, FinishReason, InferenceEngine, ScoredToken, TokenStream};
+use crate::model::{FrozenModel, ModelFolder, WeightStorage, builtin};
+use crate::text::{TextStream, TextStreamRules};
 use serde_json::{Value, json};
 use std::future::poll_fn;
 use std::path::PathBuf;
@@ -22,31 +22,36 @@ pub(super) fn tokenizer(template: Option<&str>) -> (Tokenizer, ModelFolder, temp
     let folder = tempfile::tempdir().unwrap();
     builtin::write(folder.path()).unwrap();
     let template = template.map(|source| (PathBuf::from("template"), source.to_owned()));
-    let tokenizer = Tokenizer::open_as(folder.path(), &Wording { template, ..Wording::default() }).unwrap();
+    let tokenizer =
+        Tokenizer::open_with(folder.path(), &TokenizerOverrides { template, ..TokenizerOverrides::default() }).unwrap();
     (tokenizer, ModelFolder::open(folder.path()).unwrap(), folder)
 }
 
 pub(crate) fn app(template: Option<&str>) -> Arc<App> {
     let (tokenizer, folder, _kept) = tokenizer(template);
     let ends = tokenizer.eos_ids(&folder.architecture().eos_token_ids);
-    let decoding = Frozen::new(folder.holding(Held::AS_STORED).decoder().unwrap()).decoding().unwrap();
-    let options = Options { max_model_len: 512, max_num_seqs: 8, max_waiting: 64, cache_bytes: 64 << 20 };
+    let decoding = FrozenModel::new(folder.with_weight_storage(WeightStorage::AS_STORED).decoder().unwrap()).decoding().unwrap();
+    let options = EngineOptions { max_model_len: 512, max_num_seqs: 8, max_waiting: 64, cache_bytes: 64 << 20 };
     let card = ModelCard { names: vec!["rlhost".into(), "other".into()], ends, version: "1.2.3".into() };
-    Arc::new(App::new(Engine::start(decoding, 5, options).unwrap(), tokenizer, card))
+    Arc::new(App::new(InferenceEngine::start(decoding, 5, options).unwrap(), tokenizer, card))
 }
 
 /// A completion of these words, as it comes from the engine.
-pub(super) fn said(app: &App, words: &str) -> Choice {
+pub(super) fn said(app: &App, words: &str) -> CompletionChoice {
     let ids = app.tokenizer.encode(words, false).unwrap();
-    let token = |id| Event::Token(Token { id, logp: -1.0, rank: 0, top: Vec::new(), version: 0 });
-    let mut events = vec![Event::Prompt { scored: Vec::new(), cached: 0 }];
+    let token = |id| EngineEvent::Token(ScoredToken { id, logp: -1.0, rank: 0, top: Vec::new(), version: 0 });
+    let mut events = vec![EngineEvent::Prompt { scored: Vec::new(), cached: 0 }];
     events.extend(ids.into_iter().map(token));
-    events.push(Event::Finished(Finish::End));
-    Choice::new(0, Stream::of_events(events), TextStream::new(app.tokenizer.clone(), Rules::default(), &[]))
+    events.push(EngineEvent::Finished(FinishReason::End));
+    CompletionChoice::new(
+        0,
+        TokenStream::from_events(events),
+        TextStream::new(app.tokenizer.clone(), TextStreamRules::default(), &[]),
+    )
 }
 
 /// The events of a source: each one's data.
-pub(super) async fn events_of(source: &mut dyn Source) -> Value {
+pub(super) async fn events_of(source: &mut dyn EventSource) -> Value {
     let mut all = String::new();
     while let Some(events) = poll_fn(|context| source.poll_next(context)).await {
         all += &events;
@@ -59,15 +64,15 @@ pub(super) async fn events_of(source: &mut dyn Source) -> Value {
 pub(super) fn ask(app: &Arc<App>, method: &str, path: &str, body: &[u8]) -> (u16, Value) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
     runtime.block_on(async {
-        let reply = match Route::find(method, path) {
+        let reply = match InferenceRoute::find(method, path) {
             Ok(route) => route.answer(Arc::clone(app), body.to_vec()).await,
             Err(error) => Err(error),
         };
         let reply = reply.unwrap_or_else(|error| Reply::error(&error, path));
         let content = match reply.content {
-            Content::Json(value) => value,
-            Content::Text(text) => text.into(),
-            Content::Events(mut source) => events_of(source.as_mut()).await,
+            ReplyContent::Json(value) => value,
+            ReplyContent::Text(text) => text.into(),
+            ReplyContent::Events(mut source) => events_of(source.as_mut()).await,
         };
         (reply.status, content)
     })
@@ -350,7 +355,7 @@ fn text_comes_when_it_is_certain_and_without_what_ends_it() {
     let whole = "Größe \u{1f600} and more, and more.";
     let ids = tokenizer.encode(whole, false).unwrap();
     for (stops, wanted) in [(vec![], whole), (vec!["and mores".to_owned(), "re, a".to_owned()], "Größe \u{1f600} and mo")] {
-        let rules = Rules { stops, ..Rules::default() };
+        let rules = TextStreamRules { stops, ..TextStreamRules::default() };
         let mut stream = TextStream::new(tokenizer.clone(), rules, &[]);
         let mut text = String::new();
         for &id in &ids {

@@ -1,10 +1,10 @@
 //! A streamed turn for interfaces whose events have types: Anthropic's messages and OpenAI's responses.
 
 use super::app::App;
-use super::chat::{Form, Turn};
-use super::choice::{Choice, Delta};
+use super::chat::{AssistantTurn, ChatResponseForm};
+use super::choice::{ChoiceDelta, CompletionChoice};
 use super::error::{ApiError, Result};
-use super::reply::Source;
+use super::reply::EventSource;
 use serde_json::Value;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -13,20 +13,20 @@ use std::task::{Context, Poll};
 /// Makes the events of an interface. Each has its type in `type`.
 pub(super) trait EventWriter: Send {
     /// Returns the events before the turn's first token.
-    fn begin(&mut self, choice: &Choice) -> Vec<Value>;
+    fn begin(&mut self, choice: &CompletionChoice) -> Vec<Value>;
 
     /// Returns the events of more text, which is not empty.
     fn text(&mut self, text: &str) -> Vec<Value>;
 
     /// Returns the events of the calls and the end. The turn's text has been written.
-    fn end(&mut self, choice: &Choice, turn: Turn) -> Vec<Value>;
+    fn end(&mut self, choice: &CompletionChoice, turn: AssistantTurn) -> Vec<Value>;
 
     /// Returns the event of an error, which is the last.
     fn fail(&mut self, error: &ApiError) -> Value;
 }
 
 /// Returns what a completion says that has ended. These interfaces have no word for one that a pause ended: it is an error.
-pub(super) fn finished_turn(form: &Form, app: &App, choice: &Choice) -> Result<Turn> {
+pub(super) fn finished_turn(form: &ChatResponseForm, app: &App, choice: &CompletionChoice) -> Result<AssistantTurn> {
     if choice.finish == Some("abort") {
         return Err(ApiError::new(503, "the server was paused, which ended the request; send it again"));
     }
@@ -36,15 +36,15 @@ pub(super) fn finished_turn(form: &Form, app: &App, choice: &Choice) -> Result<T
 /// The events of a turn.
 pub(super) struct TypedEvents {
     app: Arc<App>,
-    form: Form,
+    form: ChatResponseForm,
     /// None once it has ended.
-    choice: Option<Choice>,
+    choice: Option<CompletionChoice>,
     writer: Box<dyn EventWriter>,
     ready: VecDeque<String>,
 }
 
 impl TypedEvents {
-    pub(super) fn new(app: Arc<App>, form: Form, choice: Choice, writer: Box<dyn EventWriter>) -> Self {
+    pub(super) fn new(app: Arc<App>, form: ChatResponseForm, choice: CompletionChoice, writer: Box<dyn EventWriter>) -> Self {
         Self { app, form, choice: Some(choice), writer, ready: VecDeque::new() }
     }
 
@@ -55,7 +55,7 @@ impl TypedEvents {
 
     /// Writes what an event has added. The text of a turn that could have calls is written as a whole at its end, since what looks like
     /// a call may be none.
-    fn write(&mut self, choice: &Choice, delta: &Delta) -> Result<()> {
+    fn write(&mut self, choice: &CompletionChoice, delta: &ChoiceDelta) -> Result<()> {
         if delta.begins {
             let events = self.writer.begin(choice);
             self.send(events);
@@ -92,7 +92,7 @@ impl TypedEvents {
     }
 }
 
-impl Source for TypedEvents {
+impl EventSource for TypedEvents {
     fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<String>> {
         if self.ready.is_empty() {
             self.advance(context);

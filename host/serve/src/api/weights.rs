@@ -5,8 +5,8 @@ use super::error::{ApiError, Result};
 use super::fields::Fields;
 use super::reply::Reply;
 use super::served_weights::{MOST_ADAPTERS, ServedWeights};
-use crate::engine::{Adapter, PauseMode};
-use crate::model::Decoding;
+use crate::engine::{EngineAdapter, PauseMode};
+use crate::model::IncrementalDecoder;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -23,7 +23,7 @@ impl App {
     }
 
     /// Returns the adapter of a name that [`App::model_of`] has returned; none for the model itself.
-    pub(super) fn adapter(&self, model: &str) -> Result<Option<Arc<Adapter>>> {
+    pub(super) fn adapter(&self, model: &str) -> Result<Option<Arc<EngineAdapter>>> {
         if self.session.is_some() || self.card.names.iter().any(|name| name == model) {
             return Ok(None);
         }
@@ -33,7 +33,7 @@ impl App {
 }
 
 /// Waits until the engine has done something.
-async fn done(heard: std::result::Result<tokio::sync::oneshot::Receiver<()>, crate::engine::Refusal>) -> Result<()> {
+async fn done(heard: std::result::Result<tokio::sync::oneshot::Receiver<()>, crate::engine::RequestRefusal>) -> Result<()> {
     heard?.await.map_err(|_| ApiError::new(409, "another request has ended the pause, or the engine has ended"))
 }
 
@@ -111,9 +111,9 @@ pub(super) fn weight_checker(app: &App, mut fields: Fields) -> Result<Reply> {
 
 /// Weights that have been read and that the engine gets next.
 pub(super) struct NewWeights {
-    weights: Box<Decoding>,
+    weights: Box<IncrementalDecoder>,
     /// The adapter whose weights they replace; none for the model.
-    adapter: Option<Arc<Adapter>>,
+    adapter: Option<Arc<EngineAdapter>>,
     answer: Reply,
 }
 
@@ -145,7 +145,7 @@ pub(super) fn collective_rpc(app: &App, mut fields: Fields) -> Result<NewWeights
     let weights = app.updatable()?;
     fields.only("method", &[json!("reload_weights")])?;
     fields.only("args", &[json!([])])?;
-    let mut kwargs = Fields::of_object(fields.object("kwargs")?.unwrap_or_default(), "kwargs.");
+    let mut kwargs = Fields::from_object(fields.object("kwargs")?.unwrap_or_default(), "kwargs.");
     let path = kwargs.text("weights_path")?;
     kwargs.only("is_checkpoint_format", &[json!(true)])?;
     kwargs.finish()?;
@@ -161,7 +161,7 @@ pub(super) fn collective_rpc(app: &App, mut fields: Fields) -> Result<NewWeights
 }
 
 /// What a request for `/v1/load_lora_adapter` leads to.
-pub(super) enum AdapterLoaded {
+pub(super) enum AdapterLoadOutcome {
     /// It is new.
     Added(Reply),
     /// It replaces one of its name.
@@ -169,7 +169,7 @@ pub(super) enum AdapterLoaded {
 }
 
 /// Answers `/v1/load_lora_adapter`, up to what the engine has to do.
-pub(super) fn load_adapter(app: &App, mut fields: Fields) -> Result<AdapterLoaded> {
+pub(super) fn load_adapter(app: &App, mut fields: Fields) -> Result<AdapterLoadOutcome> {
     let weights = app.updatable()?;
     let (name, path, inplace) = (name(&mut fields)?, fields.text("lora_path")?, fields.flag("load_inplace")?);
     fields.ignore(&["base_model_name"]);
@@ -190,15 +190,15 @@ pub(super) fn load_adapter(app: &App, mut fields: Fields) -> Result<AdapterLoade
     let answer = Reply::text(format!("Success: LoRA adapter '{name}' added successfully."));
     let Some(adapter) = present else {
         weights.add(&name, &path, read);
-        return Ok(AdapterLoaded::Added(answer));
+        return Ok(AdapterLoadOutcome::Added(answer));
     };
     if let Some(known) = weights.write().get_mut(&name) {
         known.path = path;
     }
-    Ok(AdapterLoaded::Replacing(NewWeights { weights: Box::new(read), adapter: Some(adapter), answer }))
+    Ok(AdapterLoadOutcome::Replacing(NewWeights { weights: Box::new(read), adapter: Some(adapter), answer }))
 }
 
-impl AdapterLoaded {
+impl AdapterLoadOutcome {
     /// Hands new weights to the engine.
     pub(super) async fn install(self, app: &App) -> Result<Reply> {
         match self {

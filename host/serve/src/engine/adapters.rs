@@ -1,6 +1,6 @@
 //! Adapters: other weights than the engine's own, which requests name. An engine computes requests with and without them together.
 
-use crate::model::{Decoding, Prefix};
+use crate::model::{IncrementalDecoder, Prefix};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,41 +9,41 @@ use std::sync::{Arc, Mutex, PoisonError};
 static NEXT: AtomicU64 = AtomicU64::new(1);
 
 /// An adapter that requests name. It lives as long as a request does that names it.
-pub struct Adapter {
+pub struct EngineAdapter {
     id: u64,
-    current: Mutex<Arc<Loaded>>,
+    current: Mutex<Arc<EngineWeights>>,
 }
 
 /// A version of its weights.
-pub(super) struct Loaded {
-    pub model: Decoding,
+pub(super) struct EngineWeights {
+    pub model: IncrementalDecoder,
     pub none: Prefix,
     pub version: u64,
 }
 
-impl Loaded {
-    pub(super) fn new(model: Decoding, version: u64) -> Self {
+impl EngineWeights {
+    pub(super) fn new(model: IncrementalDecoder, version: u64) -> Self {
         Self { none: model.no_prompt(), model, version }
     }
 }
 
-impl Adapter {
+impl EngineAdapter {
     /// Creates it with weights of this version, of a model with the sizes of the engine's.
-    pub fn new(model: Decoding, version: u64) -> Self {
+    pub fn new(model: IncrementalDecoder, version: u64) -> Self {
         let id = NEXT.fetch_add(1, Ordering::SeqCst);
-        Self { id, current: Mutex::new(Arc::new(Loaded::new(model, version))) }
+        Self { id, current: Mutex::new(Arc::new(EngineWeights::new(model, version))) }
     }
 
     pub(super) fn id(&self) -> u64 {
         self.id
     }
 
-    pub(super) fn current(&self) -> Arc<Loaded> {
+    pub(super) fn current(&self) -> Arc<EngineWeights> {
         Arc::clone(&self.current.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Replaces its weights: the engine's thread does, between two rounds.
-    pub(super) fn set(&self, loaded: Loaded) {
+    pub(super) fn set(&self, loaded: EngineWeights) {
         *self.current.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(loaded);
     }
 

@@ -4,12 +4,12 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// Numbers of an engine. Each is exact; together they need not be of one moment.
 #[derive(Debug, Default)]
-pub struct Counters {
+pub struct EngineCounters {
     /// Requests that wait for a place.
     waiting: AtomicUsize,
     /// Requests that have one.
     running: AtomicUsize,
-    totals: [AtomicU64; Stage::COUNT],
+    totals: [AtomicU64; CounterKind::COUNT],
     /// Bytes of keys and values of the prefix cache.
     cached_bytes: AtomicUsize,
     version: AtomicU64,
@@ -17,7 +17,7 @@ pub struct Counters {
 
 /// What is counted over an engine's life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stage {
+pub enum CounterKind {
     /// Tokens of prompts, computed or found in the cache.
     PromptTokens,
     /// Those that were found in the cache.
@@ -38,11 +38,11 @@ pub enum Stage {
     Rounds,
 }
 
-impl Stage {
+impl CounterKind {
     const COUNT: usize = 9;
 }
 
-impl Counters {
+impl EngineCounters {
     /// Adds waiting requests, unless there would be more than `most`. A group that is larger than that waits if nothing else does.
     pub(super) fn enqueue(&self, count: usize, most: usize) -> bool {
         let add = |waiting: usize| (waiting == 0 || waiting + count <= most).then_some(waiting + count);
@@ -65,7 +65,7 @@ impl Counters {
         self.version.store(version, Ordering::SeqCst);
     }
 
-    pub(super) fn add(&self, stage: Stage, count: usize) {
+    pub(super) fn add(&self, stage: CounterKind, count: usize) {
         self.totals[stage as usize].fetch_add(count as u64, Ordering::SeqCst);
     }
 
@@ -90,7 +90,7 @@ impl Counters {
     }
 
     /// Returns how often something has happened.
-    pub fn total(&self, stage: Stage) -> u64 {
+    pub fn total(&self, stage: CounterKind) -> u64 {
         self.totals[stage as usize].load(Ordering::SeqCst)
     }
 }

@@ -1,10 +1,10 @@
 //! What passes between callers and the engine's thread.
 
-use super::adapters::Adapter;
-use super::counters::Counters;
+use super::adapters::EngineAdapter;
+use super::counters::EngineCounters;
 use super::pause::PauseMode;
-use super::request::{Event, Request};
-use crate::model::Decoding;
+use super::request::{EngineEvent, EngineRequest};
+use crate::model::IncrementalDecoder;
 use crate::ops::available_memory;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -17,7 +17,7 @@ const DEFAULT_CACHE: u64 = 4 << 30;
 
 /// Limits of an engine.
 #[derive(Clone, Copy, Debug)]
-pub struct Options {
+pub struct EngineOptions {
     /// Maximum number of tokens of a prompt and its completion together.
     pub max_model_len: usize,
     /// Maximum number of sequences that are computed in a round.
@@ -28,7 +28,7 @@ pub struct Options {
     pub cache_bytes: usize,
 }
 
-impl Options {
+impl EngineOptions {
     /// Returns the memory for keys and values where nobody says how much it may be: a quarter of what is available.
     pub fn default_cache_bytes() -> u64 {
         available_memory().map_or(DEFAULT_CACHE, |bytes| bytes / 4)
@@ -36,63 +36,63 @@ impl Options {
 }
 
 /// What the engine's thread is told.
-pub(super) enum Command {
-    Generate(Box<Job>),
+pub(super) enum EngineCommand {
+    Generate(Box<EngineJob>),
     /// New weights, of an adapter or of the model itself.
     Replace {
-        adapter: Option<Arc<Adapter>>,
-        model: Box<Decoding>,
+        adapter: Option<Arc<EngineAdapter>>,
+        model: Box<IncrementalDecoder>,
         version: u64,
         done: Sender<()>,
     },
     Pause(PauseMode, Sender<()>),
     Resume(Sender<()>),
     /// Forget all cached prefixes.
-    Forget(Sender<()>),
+    ClearPrefixCache(Sender<()>),
 }
 
 /// A request, and where its tokens go.
-pub(super) struct Job {
-    pub request: Request,
-    pub events: UnboundedSender<Event>,
+pub(super) struct EngineJob {
+    pub request: EngineRequest,
+    pub events: UnboundedSender<EngineEvent>,
 }
 
 /// The tokens of a request, as they are sampled. Dropping it ends the request.
 #[derive(Debug)]
-pub struct Stream(UnboundedReceiver<Event>);
+pub struct TokenStream(UnboundedReceiver<EngineEvent>);
 
-impl Stream {
-    pub(super) fn new(events: UnboundedReceiver<Event>) -> Self {
+impl TokenStream {
+    pub(super) fn new(events: UnboundedReceiver<EngineEvent>) -> Self {
         Self(events)
     }
 
     /// Creates a stream of these events.
     #[cfg(test)]
-    pub(crate) fn of_events(events: Vec<Event>) -> Self {
+    pub(crate) fn from_events(events: Vec<EngineEvent>) -> Self {
         let (sender, stream) = tokio::sync::mpsc::unbounded_channel();
         events.into_iter().for_each(|event| sender.send(event).unwrap());
         Self(stream)
     }
 
-    /// Waits for the next event; none after [`Event::Finished`] or [`Event::Failed`], or if the engine has ended.
-    pub async fn next(&mut self) -> Option<Event> {
+    /// Waits for the next event; none after [`EngineEvent::Finished`] or [`EngineEvent::Failed`], or if the engine has ended.
+    pub async fn next(&mut self) -> Option<EngineEvent> {
         self.0.recv().await
     }
 
     /// Polls for the next event.
-    pub fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Event>> {
+    pub fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<EngineEvent>> {
         self.0.poll_recv(context)
     }
 
     /// Blocks until the next event. Not for asynchronous code.
-    pub fn blocking_next(&mut self) -> Option<Event> {
+    pub fn blocking_next(&mut self) -> Option<EngineEvent> {
         self.0.blocking_recv()
     }
 }
 
 /// What callers and the engine's thread share.
-pub(super) struct Shared {
-    pub counters: Counters,
+pub(super) struct SharedEngineState {
+    pub counters: EngineCounters,
     pub stopping: AtomicBool,
     pub paused: AtomicBool,
 }

@@ -8,75 +8,80 @@
 //! sequences pause: they forget their keys and values and compute them again when there is room.
 //!
 //! A sequence's keys and values are its own, from its first token on, and a token's depend only on the tokens before it, to the bit
-//! ([`crate::model::Decoding::decode_at`]). So a request with a seed gives the same tokens and log-probabilities whatever else is in
-//! the batch, however its prompt is divided into parts, whether a prefix of it was found in the cache (`prefixes.rs`), and whether it paused.
+//! ([`crate::model::IncrementalDecoder::decode_at`]). So a request with a seed gives the same tokens and log-probabilities whatever else is in
+//! the batch, however its prompt is divided into parts, whether a prefix of it was found in the cache (`prefix_cache.rs`), and whether it paused.
 
 mod adapters;
-mod chunks;
 mod counters;
 mod jobs;
 mod pause;
-mod prefixes;
+mod prefill_budget;
+mod prefix_cache;
 mod request;
 mod sequence;
 mod worker;
 
-pub use adapters::Adapter;
-pub use counters::{Counters, Stage};
-use jobs::{Command, Job, Shared};
-pub use jobs::{Options, Stream};
+pub use adapters::EngineAdapter;
+pub use counters::{CounterKind, EngineCounters};
+use jobs::{EngineCommand, EngineJob, SharedEngineState};
+pub use jobs::{EngineOptions, TokenStream};
 pub use pause::PauseMode;
-pub use request::{Event, Finish, RandomStream, Refusal, Request, Scoring, Stop, Token};
+pub use request::{
+    EngineEvent, EngineRequest, FinishReason, LogprobSettings, RandomStream, RequestRefusal, ScoredToken, StopPredicate,
+};
 
-use crate::model::Decoding;
+use crate::model::IncrementalDecoder;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use tokio::sync::mpsc::unbounded_channel;
 use tokio::sync::oneshot::{self, Receiver};
-use worker::Worker;
+use worker::EngineWorker;
 
 /// A running engine. Dropping it ends it, and all requests with it.
-pub struct Engine {
-    options: Options,
+pub struct InferenceEngine {
+    options: EngineOptions,
     vocabulary: usize,
-    shared: Arc<Shared>,
+    shared: Arc<SharedEngineState>,
     /// None once it is being dropped.
-    commands: Mutex<Option<Sender<Command>>>,
+    commands: Mutex<Option<Sender<EngineCommand>>>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-impl Engine {
+impl InferenceEngine {
     /// Starts an engine on a model with the weights of this version. The context of the model bounds `max_model_len`.
     ///
     /// # Errors
     /// If its thread can't be started.
-    pub fn start(model: Decoding, version: u64, options: Options) -> std::io::Result<Self> {
+    pub fn start(model: IncrementalDecoder, version: u64, options: EngineOptions) -> std::io::Result<Self> {
         let context = model.architecture().max_positions.min(options.max_model_len);
-        let fitting = options.cache_bytes / model.bytes_a_position().max(1);
+        let fitting = options.cache_bytes / model.bytes_per_position().max(1);
         if fitting < context {
             tracing::warn!(
                 "memory for keys and values bounds prompt and completion to {fitting} tokens of {context}; --kv-cache-memory-bytes sets it"
             );
         }
-        let options = Options { max_model_len: context.min(fitting), ..options };
+        let options = EngineOptions { max_model_len: context.min(fitting), ..options };
         let vocabulary = model.architecture().vocab_size;
-        let shared =
-            Arc::new(Shared { counters: Counters::default(), stopping: AtomicBool::new(false), paused: AtomicBool::new(false) });
+        let shared = Arc::new(SharedEngineState {
+            counters: EngineCounters::default(),
+            stopping: AtomicBool::new(false),
+            paused: AtomicBool::new(false),
+        });
         let (commands, received) = mpsc::channel();
-        let mut worker = Worker::new(model, version, options, Arc::clone(&shared));
+        let mut worker = EngineWorker::new(model, version, options, Arc::clone(&shared));
         let thread = thread::Builder::new().name("engine".into()).spawn(move || worker.run(&received))?;
         Ok(Self { options, vocabulary, shared, commands: Mutex::new(Some(commands)), thread: Mutex::new(Some(thread)) })
     }
 
     /// Returns its limits.
-    pub fn options(&self) -> &Options {
+    pub fn options(&self) -> &EngineOptions {
         &self.options
     }
 
     /// Returns what it has done so far.
-    pub fn counters(&self) -> &Counters {
+    pub fn counters(&self) -> &EngineCounters {
         &self.shared.counters
     }
 
@@ -84,24 +89,24 @@ impl Engine {
     ///
     /// # Errors
     /// If one can't be served: it is refused before anything is computed.
-    pub fn submit(&self, requests: Vec<Request>) -> Result<Vec<Stream>, Refusal> {
+    pub fn submit(&self, requests: Vec<EngineRequest>) -> Result<Vec<TokenStream>, RequestRefusal> {
         requests.iter().try_for_each(|request| self.check(request))?;
         if self.shared.stopping.load(Ordering::SeqCst) {
-            return Err(Refusal::Stopping);
+            return Err(RequestRefusal::Stopping);
         }
         let count = requests.len();
         if !self.shared.counters.enqueue(count, self.options.max_waiting.max(1)) {
-            return Err(Refusal::Full);
+            return Err(RequestRefusal::Full);
         }
         let commands = self.commands.lock().unwrap_or_else(PoisonError::into_inner);
-        let commands = commands.as_ref().ok_or(Refusal::Gone)?;
-        let start = |mut request: Request| {
+        let commands = commands.as_ref().ok_or(RequestRefusal::EngineEnded)?;
+        let start = |mut request: EngineRequest| {
             if let Some(adapter) = &request.adapter {
                 request.salt = adapter.salted(request.salt);
             }
             let (events, stream) = unbounded_channel();
-            let sent = commands.send(Command::Generate(Box::new(Job { request, events })));
-            sent.map(|()| Stream::new(stream)).map_err(|_| Refusal::Gone)
+            let sent = commands.send(EngineCommand::Generate(Box::new(EngineJob { request, events })));
+            sent.map(|()| TokenStream::new(stream)).map_err(|_| RequestRefusal::EngineEnded)
         };
         requests.into_iter().map(start).collect()
     }
@@ -112,47 +117,52 @@ impl Engine {
     ///
     /// # Errors
     /// If the engine has ended.
-    pub fn replace(&self, model: Decoding, version: u64) -> Result<Receiver<()>, Refusal> {
-        self.tell(|done| Command::Replace { adapter: None, model: Box::new(model), version, done })
+    pub fn replace(&self, model: IncrementalDecoder, version: u64) -> Result<Receiver<()>, RequestRefusal> {
+        self.tell(|done| EngineCommand::Replace { adapter: None, model: Box::new(model), version, done })
     }
 
-    /// Replaces an adapter's weights, as [`Engine::replace`] does the engine's own.
+    /// Replaces an adapter's weights, as [`InferenceEngine::replace`] does the engine's own.
     ///
     /// # Errors
     /// If the engine has ended.
-    pub fn replace_adapter(&self, adapter: Arc<Adapter>, model: Decoding, version: u64) -> Result<Receiver<()>, Refusal> {
-        self.tell(|done| Command::Replace { adapter: Some(adapter), model: Box::new(model), version, done })
+    pub fn replace_adapter(
+        &self,
+        adapter: Arc<EngineAdapter>,
+        model: IncrementalDecoder,
+        version: u64,
+    ) -> Result<Receiver<()>, RequestRefusal> {
+        self.tell(|done| EngineCommand::Replace { adapter: Some(adapter), model: Box::new(model), version, done })
     }
 
     /// Pauses. The receiver hears when no token is computed any more.
     ///
     /// # Errors
     /// If the engine has ended.
-    pub fn pause(&self, mode: PauseMode) -> Result<Receiver<()>, Refusal> {
-        self.tell(|done| Command::Pause(mode, done))
+    pub fn pause(&self, mode: PauseMode) -> Result<Receiver<()>, RequestRefusal> {
+        self.tell(|done| EngineCommand::Pause(mode, done))
     }
 
     /// Ends a pause. The receiver hears when it has ended.
     ///
     /// # Errors
     /// If the engine has ended.
-    pub fn resume(&self) -> Result<Receiver<()>, Refusal> {
-        self.tell(Command::Resume)
+    pub fn resume(&self) -> Result<Receiver<()>, RequestRefusal> {
+        self.tell(EngineCommand::Resume)
     }
 
     /// Forgets all cached prefixes. The receiver hears when it is done.
     ///
     /// # Errors
     /// If the engine has ended.
-    pub fn forget_prefixes(&self) -> Result<Receiver<()>, Refusal> {
-        self.tell(Command::Forget)
+    pub fn forget_prefixes(&self) -> Result<Receiver<()>, RequestRefusal> {
+        self.tell(EngineCommand::ClearPrefixCache)
     }
 
-    fn tell(&self, command: impl FnOnce(oneshot::Sender<()>) -> Command) -> Result<Receiver<()>, Refusal> {
+    fn tell(&self, command: impl FnOnce(oneshot::Sender<()>) -> EngineCommand) -> Result<Receiver<()>, RequestRefusal> {
         let (done, heard) = oneshot::channel();
         let commands = self.commands.lock().unwrap_or_else(PoisonError::into_inner);
         let sent = commands.as_ref().map(|commands| commands.send(command(done)));
-        sent.and_then(Result::ok).map(|()| heard).ok_or(Refusal::Gone)
+        sent.and_then(Result::ok).map(|()| heard).ok_or(RequestRefusal::EngineEnded)
     }
 
     /// Returns whether it is paused.
@@ -182,23 +192,23 @@ impl Engine {
         }
     }
 
-    fn check(&self, request: &Request) -> Result<(), Refusal> {
+    fn check(&self, request: &EngineRequest) -> Result<(), RequestRefusal> {
         let (prompt, most) = (request.tokens.len(), self.options.max_model_len);
         if prompt == 0 {
-            return Err(Refusal::Empty);
+            return Err(RequestRefusal::Empty);
         }
         let bias = request.logit_bias.iter().map(|(token, _)| token);
         if let Some(&token) = request.tokens.iter().chain(bias).find(|&&token| token as usize >= self.vocabulary) {
-            return Err(Refusal::UnknownToken { token, vocabulary: self.vocabulary });
+            return Err(RequestRefusal::UnknownToken { token, vocabulary: self.vocabulary });
         }
         if prompt + request.max_tokens > most {
-            return Err(Refusal::TooLong { prompt, max_tokens: request.max_tokens, most });
+            return Err(RequestRefusal::TooLong { prompt, max_tokens: request.max_tokens, most });
         }
         Ok(())
     }
 }
 
-impl Drop for Engine {
+impl Drop for InferenceEngine {
     fn drop(&mut self) {
         self.end();
     }

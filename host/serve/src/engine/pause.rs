@@ -15,7 +15,7 @@ pub enum PauseMode {
 
 /// Whether the engine's thread works.
 #[derive(Default)]
-pub(super) enum Pausing {
+pub(super) enum PauseState {
     /// It does.
     #[default]
     No,

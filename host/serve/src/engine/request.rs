@@ -1,21 +1,21 @@
 //! What an engine is asked for, and what it answers.
 
-use super::adapters::Adapter;
-use crate::ops::sampler::Sampling;
+use super::adapters::EngineAdapter;
+use crate::ops::sampler::Sampler;
 use std::fmt::{self, Debug, Formatter};
 use std::sync::Arc;
 use thiserror::Error;
 
 /// Returns whether the newest of these tokens completes a text that ends the completion.
-pub type Stop = Arc<dyn Fn(&[u32]) -> bool + Send + Sync>;
+pub type StopPredicate = Arc<dyn Fn(&[u32]) -> bool + Send + Sync>;
 
 /// A completion to be sampled.
 #[derive(Clone)]
-pub struct Request {
+pub struct EngineRequest {
     /// The prompt.
     pub tokens: Arc<[u32]>,
     /// How tokens are sampled.
-    pub sampling: Sampling,
+    pub sampling: Sampler,
     /// Added to the logits of tokens.
     pub logit_bias: Arc<[(u32, f32)]>,
     /// Maximum number of sampled tokens; with 0, the prompt is only read.
@@ -25,13 +25,13 @@ pub struct Request {
     /// Tokens that end it.
     pub ends: Arc<[u32]>,
     /// Texts that end it.
-    pub stop: Option<Stop>,
+    pub stop: Option<StopPredicate>,
     /// What is reported of its tokens.
-    pub scoring: Scoring,
+    pub scoring: LogprobSettings,
     /// Requests with different salts never share a prefix.
     pub salt: u64,
     /// The adapter that computes it; none for the engine's own weights.
-    pub adapter: Option<Arc<Adapter>>,
+    pub adapter: Option<Arc<EngineAdapter>>,
 }
 
 /// Which random numbers a completion has.
@@ -49,7 +49,7 @@ pub struct RandomStream {
 
 impl RandomStream {
     /// Returns the numbers of a seed's first completion.
-    pub fn of_seed(seed: u64) -> Self {
+    pub fn from_seed(seed: u64) -> Self {
         Self { seed, ..Self::default() }
     }
 
@@ -61,7 +61,7 @@ impl RandomStream {
 
 /// What is reported of a request's tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Scoring {
+pub struct LogprobSettings {
     /// Number of the most likely tokens to report with each token, whose rank is then computed too.
     pub alternatives: Option<usize>,
     /// Whether the prompt's tokens are scored: their log-probabilities under the model.
@@ -70,9 +70,9 @@ pub struct Scoring {
     pub logp_temperature: Option<f32>,
 }
 
-impl Debug for Request {
+impl Debug for EngineRequest {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Request")
+        f.debug_struct("EngineRequest")
             .field("tokens", &self.tokens.len())
             .field("max_tokens", &self.max_tokens)
             .finish_non_exhaustive()
@@ -81,11 +81,11 @@ impl Debug for Request {
 
 /// A token and how likely it was.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Token {
+pub struct ScoredToken {
     /// Its id.
     pub id: u32,
     /// Its log-probability under the distribution that it was sampled from: of the logits with bias, penalty, temperature and filters,
-    /// or, for greedy decoding, with bias and penalty only; unless the request has a [`Scoring::logp_temperature`]. A prompt's token:
+    /// or, for greedy decoding, with bias and penalty only; unless the request has a [`LogprobSettings::logp_temperature`]. A prompt's token:
     /// under the model.
     pub logp: f32,
     /// Number of tokens that were more likely, plus one; 0 if it was not asked for.
@@ -98,7 +98,7 @@ pub struct Token {
 
 /// Why a completion ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Finish {
+pub enum FinishReason {
     /// Its last token is one of the request's end tokens.
     End,
     /// Its last token completed a text that ends it.
@@ -111,25 +111,25 @@ pub enum Finish {
 
 /// What happens to a request.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Event {
+pub enum EngineEvent {
     /// The prompt was read; its tokens without the first, if they were to be scored. So many tokens were found in the cache.
     Prompt {
         /// The scored tokens.
-        scored: Vec<Token>,
+        scored: Vec<ScoredToken>,
         /// Number of tokens that were not computed anew.
         cached: usize,
     },
     /// A token was sampled.
-    Token(Token),
+    Token(ScoredToken),
     /// The completion ended.
-    Finished(Finish),
+    Finished(FinishReason),
     /// It can't be continued.
     Failed(String),
 }
 
 /// Why a request is not served.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
-pub enum Refusal {
+pub enum RequestRefusal {
     /// The prompt is empty.
     #[error("the prompt has no tokens")]
     Empty,
@@ -159,5 +159,5 @@ pub enum Refusal {
     Stopping,
     /// The engine's thread has ended.
     #[error("the engine has ended after an error; restart the server")]
-    Gone,
+    EngineEnded,
 }

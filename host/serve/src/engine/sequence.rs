@@ -1,9 +1,9 @@
 //! A request that is computed.
 
-use super::jobs::Job;
-use super::prefixes;
-use super::request::{Event, Finish, RandomStream, Request, Token};
-use crate::model::Cache;
+use super::jobs::EngineJob;
+use super::prefix_cache;
+use super::request::{EngineEvent, EngineRequest, FinishReason, RandomStream, ScoredToken};
+use crate::model::KvCache;
 use crate::ops::logprob::log_sum_exp;
 use crate::ops::sampler::stream;
 use rand_chacha::ChaCha8Rng;
@@ -11,14 +11,14 @@ use std::ops::Range;
 use tokio::sync::mpsc::UnboundedSender;
 
 /// A request with its tokens so far, and the keys and values of those that were read.
-pub(super) struct Sequence {
-    pub request: Request,
-    events: UnboundedSender<Event>,
+pub(super) struct EngineSequence {
+    pub request: EngineRequest,
+    events: UnboundedSender<EngineEvent>,
     /// The prompt and what was sampled.
     pub tokens: Vec<u32>,
-    pub cache: Cache,
+    pub cache: KvCache,
     rng: ChaCha8Rng,
-    scored: Vec<Token>,
+    scored: Vec<ScoredToken>,
     /// Number of the prompt's tokens that were found in the cache.
     cached: usize,
     /// Whether the prompt has been read, so that its client knows.
@@ -26,22 +26,22 @@ pub(super) struct Sequence {
     /// Whether some of its keys and values are of weights that have been replaced.
     pub stale: bool,
     /// Why it ended.
-    pub ended: Option<Ended>,
+    pub ended: Option<SequenceEnd>,
 }
 
 /// How a request ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Ended {
-    Finished(Finish),
+pub(super) enum SequenceEnd {
+    Finished(FinishReason),
     /// Its client is gone.
     Abandoned,
     Failed,
 }
 
-impl Sequence {
+impl EngineSequence {
     /// Starts a request whose first tokens are in the cache.
-    pub(super) fn new(job: Job, cache: Cache) -> Self {
-        let Job { request, events } = job;
+    pub(super) fn new(job: EngineJob, cache: KvCache) -> Self {
+        let EngineJob { request, events } = job;
         let RandomStream { seed, generation, row, sample } = request.random;
         let rng = stream(seed, generation, row, sample);
         let (tokens, cached) = (request.tokens.to_vec(), cache.len());
@@ -69,24 +69,28 @@ impl Sequence {
     }
 
     /// Returns the number of positions that it takes soon.
-    pub(super) fn soon(&self) -> usize {
+    pub(super) fn needed_positions(&self) -> usize {
         self.tokens.len() + 1
     }
 
     /// Forgets its keys and values, to make room for others. They are computed again when it continues.
-    pub(super) fn pause(&mut self, empty: Cache) {
+    pub(super) fn pause(&mut self, empty: KvCache) {
         (self.cache, self.stale) = (empty, false);
     }
 
     /// Returns the number of its first tokens that another request could share, when they are read.
-    pub(super) fn shared_with(&self, request: &Request) -> usize {
-        if self.request.salt == request.salt && !self.stale { prefixes::common(&self.request.tokens, &request.tokens) } else { 0 }
+    pub(super) fn shared_with(&self, request: &EngineRequest) -> usize {
+        if self.request.salt == request.salt && !self.stale {
+            prefix_cache::common(&self.request.tokens, &request.tokens)
+        } else {
+            0
+        }
     }
 
     /// Ends it if its client is gone.
     pub(super) fn notice_client(&mut self) {
         if self.ended.is_none() && self.events.is_closed() {
-            self.ended = Some(Ended::Abandoned);
+            self.ended = Some(SequenceEnd::Abandoned);
         }
     }
 
@@ -98,15 +102,15 @@ impl Sequence {
     /// Ends it with the tokens that it has.
     pub(super) fn abort(&mut self) {
         if self.ended.is_none() {
-            self.finish(Finish::Abort);
+            self.finish(FinishReason::Abort);
         }
     }
 
     /// Ends it with an error.
     pub(super) fn fail(&mut self, detail: String) {
-        self.ended = Some(Ended::Failed);
+        self.ended = Some(SequenceEnd::Failed);
         // A client that is gone does not need it.
-        let _ = self.events.send(Event::Failed(detail));
+        let _ = self.events.send(EngineEvent::Failed(detail));
     }
 
     /// Returns which of the tokens from `read` on, so many of which a round reads, need their logits.
@@ -114,7 +118,7 @@ impl Sequence {
         if self.is_scoring() { 0..count } else { count - 1..count }
     }
 
-    /// Takes the logits after the newest tokens that were read, as [`Sequence::rows`] asked for them; `read` were read before.
+    /// Takes the logits after the newest tokens that were read, as [`EngineSequence::rows`] asked for them; `read` were read before.
     pub(super) fn accept(&mut self, read: usize, logits: &[f32], version: u64) {
         let vocabulary = logits.len() / self.rows(self.read() - read).len().max(1);
         if self.is_scoring() {
@@ -129,16 +133,16 @@ impl Sequence {
         }
         if !std::mem::replace(&mut self.begun, true) {
             let scored = std::mem::take(&mut self.scored);
-            let _ = self.events.send(Event::Prompt { scored, cached: self.cached });
+            let _ = self.events.send(EngineEvent::Prompt { scored, cached: self.cached });
         }
         if self.request.max_tokens == 0 {
-            return self.finish(Finish::Length);
+            return self.finish(FinishReason::Length);
         }
         self.sample(&logits[logits.len() - vocabulary..], version);
     }
 
     fn sample(&mut self, logits: &[f32], version: u64) {
-        let Request { sampling, logit_bias, max_tokens, scoring, .. } = &self.request;
+        let EngineRequest { sampling, logit_bias, max_tokens, scoring, .. } = &self.request;
         let mut biased = Vec::new();
         let logits = if logit_bias.is_empty() {
             logits
@@ -152,7 +156,7 @@ impl Sequence {
         if !drawn.logp.is_finite() {
             return self.fail("the model's output is not finite".into());
         }
-        let mut token = Token { id: drawn.token, logp: drawn.logp, rank: 0, top: Vec::new(), version };
+        let mut token = ScoredToken { id: drawn.token, logp: drawn.logp, rank: 0, top: Vec::new(), version };
         if let Some(most) = scoring.alternatives {
             token = described(drawn.token, &distribution, Some(most), version);
         }
@@ -160,32 +164,32 @@ impl Sequence {
             token.logp = logits[drawn.token as usize] / temperature - log_sum_exp(logits, temperature);
         }
         self.tokens.push(drawn.token);
-        if self.events.send(Event::Token(token)).is_err() {
-            self.ended = Some(Ended::Abandoned);
+        if self.events.send(EngineEvent::Token(token)).is_err() {
+            self.ended = Some(SequenceEnd::Abandoned);
             return;
         }
         let completion = &self.tokens[self.request.tokens.len()..];
         if self.request.ends.contains(&drawn.token) {
-            self.finish(Finish::End);
+            self.finish(FinishReason::End);
         } else if self.request.stop.as_ref().is_some_and(|stop| stop(completion)) {
-            self.finish(Finish::Stop);
+            self.finish(FinishReason::Stop);
         } else if completion.len() >= *max_tokens {
-            self.finish(Finish::Length);
+            self.finish(FinishReason::Length);
         }
     }
 
-    fn finish(&mut self, finish: Finish) {
-        self.ended = Some(Ended::Finished(finish));
+    fn finish(&mut self, finish: FinishReason) {
+        self.ended = Some(SequenceEnd::Finished(finish));
         // A client that is gone does not need it.
-        let _ = self.events.send(Event::Finished(finish));
+        let _ = self.events.send(EngineEvent::Finished(finish));
     }
 }
 
 /// Describes a token among these logits.
-fn described(id: u32, logits: &[f32], alternatives: Option<usize>, version: u64) -> Token {
+fn described(id: u32, logits: &[f32], alternatives: Option<usize>, version: u64) -> ScoredToken {
     let normaliser = log_sum_exp(logits, 1.0);
     let own = logits[id as usize];
-    let mut token = Token { id, logp: own - normaliser, rank: 0, top: Vec::new(), version };
+    let mut token = ScoredToken { id, logp: own - normaliser, rank: 0, top: Vec::new(), version };
     if let Some(most) = alternatives {
         token.rank = 1 + logits.iter().filter(|z| **z > own).count() as u32;
         token.top = likeliest(logits, most).into_iter().map(|id| (id, logits[id as usize] - normaliser)).collect();

@@ -1,25 +1,25 @@
 use super::*;
-use crate::model::{Frozen, Held, ModelFolder, builtin};
-use crate::ops::sampler::Sampling;
+use crate::model::{FrozenModel, ModelFolder, WeightStorage, builtin};
+use crate::ops::sampler::Sampler;
 use rlhost_config::RolloutDtype;
 use rlhost_models::rollout::{self, Generator};
 
-const GREEDY: Sampling = Sampling { temperature: 0.0, top_p: 1.0, top_k: 0, min_p: 0.0, repetition_penalty: 1.0 };
-const WARM: Sampling = Sampling { temperature: 0.8, top_p: 0.9, top_k: 40, min_p: 0.01, repetition_penalty: 1.1 };
-const OPTIONS: Options = Options { max_model_len: 512, max_num_seqs: 4, max_waiting: 64, cache_bytes: 64 << 20 };
+const GREEDY: Sampler = Sampler { temperature: 0.0, top_p: 1.0, top_k: 0, min_p: 0.0, repetition_penalty: 1.0 };
+const WARM: Sampler = Sampler { temperature: 0.8, top_p: 0.9, top_k: 40, min_p: 0.01, repetition_penalty: 1.1 };
+const OPTIONS: EngineOptions = EngineOptions { max_model_len: 512, max_num_seqs: 4, max_waiting: 64, cache_bytes: 64 << 20 };
 
-fn frozen() -> Frozen {
+fn frozen() -> FrozenModel {
     let folder = tempfile::tempdir().unwrap();
     builtin::write(folder.path()).unwrap();
-    Frozen::new(ModelFolder::open(folder.path()).unwrap().holding(Held::AS_STORED).decoder().unwrap())
+    FrozenModel::new(ModelFolder::open(folder.path()).unwrap().with_weight_storage(WeightStorage::AS_STORED).decoder().unwrap())
 }
 
 /// The built-in model with some weights changed.
-fn changed() -> Frozen {
+fn changed() -> FrozenModel {
     let folder = tempfile::tempdir().unwrap();
     builtin::write(folder.path()).unwrap();
     change_weights(folder.path());
-    Frozen::new(ModelFolder::open(folder.path()).unwrap().holding(Held::AS_STORED).decoder().unwrap())
+    FrozenModel::new(ModelFolder::open(folder.path()).unwrap().with_weight_storage(WeightStorage::AS_STORED).decoder().unwrap())
 }
 
 /// Changes some weights of the model in a folder a little.
@@ -36,40 +36,40 @@ fn prompt(seed: u32, length: u32) -> Vec<u32> {
     (0..length).map(|i| 10 + (seed * 7919 + i * i * 31 + i * 17) % 900).collect()
 }
 
-fn request(tokens: &[u32], sampling: Sampling, max_tokens: usize) -> Request {
-    Request {
+fn request(tokens: &[u32], sampling: Sampler, max_tokens: usize) -> EngineRequest {
+    EngineRequest {
         tokens: tokens.into(),
         sampling,
         logit_bias: Arc::new([]),
         max_tokens,
-        random: RandomStream::of_seed(7),
+        random: RandomStream::from_seed(7),
         ends: Arc::new([]),
         stop: None,
-        scoring: Scoring::default(),
+        scoring: LogprobSettings::default(),
         salt: 0,
         adapter: None,
     }
 }
 
 /// The tokens of a request, and how many of its prompt were found in the cache.
-fn finished(mut stream: Stream) -> (Vec<Token>, usize) {
+fn finished(mut stream: TokenStream) -> (Vec<ScoredToken>, usize) {
     let (mut tokens, mut found) = (Vec::new(), usize::MAX);
     loop {
         match stream.blocking_next().unwrap() {
-            Event::Prompt { cached, .. } => found = cached,
-            Event::Token(token) => tokens.push(token),
-            Event::Finished(_) => return (tokens, found),
-            Event::Failed(detail) => panic!("{detail}"),
+            EngineEvent::Prompt { cached, .. } => found = cached,
+            EngineEvent::Token(token) => tokens.push(token),
+            EngineEvent::Finished(_) => return (tokens, found),
+            EngineEvent::Failed(detail) => panic!("{detail}"),
         }
     }
 }
 
-fn one(engine: &Engine, request: Request) -> (Vec<Token>, usize) {
+fn one(engine: &InferenceEngine, request: EngineRequest) -> (Vec<ScoredToken>, usize) {
     finished(engine.submit(vec![request]).unwrap().remove(0))
 }
 
 /// Log-probabilities to the bit.
-fn bits(tokens: &[Token]) -> Vec<(u32, u32)> {
+fn bits(tokens: &[ScoredToken]) -> Vec<(u32, u32)> {
     tokens.iter().map(|token| (token.id, token.logp.to_bits())).collect()
 }
 
@@ -87,12 +87,13 @@ fn greedy_tokens_and_log_probabilities_are_those_of_a_generation_for_training() 
         max_num_seqs: 4,
         seed: 0,
         generation: 0,
-        ends: &[],
+        end_tokens: &[],
         stops: &|_| false,
-        follow: None,
+        reply_provider: None,
     };
-    let known = generator.run(&[rollout::Request { tokens: tokens.clone(), row: 0, first: 0, samples: 1 }]).unwrap().remove(0);
-    let engine = Engine::start(frozen.decoding().unwrap(), 3, OPTIONS).unwrap();
+    let known =
+        generator.run(&[rollout::PromptRequest { tokens: tokens.clone(), row: 0, first: 0, samples: 1 }]).unwrap().remove(0);
+    let engine = InferenceEngine::start(frozen.decoding().unwrap(), 3, OPTIONS).unwrap();
     let (found, _) = one(&engine, request(&tokens, GREEDY, 40));
     assert_eq!(found.iter().map(|token| token.id).collect::<Vec<_>>(), known.tokens);
     for (token, logp) in found.iter().zip(known.logp) {
@@ -104,11 +105,11 @@ fn greedy_tokens_and_log_probabilities_are_those_of_a_generation_for_training() 
 fn a_seed_gives_the_same_bits_alone_in_a_crowd_and_from_the_cache() {
     for dtype in [RolloutDtype::Auto, RolloutDtype::Bfloat16, RolloutDtype::Int8] {
         let frozen = frozen();
-        let start = || Engine::start(frozen.decoding_with(dtype).unwrap(), 0, OPTIONS).unwrap();
+        let start = || InferenceEngine::start(frozen.decoding_with(dtype).unwrap(), 0, OPTIONS).unwrap();
         let tokens = prompt(2, 150);
         let alone = bits(&one(&start(), request(&tokens, WARM, 30)).0);
         let engine = start();
-        let mut all: Vec<Request> = (0..24).map(|i| request(&prompt(i, 20 + 9 * i), WARM, 10 + i as usize)).collect();
+        let mut all: Vec<EngineRequest> = (0..24).map(|i| request(&prompt(i, 20 + 9 * i), WARM, 10 + i as usize)).collect();
         // Its own prefix, so that part of it is found while others are computed.
         all.insert(9, request(&tokens[..100], WARM, 3));
         all.insert(20, request(&tokens, WARM, 30));
@@ -122,7 +123,7 @@ fn a_seed_gives_the_same_bits_alone_in_a_crowd_and_from_the_cache() {
         let (next, cached) = one(&engine, request(&longer, WARM, 5));
         assert_eq!(cached, 179);
         assert_eq!(bits(&next), bits(&one(&start(), request(&longer, WARM, 5)).0));
-        let salted = Request { salt: 1, ..request(&tokens, WARM, 30) };
+        let salted = EngineRequest { salt: 1, ..request(&tokens, WARM, 30) };
         let (apart, cached) = one(&engine, salted);
         assert_eq!((bits(&apart), cached), (alone, 0));
     }
@@ -130,31 +131,31 @@ fn a_seed_gives_the_same_bits_alone_in_a_crowd_and_from_the_cache() {
 
 #[test]
 fn completions_of_one_prompt_read_it_once_and_differ_by_their_sample() {
-    let engine = Engine::start(frozen().decoding().unwrap(), 0, OPTIONS).unwrap();
+    let engine = InferenceEngine::start(frozen().decoding().unwrap(), 0, OPTIONS).unwrap();
     let tokens = prompt(3, 200);
-    let sampled = |sample: u64| Request {
-        random: RandomStream { sample, ..RandomStream::of_seed(7) },
-        ..request(&tokens, Sampling::default(), 12)
+    let sampled = |sample: u64| EngineRequest {
+        random: RandomStream { sample, ..RandomStream::from_seed(7) },
+        ..request(&tokens, Sampler::default(), 12)
     };
     let streams = engine.submit((0..4).map(sampled).collect()).unwrap();
     let all: Vec<_> = streams.into_iter().map(finished).collect();
     assert_eq!(all.iter().map(|(_, cached)| *cached).collect::<Vec<_>>(), [0, 199, 199, 199]);
     assert!((1..4).all(|i| bits(&all[i].0) != bits(&all[0].0)));
-    assert_eq!(engine.counters().total(Stage::CachedTokens), 3 * 199);
+    assert_eq!(engine.counters().total(CounterKind::CachedTokens), 3 * 199);
 }
 
 #[test]
 fn a_prompt_is_scored_as_the_model_alone_scores_it() {
     let frozen = frozen();
-    let engine = Engine::start(frozen.decoding().unwrap(), 0, OPTIONS).unwrap();
+    let engine = InferenceEngine::start(frozen.decoding().unwrap(), 0, OPTIONS).unwrap();
     let tokens = prompt(4, 70);
-    let wanted = Request {
-        scoring: Scoring { scores_prompt: true, alternatives: Some(2), ..Scoring::default() },
+    let wanted = EngineRequest {
+        scoring: LogprobSettings { scores_prompt: true, alternatives: Some(2), ..LogprobSettings::default() },
         ..request(&tokens, GREEDY, 0)
     };
     let mut stream = engine.submit(vec![wanted]).unwrap().remove(0);
-    let Some(Event::Prompt { scored, .. }) = stream.blocking_next() else { panic!("no scores") };
-    assert_eq!(stream.blocking_next(), Some(Event::Finished(Finish::Length)));
+    let Some(EngineEvent::Prompt { scored, .. }) = stream.blocking_next() else { panic!("no scores") };
+    assert_eq!(stream.blocking_next(), Some(EngineEvent::Finished(FinishReason::Length)));
     let mut forest = crate::ops::Forest::new();
     forest.push(&tokens, None);
     let rows: Vec<usize> = (0..tokens.len()).collect();
@@ -171,44 +172,47 @@ fn a_prompt_is_scored_as_the_model_alone_scores_it() {
 
 #[test]
 fn a_client_that_is_gone_frees_its_place() {
-    let engine = Engine::start(frozen().decoding().unwrap(), 0, Options { max_num_seqs: 1, ..OPTIONS }).unwrap();
+    let engine = InferenceEngine::start(frozen().decoding().unwrap(), 0, EngineOptions { max_num_seqs: 1, ..OPTIONS }).unwrap();
     let mut first = engine.submit(vec![request(&prompt(5, 20), GREEDY, 480)]).unwrap().remove(0);
     let second = engine.submit(vec![request(&prompt(6, 20), GREEDY, 4)]).unwrap().remove(0);
-    assert!(matches!(first.blocking_next(), Some(Event::Prompt { .. })));
+    assert!(matches!(first.blocking_next(), Some(EngineEvent::Prompt { .. })));
     drop(first);
     assert_eq!(finished(second).0.len(), 4);
-    assert_eq!((engine.counters().total(Stage::Abandoned), engine.counters().waiting()), (1, 0));
-    assert!(engine.counters().total(Stage::SampledTokens) < 480);
+    assert_eq!((engine.counters().total(CounterKind::Abandoned), engine.counters().waiting()), (1, 0));
+    assert!(engine.counters().total(CounterKind::SampledTokens) < 480);
 }
 
 #[test]
 fn what_does_not_fit_is_refused_before_anything_is_computed() {
     let frozen = frozen();
-    let start = |options| Engine::start(frozen.decoding().unwrap(), 0, options).unwrap();
-    let engine = start(Options { max_waiting: 2, max_num_seqs: 1, ..OPTIONS });
-    let refused = |engine: &Engine, request| engine.submit(vec![request]).unwrap_err();
-    assert_eq!(refused(&engine, request(&[], GREEDY, 1)), Refusal::Empty);
+    let start = |options| InferenceEngine::start(frozen.decoding().unwrap(), 0, options).unwrap();
+    let engine = start(EngineOptions { max_waiting: 2, max_num_seqs: 1, ..OPTIONS });
+    let refused = |engine: &InferenceEngine, request| engine.submit(vec![request]).unwrap_err();
+    assert_eq!(refused(&engine, request(&[], GREEDY, 1)), RequestRefusal::Empty);
     let long = refused(&engine, request(&prompt(1, 500), GREEDY, 13));
-    assert_eq!(long, Refusal::TooLong { prompt: 500, max_tokens: 13, most: 512 });
-    assert!(matches!(refused(&engine, request(&[1 << 20], GREEDY, 1)), Refusal::UnknownToken { .. }));
-    let bytes = frozen.decoding().unwrap().bytes_a_position();
-    let small = start(Options { cache_bytes: 60 * bytes, ..OPTIONS });
-    assert_eq!(refused(&small, request(&prompt(1, 50), GREEDY, 13)), Refusal::TooLong { prompt: 50, max_tokens: 13, most: 60 });
+    assert_eq!(long, RequestRefusal::TooLong { prompt: 500, max_tokens: 13, most: 512 });
+    assert!(matches!(refused(&engine, request(&[1 << 20], GREEDY, 1)), RequestRefusal::UnknownToken { .. }));
+    let bytes = frozen.decoding().unwrap().bytes_per_position();
+    let small = start(EngineOptions { cache_bytes: 60 * bytes, ..OPTIONS });
+    assert_eq!(
+        refused(&small, request(&prompt(1, 50), GREEDY, 13)),
+        RequestRefusal::TooLong { prompt: 50, max_tokens: 13, most: 60 }
+    );
     let long = || request(&prompt(7, 20), GREEDY, 400);
     let mut held = engine.submit(vec![long()]).unwrap();
-    assert!(matches!(held[0].blocking_next(), Some(Event::Prompt { .. })));
+    assert!(matches!(held[0].blocking_next(), Some(EngineEvent::Prompt { .. })));
     held.extend(engine.submit(vec![long(), long()]).unwrap());
-    assert_eq!(refused(&engine, long()), Refusal::Full);
+    assert_eq!(refused(&engine, long()), RequestRefusal::Full);
     engine.stop_accepting();
-    assert_eq!(refused(&engine, long()), Refusal::Stopping);
-    assert_eq!(engine.counters().total(Stage::PromptTokens), 20);
+    assert_eq!(refused(&engine, long()), RequestRefusal::Stopping);
+    assert_eq!(engine.counters().total(CounterKind::PromptTokens), 20);
 }
 
 #[test]
 fn the_cache_stays_within_its_memory_and_forgets_what_was_used_least() {
     let decoding = frozen().decoding().unwrap();
-    let bytes = decoding.bytes_a_position();
-    let engine = Engine::start(decoding, 0, Options { cache_bytes: 400 * bytes, ..OPTIONS }).unwrap();
+    let bytes = decoding.bytes_per_position();
+    let engine = InferenceEngine::start(decoding, 0, EngineOptions { cache_bytes: 400 * bytes, ..OPTIONS }).unwrap();
     for seed in 0..8 {
         one(&engine, request(&prompt(seed, 100), GREEDY, 4));
         assert!(engine.counters().cached_bytes() <= 400 * bytes);
@@ -220,9 +224,10 @@ fn the_cache_stays_within_its_memory_and_forgets_what_was_used_least() {
 #[test]
 fn sequences_that_outgrow_the_memory_pause_and_give_the_same_bits() {
     let frozen = frozen();
-    let bytes = frozen.decoding().unwrap().bytes_a_position();
+    let bytes = frozen.decoding().unwrap().bytes_per_position();
     let start = |positions: usize| {
-        Engine::start(frozen.decoding().unwrap(), 0, Options { cache_bytes: positions * bytes, ..OPTIONS }).unwrap()
+        InferenceEngine::start(frozen.decoding().unwrap(), 0, EngineOptions { cache_bytes: positions * bytes, ..OPTIONS })
+            .unwrap()
     };
     let long = |seed: u32| request(&prompt(seed, 30 + seed), WARM, 420);
     let (ample, tight) = (start(1 << 14), start(700));
@@ -233,13 +238,13 @@ fn sequences_that_outgrow_the_memory_pause_and_give_the_same_bits() {
         assert!(tight.counters().cached_bytes() <= 700 * bytes);
     }
     // Four sequences have 900 positions when they began together and half of their tokens are sampled.
-    assert!(tight.counters().total(Stage::Rounds) > 420 + 40);
+    assert!(tight.counters().total(CounterKind::Rounds) > 420 + 40);
 }
 
 #[test]
 fn new_weights_begin_a_version_and_forget_the_prefixes_of_the_old() {
     let frozen = frozen();
-    let engine = Engine::start(frozen.decoding().unwrap(), 1, OPTIONS).unwrap();
+    let engine = InferenceEngine::start(frozen.decoding().unwrap(), 1, OPTIONS).unwrap();
     let tokens = prompt(8, 60);
     let before = one(&engine, request(&tokens, GREEDY, 4)).0;
     engine.replace(frozen.decoding().unwrap(), 2).unwrap();
@@ -249,11 +254,11 @@ fn new_weights_begin_a_version_and_forget_the_prefixes_of_the_old() {
 }
 
 /// The next token of a stream, after the prompt.
-fn next_token(stream: &mut Stream) -> Token {
+fn next_token(stream: &mut TokenStream) -> ScoredToken {
     loop {
         match stream.blocking_next().unwrap() {
-            Event::Token(token) => return token,
-            Event::Prompt { .. } => {}
+            EngineEvent::Token(token) => return token,
+            EngineEvent::Prompt { .. } => {}
             other => panic!("{other:?}"),
         }
     }
@@ -262,14 +267,14 @@ fn next_token(stream: &mut Stream) -> Token {
 #[test]
 fn requests_of_several_weights_are_computed_together_and_share_nothing() {
     let (own, other) = (frozen(), changed());
-    let alone = Engine::start(other.decoding().unwrap(), 0, OPTIONS).unwrap();
+    let alone = InferenceEngine::start(other.decoding().unwrap(), 0, OPTIONS).unwrap();
     let tokens = prompt(11, 60);
     let wanted = bits(&one(&alone, request(&tokens, WARM, 20)).0);
-    let engine = Engine::start(own.decoding().unwrap(), 1, OPTIONS).unwrap();
+    let engine = InferenceEngine::start(own.decoding().unwrap(), 1, OPTIONS).unwrap();
     let base = bits(&one(&engine, request(&tokens, WARM, 20)).0);
     assert_ne!(base, wanted);
-    let adapter = Arc::new(Adapter::new(other.decoding().unwrap(), 7));
-    let with = |adapter: &Arc<Adapter>| Request { adapter: Some(Arc::clone(adapter)), ..request(&tokens, WARM, 20) };
+    let adapter = Arc::new(EngineAdapter::new(other.decoding().unwrap(), 7));
+    let with = |adapter: &Arc<EngineAdapter>| EngineRequest { adapter: Some(Arc::clone(adapter)), ..request(&tokens, WARM, 20) };
     let streams = engine.submit(vec![with(&adapter), request(&tokens, WARM, 20), with(&adapter)]).unwrap();
     let all: Vec<_> = streams.into_iter().map(finished).collect();
     assert_eq!([&all[0], &all[1], &all[2]].map(|(tokens, _)| bits(tokens)), [wanted.clone(), base.clone(), wanted]);
@@ -282,21 +287,21 @@ fn requests_of_several_weights_are_computed_together_and_share_nothing() {
 #[test]
 fn weights_that_change_under_way_leave_nothing_in_the_cache() {
     let (own, other) = (frozen(), changed());
-    let engine = Engine::start(own.decoding().unwrap(), 1, OPTIONS).unwrap();
+    let engine = InferenceEngine::start(own.decoding().unwrap(), 1, OPTIONS).unwrap();
     let tokens = prompt(12, 60);
     let mut stream = engine.submit(vec![request(&tokens, GREEDY, 300)]).unwrap().remove(0);
     next_token(&mut stream);
     engine.replace(other.decoding().unwrap(), 2).unwrap();
     let rest = finished(stream).0;
     assert!(rest.first().unwrap().version <= rest.last().unwrap().version && rest.last().unwrap().version == 2);
-    let alone = Engine::start(other.decoding().unwrap(), 0, OPTIONS).unwrap();
+    let alone = InferenceEngine::start(other.decoding().unwrap(), 0, OPTIONS).unwrap();
     let (after, cached) = one(&engine, request(&tokens, GREEDY, 8));
     assert_eq!((bits(&after), cached), (bits(&one(&alone, request(&tokens, GREEDY, 8)).0), 0));
 }
 
 #[test]
 fn a_pause_keeps_finishes_or_ends_what_is_under_way() {
-    let engine = Engine::start(frozen().decoding().unwrap(), 0, OPTIONS).unwrap();
+    let engine = InferenceEngine::start(frozen().decoding().unwrap(), 0, OPTIONS).unwrap();
     let wanted = bits(&one(&engine, request(&prompt(13, 40), WARM, 300)).0);
     let begin = || {
         let mut stream = engine.submit(vec![request(&prompt(13, 40), WARM, 300)]).unwrap().remove(0);
@@ -306,32 +311,32 @@ fn a_pause_keeps_finishes_or_ends_what_is_under_way() {
         let (first, mut stream) = begin();
         engine.pause(mode).unwrap().blocking_recv().unwrap();
         assert!(engine.is_paused());
-        let rounds = engine.counters().total(Stage::Rounds);
+        let rounds = engine.counters().total(CounterKind::Rounds);
         let mut waiting = engine.submit(vec![request(&prompt(14, 40), WARM, 2)]).unwrap().remove(0);
         std::thread::sleep(std::time::Duration::from_millis(20));
-        assert_eq!(engine.counters().total(Stage::Rounds), rounds);
+        assert_eq!(engine.counters().total(CounterKind::Rounds), rounds);
         if mode != PauseMode::Keep {
-            let events: Vec<Event> = std::iter::from_fn(|| stream.blocking_next()).collect();
+            let events: Vec<EngineEvent> = std::iter::from_fn(|| stream.blocking_next()).collect();
             let (end, tokens) = events.split_last().unwrap();
-            let expected = if mode == PauseMode::Abort { Finish::Abort } else { Finish::Length };
-            assert_eq!(*end, Event::Finished(expected));
+            let expected = if mode == PauseMode::Abort { FinishReason::Abort } else { FinishReason::Length };
+            assert_eq!(*end, EngineEvent::Finished(expected));
             assert!(mode == PauseMode::Abort && tokens.len() < 299 || tokens.len() == 299);
         }
         engine.resume().unwrap().blocking_recv().unwrap();
         assert!(!engine.is_paused());
         if mode == PauseMode::Keep {
-            let all: Vec<Token> = [first].into_iter().chain(finished(stream).0).collect();
+            let all: Vec<ScoredToken> = [first].into_iter().chain(finished(stream).0).collect();
             assert_eq!(bits(&all), wanted);
         }
         next_token(&mut waiting);
     }
-    assert_eq!(engine.counters().total(Stage::Aborted), 1);
+    assert_eq!(engine.counters().total(CounterKind::Aborted), 1);
     // A client that goes during a pause frees its place.
     let (_, stream) = begin();
     engine.pause(PauseMode::Keep).unwrap().blocking_recv().unwrap();
     drop(stream);
     let begun = std::time::Instant::now();
-    while engine.counters().total(Stage::Abandoned) == 0 {
+    while engine.counters().total(CounterKind::Abandoned) == 0 {
         assert!(begun.elapsed() < std::time::Duration::from_secs(20));
         std::thread::yield_now();
     }
@@ -339,12 +344,15 @@ fn a_pause_keeps_finishes_or_ends_what_is_under_way() {
 
 #[test]
 fn biases_and_end_tokens_count() {
-    let engine = Engine::start(frozen().decoding().unwrap(), 0, OPTIONS).unwrap();
-    let biased = Request { logit_bias: Arc::new([(33, 100.0)]), ..request(&prompt(9, 20), GREEDY, 5) };
+    let engine = InferenceEngine::start(frozen().decoding().unwrap(), 0, OPTIONS).unwrap();
+    let biased = EngineRequest { logit_bias: Arc::new([(33, 100.0)]), ..request(&prompt(9, 20), GREEDY, 5) };
     let (tokens, _) = one(&engine, biased.clone());
     assert_eq!(tokens.iter().map(|token| token.id).collect::<Vec<_>>(), [33; 5]);
-    let ending = Request { ends: Arc::new([33]), ..biased };
+    let ending = EngineRequest { ends: Arc::new([33]), ..biased };
     let mut stream = engine.submit(vec![ending]).unwrap().remove(0);
-    let events: Vec<Event> = std::iter::from_fn(|| stream.blocking_next()).collect();
-    assert!(matches!(&events[..], [Event::Prompt { .. }, Event::Token(_), Event::Finished(Finish::End)]), "{events:?}");
+    let events: Vec<EngineEvent> = std::iter::from_fn(|| stream.blocking_next()).collect();
+    assert!(
+        matches!(&events[..], [EngineEvent::Prompt { .. }, EngineEvent::Token(_), EngineEvent::Finished(FinishReason::End)]),
+        "{events:?}"
+    );
 }

@@ -1,14 +1,14 @@
 //! The engine's thread: admits requests, and computes them in rounds.
 
-use super::adapters::{Adapter, Loaded};
-use super::chunks::Chunks;
-use super::counters::Stage;
-use super::jobs::{Command, Job, Options, Shared};
-use super::pause::{PauseMode, Pausing};
-use super::prefixes::{Prefixes, SHORTEST, common};
-use super::request::{Event, Finish};
-use super::sequence::{Ended, Sequence};
-use crate::model::{self, Cache, Decode, Decoding, Prefix};
+use super::adapters::{EngineAdapter, EngineWeights};
+use super::counters::CounterKind;
+use super::jobs::{EngineCommand, EngineJob, EngineOptions, SharedEngineState};
+use super::pause::{PauseMode, PauseState};
+use super::prefill_budget::PrefillBudget;
+use super::prefix_cache::{PrefixCache, SHORTEST, common};
+use super::request::{EngineEvent, FinishReason};
+use super::sequence::{EngineSequence, SequenceEnd};
+use crate::model::{self, DecodeBatch, IncrementalDecoder, KvCache, Prefix};
 use crate::ops::{self, team};
 use rayon::prelude::*;
 use std::collections::VecDeque;
@@ -29,11 +29,11 @@ const MOST_LOGITS: usize = 1 << 24;
 const SPARE: usize = 256;
 
 /// Interval at which a paused engine looks for clients that are gone.
-const NOTICED: Duration = Duration::from_millis(100);
+const CLIENT_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// A sequence's tokens of a round.
-struct Step<'a> {
-    sequence: &'a mut Sequence,
+struct SequenceStep<'a> {
+    sequence: &'a mut EngineSequence,
     /// Number of tokens.
     count: usize,
     logits: Vec<f32>,
@@ -42,37 +42,37 @@ struct Step<'a> {
 }
 
 /// The state of the engine's thread.
-pub(super) struct Worker {
-    own: Arc<Loaded>,
-    options: Options,
-    shared: Arc<Shared>,
-    pausing: Pausing,
-    waiting: VecDeque<Job>,
-    active: Vec<Sequence>,
+pub(super) struct EngineWorker {
+    own: Arc<EngineWeights>,
+    options: EngineOptions,
+    shared: Arc<SharedEngineState>,
+    pausing: PauseState,
+    waiting: VecDeque<EngineJob>,
+    active: Vec<EngineSequence>,
     /// Sequences that made room for others, the first of which continues first.
-    paused: VecDeque<Sequence>,
-    prefixes: Prefixes,
-    chunks: Chunks,
+    paused: VecDeque<EngineSequence>,
+    prefixes: PrefixCache,
+    chunks: PrefillBudget,
 }
 
-impl Worker {
-    pub(super) fn new(model: Decoding, version: u64, options: Options, shared: Arc<Shared>) -> Self {
+impl EngineWorker {
+    pub(super) fn new(model: IncrementalDecoder, version: u64, options: EngineOptions, shared: Arc<SharedEngineState>) -> Self {
         shared.counters.set_version(version);
         let (waiting, active, paused, prefixes, chunks) = Default::default();
-        let (own, pausing) = (Arc::new(Loaded::new(model, version)), Pausing::No);
+        let (own, pausing) = (Arc::new(EngineWeights::new(model, version)), PauseState::No);
         Self { own, options, shared, pausing, waiting, active, paused, prefixes, chunks }
     }
 
     /// Works until nobody can send commands any more.
-    pub(super) fn run(&mut self, commands: &Receiver<Command>) {
+    pub(super) fn run(&mut self, commands: &Receiver<EngineCommand>) {
         loop {
             while !self.has_work() {
                 let Some(command) = self.next_command(commands) else { return };
-                self.obey(command);
+                self.handle_command(command);
             }
             loop {
                 match commands.try_recv() {
-                    Ok(command) => self.obey(command),
+                    Ok(command) => self.handle_command(command),
                     Err(TryRecvError::Empty) => break,
                     Err(TryRecvError::Disconnected) => return,
                 }
@@ -88,19 +88,19 @@ impl Worker {
     fn has_work(&self) -> bool {
         let under_way = !self.active.is_empty() || !self.paused.is_empty();
         match self.pausing {
-            Pausing::No => under_way || !self.waiting.is_empty(),
-            Pausing::Draining(_) => under_way,
-            Pausing::Paused => false,
+            PauseState::No => under_way || !self.waiting.is_empty(),
+            PauseState::Draining(_) => under_way,
+            PauseState::Paused => false,
         }
     }
 
     /// Waits for a command; none if nobody can send one.
-    fn next_command(&mut self, commands: &Receiver<Command>) -> Option<Command> {
+    fn next_command(&mut self, commands: &Receiver<EngineCommand>) -> Option<EngineCommand> {
         loop {
             if self.waiting.is_empty() && self.active.is_empty() && self.paused.is_empty() {
                 return commands.recv().ok();
             }
-            match commands.recv_timeout(NOTICED) {
+            match commands.recv_timeout(CLIENT_CHECK_INTERVAL) {
                 Ok(command) => return Some(command),
                 Err(RecvTimeoutError::Disconnected) => return None,
                 // During a pause too, clients that are gone free their places.
@@ -109,20 +109,20 @@ impl Worker {
         }
     }
 
-    fn obey(&mut self, command: Command) {
+    fn handle_command(&mut self, command: EngineCommand) {
         let done = match command {
-            Command::Generate(job) => return self.waiting.push_back(*job),
-            Command::Pause(mode, done) => return self.pause(mode, done),
-            Command::Resume(done) => {
-                self.set_pausing(Pausing::No);
+            EngineCommand::Generate(job) => return self.waiting.push_back(*job),
+            EngineCommand::Pause(mode, done) => return self.pause(mode, done),
+            EngineCommand::Resume(done) => {
+                self.set_pausing(PauseState::No);
                 done
             }
-            Command::Forget(done) => {
+            EngineCommand::ClearPrefixCache(done) => {
                 self.prefixes.clear();
                 done
             }
-            Command::Replace { adapter, model, version, done } => {
-                self.replace(adapter.as_deref(), Loaded::new(*model, version));
+            EngineCommand::Replace { adapter, model, version, done } => {
+                self.replace(adapter.as_deref(), EngineWeights::new(*model, version));
                 done
             }
         };
@@ -131,9 +131,9 @@ impl Worker {
     }
 
     /// Replaces weights, of an adapter or its own. What was computed with the old ones is not shared any more.
-    fn replace(&mut self, adapter: Option<&Adapter>, loaded: Loaded) {
+    fn replace(&mut self, adapter: Option<&EngineAdapter>, loaded: EngineWeights) {
         self.prefixes.clear();
-        let id = adapter.map_or(0, Adapter::id);
+        let id = adapter.map_or(0, EngineAdapter::id);
         let of_it = self.active.iter_mut().chain(&mut self.paused).filter(|sequence| sequence.adapter() == id);
         of_it.filter(|sequence| sequence.read() > 0).for_each(|sequence| sequence.stale = true);
         match adapter {
@@ -147,10 +147,10 @@ impl Worker {
 
     fn pause(&mut self, mode: PauseMode, done: Sender<()>) {
         let mut waiting = match std::mem::take(&mut self.pausing) {
-            Pausing::Draining(waiting) => waiting,
-            Pausing::No => Vec::new(),
-            Pausing::Paused => {
-                self.pausing = Pausing::Paused;
+            PauseState::Draining(waiting) => waiting,
+            PauseState::No => Vec::new(),
+            PauseState::Paused => {
+                self.pausing = PauseState::Paused;
                 Vec::new()
             }
         };
@@ -158,28 +158,28 @@ impl Worker {
         if mode == PauseMode::Abort {
             self.abort();
         }
-        if mode == PauseMode::Wait && !matches!(self.pausing, Pausing::Paused) {
-            self.pausing = Pausing::Draining(waiting);
+        if mode == PauseMode::Wait && !matches!(self.pausing, PauseState::Paused) {
+            self.pausing = PauseState::Draining(waiting);
             return self.end_draining();
         }
-        self.set_pausing(Pausing::Paused);
+        self.set_pausing(PauseState::Paused);
         answer(waiting);
     }
 
     /// Pauses if everything is finished that was under way.
     fn end_draining(&mut self) {
-        if let Pausing::Draining(waiting) = &mut self.pausing
+        if let PauseState::Draining(waiting) = &mut self.pausing
             && self.active.is_empty()
             && self.paused.is_empty()
         {
             let waiting = std::mem::take(waiting);
-            self.set_pausing(Pausing::Paused);
+            self.set_pausing(PauseState::Paused);
             answer(waiting);
         }
     }
 
-    fn set_pausing(&mut self, pausing: Pausing) {
-        self.shared.paused.store(matches!(pausing, Pausing::Paused), Ordering::SeqCst);
+    fn set_pausing(&mut self, pausing: PauseState) {
+        self.shared.paused.store(matches!(pausing, PauseState::Paused), Ordering::SeqCst);
         self.pausing = pausing;
     }
 
@@ -187,12 +187,12 @@ impl Worker {
     fn abort(&mut self) {
         for job in self.waiting.drain(..) {
             self.shared.counters.leave_queue();
-            self.shared.counters.add(Stage::Aborted, 1);
+            self.shared.counters.add(CounterKind::Aborted, 1);
             // Its client may be gone.
-            let _ = job.events.send(Event::Finished(Finish::Abort));
+            let _ = job.events.send(EngineEvent::Finished(FinishReason::Abort));
         }
         self.active.extend(self.paused.drain(..));
-        self.active.iter_mut().for_each(Sequence::abort);
+        self.active.iter_mut().for_each(EngineSequence::abort);
         self.release();
         self.shared.counters.set_running(0);
     }
@@ -218,11 +218,11 @@ impl Worker {
         self.waiting.retain(|job| {
             if job.events.is_closed() {
                 counters.leave_queue();
-                counters.add(Stage::Abandoned, 1);
+                counters.add(CounterKind::Abandoned, 1);
             }
             !job.events.is_closed()
         });
-        self.active.iter_mut().chain(&mut self.paused).for_each(Sequence::notice_client);
+        self.active.iter_mut().chain(&mut self.paused).for_each(EngineSequence::notice_client);
         // What is paused and ended has nothing to keep.
         let (ended, paused): (VecDeque<_>, _) = std::mem::take(&mut self.paused).into_iter().partition(|s| s.ended.is_some());
         self.paused = paused;
@@ -232,8 +232,8 @@ impl Worker {
 
     /// Returns the bytes that sequences take when this round is over, and `more` positions.
     fn used(&self, more: usize) -> usize {
-        let positions: usize = self.active.iter().map(Sequence::soon).sum();
-        (positions + more) * self.own.model.bytes_a_position()
+        let positions: usize = self.active.iter().map(EngineSequence::needed_positions).sum();
+        (positions + more) * self.own.model.bytes_per_position()
     }
 
     /// Pauses the newest sequences if there is no memory for all of them; the oldest one always has enough.
@@ -248,7 +248,7 @@ impl Worker {
     /// Continues paused sequences if there is memory for them and a little more.
     fn resume(&mut self) {
         while let Some(first) = self.paused.front() {
-            let fits = self.used(first.soon() + SPARE) <= self.options.cache_bytes;
+            let fits = self.used(first.needed_positions() + SPARE) <= self.options.cache_bytes;
             if !(fits || self.active.is_empty()) || self.active.len() >= self.options.max_num_seqs {
                 return;
             }
@@ -259,7 +259,7 @@ impl Worker {
     /// Gives waiting requests their places, in order. One that shares more with a prompt which is being read than with what is
     /// known already waits for that, and lets others pass.
     fn admit(&mut self) {
-        if !matches!(self.pausing, Pausing::No) {
+        if !matches!(self.pausing, PauseState::No) {
             return;
         }
         let mut at = 0;
@@ -275,11 +275,11 @@ impl Worker {
             }
             let Some(job) = self.waiting.remove(at) else { return };
             self.shared.counters.leave_queue();
-            let cache = self.known(&job);
+            let cache = self.cached_prefix(&job);
             self.prefixes.shrink(self.options.cache_bytes.saturating_sub(used));
-            self.shared.counters.add(Stage::PromptTokens, job.request.tokens.len());
-            self.shared.counters.add(Stage::CachedTokens, cache.len());
-            self.active.push(Sequence::new(job, cache));
+            self.shared.counters.add(CounterKind::PromptTokens, job.request.tokens.len());
+            self.shared.counters.add(CounterKind::CachedTokens, cache.len());
+            self.active.push(EngineSequence::new(job, cache));
         }
     }
 
@@ -289,19 +289,19 @@ impl Worker {
         if request.scoring.scores_prompt {
             return false;
         }
-        let shared = |sequence: &Sequence| sequence.shared_with(request).min(request.tokens.len() - 1);
+        let shared = |sequence: &EngineSequence| sequence.shared_with(request).min(request.tokens.len() - 1);
         let soon = self.active.iter().filter(|s| s.is_reading()).map(shared).max().unwrap_or(0);
         if soon < SHORTEST {
             return false;
         }
-        let read = |sequence: &Sequence| shared(sequence).min(sequence.read());
+        let read = |sequence: &EngineSequence| shared(sequence).min(sequence.read());
         let now = self.active.iter().map(read).max().unwrap_or(0);
         soon >= SHORTEST + now.max(self.prefixes.covered(&request.tokens, request.salt))
     }
 
     /// Returns the keys and values of the longest known prefix of a request's prompt. Its last token is always read again, since its
     /// logits are not known.
-    fn known(&mut self, job: &Job) -> Cache {
+    fn cached_prefix(&mut self, job: &EngineJob) -> KvCache {
         let request = &job.request;
         let (tokens, room) = (&request.tokens[..request.tokens.len() - 1], request.tokens.len() + request.max_tokens);
         if request.scoring.scores_prompt {
@@ -324,7 +324,7 @@ impl Worker {
         let generating = self.active.iter().any(|sequence| !sequence.is_reading());
         let (mut budget, most_scored) = (self.chunks.budget(generating), scored_part(&self.own.model));
         // The steps of each weights.
-        let mut groups: Vec<(Arc<Loaded>, Vec<Step<'_>>)> = Vec::new();
+        let mut groups: Vec<(Arc<EngineWeights>, Vec<SequenceStep<'_>>)> = Vec::new();
         for sequence in &mut self.active {
             let most = if sequence.is_reading() { budget } else { 1 };
             let most = if sequence.is_scoring() { most.min(most_scored) } else { most };
@@ -333,7 +333,7 @@ impl Worker {
                 budget -= if sequence.is_reading() { count } else { 0 };
                 let weights =
                     sequence.request.adapter.as_ref().map_or_else(|| Arc::clone(&self.own), |adapter| adapter.current());
-                let step = Step { sequence, count, logits: Vec::new(), read };
+                let step = SequenceStep { sequence, count, logits: Vec::new(), read };
                 match groups.iter_mut().find(|(known, _)| Arc::ptr_eq(known, &weights)) {
                     Some((_, steps)) => steps.push(step),
                     None => groups.push((weights, vec![step])),
@@ -344,7 +344,7 @@ impl Worker {
         if prompts > 0 {
             self.chunks.timed(prompts, begun.elapsed());
         }
-        self.shared.counters.add(Stage::Rounds, 1);
+        self.shared.counters.add(CounterKind::Rounds, 1);
         Ok(())
     }
 
@@ -353,15 +353,15 @@ impl Worker {
         let counters = &self.shared.counters;
         for mut sequence in self.active.extract_if(.., |sequence| sequence.ended.is_some()) {
             let stage = match sequence.ended {
-                Some(Ended::Finished(Finish::Length)) => Stage::AtLength,
-                Some(Ended::Finished(Finish::Abort)) => Stage::Aborted,
-                Some(Ended::Finished(_)) => Stage::Stopped,
-                Some(Ended::Abandoned) | None => Stage::Abandoned,
-                Some(Ended::Failed) => Stage::Failed,
+                Some(SequenceEnd::Finished(FinishReason::Length)) => CounterKind::AtLength,
+                Some(SequenceEnd::Finished(FinishReason::Abort)) => CounterKind::Aborted,
+                Some(SequenceEnd::Finished(_)) => CounterKind::Stopped,
+                Some(SequenceEnd::Abandoned) | None => CounterKind::Abandoned,
+                Some(SequenceEnd::Failed) => CounterKind::Failed,
             };
             counters.add(stage, 1);
-            counters.add(Stage::SampledTokens, sequence.tokens.len() - sequence.request.tokens.len());
-            if stage != Stage::Failed && !sequence.stale {
+            counters.add(CounterKind::SampledTokens, sequence.tokens.len() - sequence.request.tokens.len());
+            if stage != CounterKind::Failed && !sequence.stale {
                 let (read, cache) = (sequence.read(), std::mem::take(&mut sequence.cache));
                 self.prefixes.keep(&sequence.tokens[..read], sequence.request.salt, cache);
             }
@@ -371,7 +371,7 @@ impl Worker {
 }
 
 /// Returns the number of a scored prompt's tokens that a round reads.
-fn scored_part(model: &Decoding) -> usize {
+fn scored_part(model: &IncrementalDecoder) -> usize {
     (MOST_LOGITS / model.architecture().vocab_size.max(1)).max(1)
 }
 
@@ -384,29 +384,29 @@ fn answer(waiting: Vec<Sender<()>>) {
 }
 
 /// Computes the steps of a round that are of the same weights. Returns how many tokens of prompts they read.
-fn compute(weights: &Loaded, steps: &mut [Step<'_>]) -> model::Result<usize> {
+fn compute(weights: &EngineWeights, steps: &mut [SequenceStep<'_>]) -> model::Result<usize> {
     let threads = rayon::current_num_threads();
     let prompts: usize = steps.iter().filter(|step| step.sequence.is_reading()).map(|step| step.count).sum();
-    let computing = Computing { model: &weights.model, none: &weights.none };
+    let computing = RoundModel { model: &weights.model, none: &weights.none };
     if prompts == 0 && steps.len() >= SEQUENCES_A_THREAD * threads {
         let share = steps.len().div_ceil(threads);
         steps.par_chunks_mut(share).try_for_each(|part| computing.run(part))?;
     } else {
-        team::together(|| computing.run(steps))?;
+        team::with_team(|| computing.run(steps))?;
     }
     steps.par_iter_mut().for_each(|step| step.sequence.accept(step.read, &step.logits, weights.version));
     Ok(prompts)
 }
 
 /// What a round computes with.
-struct Computing<'a> {
-    model: &'a Decoding,
+struct RoundModel<'a> {
+    model: &'a IncrementalDecoder,
     none: &'a Prefix,
 }
 
-impl Computing<'_> {
+impl RoundModel<'_> {
     /// Reads the tokens of the steps, and stores the logits that their sequences need.
-    fn run(&self, steps: &mut [Step<'_>]) -> model::Result<()> {
+    fn run(&self, steps: &mut [SequenceStep<'_>]) -> model::Result<()> {
         let counts: Vec<usize> = steps.iter().map(|step| step.count).collect();
         let (mut tokens, mut positions, mut rows) = (Vec::new(), Vec::new(), Vec::new());
         let mut wanted: Vec<Range<usize>> = Vec::with_capacity(steps.len());
@@ -420,8 +420,8 @@ impl Computing<'_> {
             rows.extend(needed.map(|row| first + row));
         }
         let prompt_of = vec![0; steps.len()];
-        let mut own: Vec<&mut Cache> = steps.iter_mut().map(|step| &mut step.sequence.cache).collect();
-        let step = Decode {
+        let mut own: Vec<&mut KvCache> = steps.iter_mut().map(|step| &mut step.sequence.cache).collect();
+        let step = DecodeBatch {
             tokens: &tokens,
             positions: &positions,
             counts: &counts,

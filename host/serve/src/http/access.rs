@@ -2,11 +2,11 @@
 
 use crate::api::ApiError;
 use crate::config::files;
-use crate::session::Session;
+use crate::session::AgentSession;
 use crate::sessions::{KeyOwner, Sessions};
 use hyper::HeaderMap;
 use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST, ORIGIN};
-use rlhost_records::metrics::Hosts;
+use rlhost_records::metrics::AllowedHosts;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -44,17 +44,17 @@ pub fn check_key(key: &str) -> Result<(), String> {
 }
 
 /// What a request must bring.
-pub(super) struct Access {
+pub(super) struct InferenceAccess {
     /// Keys, one of which is needed; none if anybody may ask.
     pub keys: Vec<String>,
-    pub hosts: Hosts,
+    pub hosts: AllowedHosts,
 }
 
-impl Access {
+impl InferenceAccess {
     /// Refuses a request for a host that the server is not, as from a web page whose name leads here (DNS rebinding). With keys,
     /// which such a page does not have, any host will do: proxies have names of their own.
     pub(super) fn check_host(&self, headers: &HeaderMap) -> Result<(), ApiError> {
-        if !self.keys.is_empty() || self.hosts.include(Self::host(headers)) {
+        if !self.keys.is_empty() || self.hosts.allows(Self::host(headers)) {
             return Ok(());
         }
         Err(ApiError::new(403, "the server does not answer to this Host; use its address, or start it with --api-key-file"))
@@ -71,7 +71,7 @@ impl Access {
     }
 
     /// Returns the session whose key a request has.
-    pub(super) fn session(&self, sessions: &Sessions, headers: &HeaderMap) -> Result<Arc<Session>, ApiError> {
+    pub(super) fn session(&self, sessions: &Sessions, headers: &HeaderMap) -> Result<Arc<AgentSession>, ApiError> {
         match sessions.find(key_of(headers)?) {
             KeyOwner::Open(session) => Ok(session),
             KeyOwner::Closed => {

@@ -1,6 +1,6 @@
 //! Bodies: of requests, read within limits, and of responses.
 
-use crate::api::Source;
+use crate::api::EventSource;
 use hyper::body::{Body, Bytes, Frame, Incoming, SizeHint};
 use std::convert::Infallible;
 use std::future::poll_fn;
@@ -13,7 +13,7 @@ pub enum ReplyBody {
     /// What has not been sent.
     Whole(Option<Bytes>),
     /// Events that are made while they are sent.
-    Events(Box<dyn Source>),
+    Events(Box<dyn EventSource>),
 }
 
 impl Body for ReplyBody {
@@ -42,49 +42,49 @@ impl Body for ReplyBody {
 
 /// Why a body was not read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum UnreadBody {
+pub enum BodyReadError {
     /// It is over the limit.
     #[error("the body is too large; the maximum is {0} bytes")]
     TooLarge(usize),
     /// The client stopped.
     #[error("the body ended early")]
-    Cut,
+    Truncated,
     /// Other bodies take the memory that there is for them.
     #[error("too many large requests at once; try again later")]
     NoRoom,
 }
 
-impl UnreadBody {
+impl BodyReadError {
     /// Returns the HTTP status that says so.
     #[must_use]
     pub fn status(self) -> u16 {
         match self {
             Self::TooLarge(_) => 413,
-            Self::Cut => 400,
+            Self::Truncated => 400,
             Self::NoRoom => 503,
         }
     }
 }
 
 /// Memory for bodies that are being read, of all connections together.
-pub struct Budget {
+pub struct BodyMemoryBudget {
     used: AtomicUsize,
     most: usize,
 }
 
 /// A part of it, returned when dropped.
-struct Share<'a> {
-    budget: &'a Budget,
+struct BodyMemoryShare<'a> {
+    budget: &'a BodyMemoryBudget,
     bytes: usize,
 }
 
-impl Drop for Share<'_> {
+impl Drop for BodyMemoryShare<'_> {
     fn drop(&mut self) {
         self.budget.used.fetch_sub(self.bytes, Ordering::SeqCst);
     }
 }
 
-impl Budget {
+impl BodyMemoryBudget {
     /// Creates it with so many bytes.
     #[must_use]
     pub fn new(most: usize) -> Self {
@@ -95,22 +95,22 @@ impl Budget {
     ///
     /// # Errors
     /// If it is larger, ends early, or finds no room.
-    pub async fn read(&self, mut body: Incoming, largest: usize) -> Result<Vec<u8>, UnreadBody> {
-        let too_large = || UnreadBody::TooLarge(largest);
+    pub async fn read(&self, mut body: Incoming, largest: usize) -> Result<Vec<u8>, BodyReadError> {
+        let too_large = || BodyReadError::TooLarge(largest);
         if body.size_hint().lower() > largest as u64 {
             return Err(too_large());
         }
-        let mut share = Share { budget: self, bytes: 0 };
+        let mut share = BodyMemoryShare { budget: self, bytes: 0 };
         let mut bytes = Vec::new();
         while let Some(frame) = poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await {
-            let frame = frame.map_err(|_| UnreadBody::Cut)?;
+            let frame = frame.map_err(|_| BodyReadError::Truncated)?;
             let Ok(data) = frame.into_data() else { continue };
             if bytes.len() + data.len() > largest {
                 return Err(too_large());
             }
             share.bytes += data.len();
             if self.used.fetch_add(data.len(), Ordering::SeqCst) + data.len() > self.most {
-                return Err(UnreadBody::NoRoom);
+                return Err(BodyReadError::NoRoom);
             }
             bytes.extend_from_slice(&data);
         }

@@ -1,10 +1,10 @@
 //! The requests of the model's server: they are checked, read, answered, and sent back.
 
-use super::access::Access;
-use super::body::{Budget, ReplyBody};
-use super::limits::Limits;
-use super::listening::Service;
-use crate::api::{ApiError, App, Content, Reply, Route};
+use super::access::InferenceAccess;
+use super::body::{BodyMemoryBudget, ReplyBody};
+use super::limits::ConnectionLimits;
+use super::listener::HttpService;
+use crate::api::{ApiError, App, InferenceRoute, Reply, ReplyContent};
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
 use hyper::{Method, Request, Response, StatusCode};
@@ -12,27 +12,27 @@ use std::sync::Arc;
 use tokio::time::timeout;
 
 /// What all connections share.
-pub(super) struct Context {
+pub(super) struct InferenceServerContext {
     pub app: Arc<App>,
-    pub access: Access,
-    pub limits: Limits,
-    pub budget: Budget,
+    pub access: InferenceAccess,
+    pub limits: ConnectionLimits,
+    pub budget: BodyMemoryBudget,
 }
 
-impl Service for Context {
+impl HttpService for InferenceServerContext {
     async fn respond(&self, request: Request<Incoming>) -> Response<ReplyBody> {
         respond(self, request).await
     }
 }
 
-async fn respond(context: &Context, request: Request<Incoming>) -> Response<ReplyBody> {
+async fn respond(context: &InferenceServerContext, request: Request<Incoming>) -> Response<ReplyBody> {
     let is_head = request.method() == Method::HEAD;
     let path = request.uri().path().to_owned();
     let reply = answer(context, request).await.unwrap_or_else(|error| Reply::error(&error, &path));
     let (bytes, kind) = match reply.content {
-        Content::Json(value) => (value.to_string(), "application/json"),
-        Content::Text(text) => (text, "text/plain; version=0.0.4; charset=utf-8"),
-        Content::Events(source) => return events(ReplyBody::Events(source)),
+        ReplyContent::Json(value) => (value.to_string(), "application/json"),
+        ReplyContent::Text(text) => (text, "text/plain; version=0.0.4; charset=utf-8"),
+        ReplyContent::Events(source) => return events(ReplyBody::Events(source)),
     };
     let body = if is_head { None } else { Some(Bytes::from(bytes)) };
     let mut response = Response::new(ReplyBody::Whole(body));
@@ -51,18 +51,18 @@ fn events(body: ReplyBody) -> Response<ReplyBody> {
     response
 }
 
-async fn answer(context: &Context, request: Request<Incoming>) -> Result<Reply, ApiError> {
+async fn answer(context: &InferenceServerContext, request: Request<Incoming>) -> Result<Reply, ApiError> {
     context.access.check_host(request.headers())?;
-    let route = Route::find(request.method().as_str(), request.uri().path());
+    let route = InferenceRoute::find(request.method().as_str(), request.uri().path());
     let mut app = Arc::clone(&context.app);
     if !route.as_ref().is_ok_and(|route| route.is_open()) {
         match context.app.sessions() {
             None => context.access.check_key(request.headers())?,
             Some(_) if route.as_ref().is_ok_and(|route| route.is_of_drivers()) => {
                 context.access.check_key(request.headers())?;
-                app = app.of_driver(Access::host(request.headers()));
+                app = app.for_driver(InferenceAccess::host(request.headers()));
             }
-            Some(sessions) => app = app.of_session(context.access.session(sessions, request.headers())?),
+            Some(sessions) => app = app.for_session(context.access.session(sessions, request.headers())?),
         }
     }
     let answered = answer_route(context, route, Arc::clone(&app), request).await;
@@ -73,18 +73,18 @@ async fn answer(context: &Context, request: Request<Incoming>) -> Result<Reply, 
 }
 
 async fn answer_route(
-    context: &Context,
-    route: Result<Route, ApiError>,
+    context: &InferenceServerContext,
+    route: Result<InferenceRoute, ApiError>,
     app: Arc<App>,
     request: Request<Incoming>,
 ) -> Result<Reply, ApiError> {
     let route = route?;
     let mut body = request.uri().query().unwrap_or_default().as_bytes().to_vec();
     if route.acts_without_body() {
-        Access::check_not_from_page(request.headers())?;
+        InferenceAccess::check_not_from_page(request.headers())?;
     }
     if route.takes_body() {
-        Access::check_type(request.headers())?;
+        InferenceAccess::check_type(request.headers())?;
         let read = context.budget.read(request.into_body(), route.largest_body(context.limits.body_bytes));
         let late = |_| ApiError::new(408, "the body took too long to arrive");
         let read = timeout(context.limits.body_time, read).await.map_err(late)?;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 /// Limits on connections.
 #[derive(Clone, Copy, Debug)]
-pub struct Limits {
+pub struct ConnectionLimits {
     /// Maximum number of open connections; more wait until one is closed.
     pub connections: usize,
     /// Maximum size of a body.
@@ -17,7 +17,7 @@ pub struct Limits {
     pub answer_time: Duration,
 }
 
-impl Default for Limits {
+impl Default for ConnectionLimits {
     fn default() -> Self {
         Self {
             connections: 4096,

@@ -4,11 +4,11 @@ mod access;
 mod body;
 mod connections;
 mod limits;
-mod listening;
+mod listener;
 mod server;
 
 pub use access::{check_key, read_keys};
-pub use body::{Budget, ReplyBody, UnreadBody};
-pub use limits::Limits;
-pub use listening::{Bound, Listening, Service};
-pub use server::{Server, Settings};
+pub use body::{BodyMemoryBudget, BodyReadError, ReplyBody};
+pub use limits::ConnectionLimits;
+pub use listener::{BoundAddress, HttpListener, HttpService};
+pub use server::{InferenceServer, InferenceServerSettings};

@@ -1,12 +1,12 @@
 //! The server of a model: where it listens, whom it answers, and how it ends.
 
-use super::access::Access;
-use super::body::Budget;
-use super::connections::Context;
-use super::limits::Limits;
-use super::listening::{Bound, Listening};
+use super::access::InferenceAccess;
+use super::body::BodyMemoryBudget;
+use super::connections::InferenceServerContext;
+use super::limits::ConnectionLimits;
+use super::listener::{BoundAddress, HttpListener};
 use crate::api::App;
-use rlhost_records::metrics::Hosts;
+use rlhost_records::metrics::AllowedHosts;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ const MOST_BODIES: usize = 256 << 20;
 
 /// Where a server listens, and who may ask.
 #[derive(Clone, Debug)]
-pub struct Settings {
+pub struct InferenceServerSettings {
     /// IP address or host name.
     pub host: String,
     /// Port; 0 picks a free one.
@@ -25,23 +25,23 @@ pub struct Settings {
     /// API keys, one of which a request needs; none if anybody may ask.
     pub keys: Vec<String>,
     /// Limits on connections.
-    pub limits: Limits,
+    pub limits: ConnectionLimits,
 }
 
 /// A running server. Dropping it ends all connections.
-pub struct Server {
+pub struct InferenceServer {
     app: Arc<App>,
-    listening: Listening,
+    listening: HttpListener,
 }
 
-impl Server {
+impl InferenceServer {
     /// Listens, and starts to answer.
     ///
     /// # Errors
     /// If it can't listen there, or an address that others reach has no keys; names address and port.
-    pub fn start(app: App, settings: Settings) -> io::Result<Self> {
-        let Settings { host, port, keys, limits } = settings;
-        let bound = Bound::new(&host, port)?;
+    pub fn start(app: App, settings: InferenceServerSettings) -> io::Result<Self> {
+        let InferenceServerSettings { host, port, keys, limits } = settings;
+        let bound = BoundAddress::new(&host, port)?;
         let address = bound.address();
         if keys.is_empty() && !address.ip().is_loopback() {
             let detail = format!(
@@ -50,9 +50,14 @@ impl Server {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, detail));
         }
         let app = Arc::new(app);
-        let access = Access { keys, hosts: Hosts::new(host, address.ip()) };
-        let context = Arc::new(Context { app: Arc::clone(&app), access, limits, budget: Budget::new(MOST_BODIES) });
-        Ok(Self { app, listening: Listening::start(context, bound, limits)? })
+        let access = InferenceAccess { keys, hosts: AllowedHosts::new(host, address.ip()) };
+        let context = Arc::new(InferenceServerContext {
+            app: Arc::clone(&app),
+            access,
+            limits,
+            budget: BodyMemoryBudget::new(MOST_BODIES),
+        });
+        Ok(Self { app, listening: HttpListener::start(context, bound, limits)? })
     }
 
     /// Returns the address it listens on.

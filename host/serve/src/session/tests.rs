@@ -4,16 +4,16 @@ use crate::api::tests::{CHATML, WITH_TOOLS, app, post, refused};
 use crate::sessions::Sessions;
 use serde_json::json;
 
-const SAMPLING: Sampling = Sampling { temperature: 0.9, top_p: 1.0, top_k: 0, min_p: 0.0, repetition_penalty: 1.0 };
+const SAMPLING: Sampler = Sampler { temperature: 0.9, top_p: 1.0, top_k: 0, min_p: 0.0, repetition_penalty: 1.0 };
 const RULES: SessionRules =
     SessionRules { sampling: SAMPLING, logp_temperature: 1.0, max_tokens: 12, max_calls: 6, max_text: 300 };
 const CHAT: &str = "/v1/chat/completions";
 
 /// A session, and the server as its agent sees it.
-fn opened(template: &str, rules: SessionRules) -> (Arc<Sessions>, Arc<Session>, Arc<App>) {
+fn opened(template: &str, rules: SessionRules) -> (Arc<Sessions>, Arc<AgentSession>, Arc<App>) {
     let (sessions, app) = (Arc::new(Sessions::default()), app(Some(template)));
     let session = sessions.open("key".into(), 3, rules);
-    let app = app.of_session(Arc::clone(&session));
+    let app = app.for_session(Arc::clone(&session));
     (sessions, session, app)
 }
 
@@ -21,7 +21,7 @@ fn message(role: &str, content: &str) -> Value {
     json!({"role": role, "content": content})
 }
 
-fn read(messages: &[Value]) -> Vec<Message> {
+fn read(messages: &[Value]) -> Vec<ChatMessage> {
     messages.iter().map(|message| serde_json::from_value(message.clone()).unwrap()).collect()
 }
 
@@ -64,7 +64,7 @@ fn the_run_says_how_tokens_are_sampled() {
         fields.as_object().unwrap().iter().for_each(|(name, value)| body[name] = value.clone());
         post(&app, CHAT, &body);
         let record = sessions.close("key");
-        (record.calls[0].call.clone(), record.asked_otherwise)
+        (record.calls[0].call.clone(), record.overrode_sampling)
     };
     let (usual, otherwise) = sampled(json!({}));
     assert!(!otherwise);
@@ -96,23 +96,23 @@ fn a_turn_that_comes_back_changed_is_context() {
 fn calls_of_tools_come_back_in_any_spelling() {
     let (sessions, session, app) = opened(WITH_TOOLS, RULES);
     let tools = json!([{"type": "function", "function": {"name": "add", "parameters": {}}}]);
-    let extras = Extras { tools, ..Extras::default() };
-    let asked = Conversation { messages: read(&[message("user", "1 + 2?")]), extras: extras.clone() };
+    let extras = TemplateVariables { tools, ..TemplateVariables::default() };
+    let asked = ConversationPrompt { messages: read(&[message("user", "1 + 2?")]), extras: extras.clone() };
     let prompt = vec![5, 6, 7];
     let words = "Let me see. <tool_call>{\"name\": \"add\", \"arguments\": {\"a\": 1, \"b\": 2}}</tool_call>";
     let tokenizer = app.tokenizer();
-    let token = |id: &u32| Token { id: *id, logp: -1.0, rank: 0, top: Vec::new(), version: 0 };
-    let sampled: Vec<Token> = tokenizer.encode(words, false).unwrap().iter().map(token).collect();
-    session.asks(&prompt, asked);
-    let mut request = crate::engine::Request {
+    let token = |id: &u32| ScoredToken { id: *id, logp: -1.0, rank: 0, top: Vec::new(), version: 0 };
+    let sampled: Vec<ScoredToken> = tokenizer.encode(words, false).unwrap().iter().map(token).collect();
+    session.announce_prompt(&prompt, asked);
+    let mut request = crate::engine::EngineRequest {
         tokens: prompt.clone().into(),
         sampling: SAMPLING,
         logit_bias: Arc::new([]),
         max_tokens: 99,
-        random: crate::engine::RandomStream::of_seed(0),
+        random: crate::engine::RandomStream::from_seed(0),
         ends: Arc::new([]),
         stop: None,
-        scoring: crate::engine::Scoring::default(),
+        scoring: crate::engine::LogprobSettings::default(),
         salt: 0,
         adapter: None,
     };
@@ -124,9 +124,9 @@ fn calls_of_tools_come_back_in_any_spelling() {
             {"id": "call_1", "type": "function", "function": {"name": "add", "arguments": arguments}}]})
     };
     let result = json!({"role": "tool", "tool_call_id": "call_1", "content": "3"});
-    let continued = |said: Value, extras: &Extras| {
+    let continued = |said: Value, extras: &TemplateVariables| {
         let messages = read(&[message("user", "1 + 2?"), said, result.clone()]);
-        session.continued(tokenizer, &Conversation { messages, extras: extras.clone() }).unwrap()
+        session.continuation_prompt(tokenizer, &ConversationPrompt { messages, extras: extras.clone() }).unwrap()
     };
     let ids: Vec<u32> = sampled.iter().map(|token| token.id).collect();
     let texts = [json!("Let me see."), json!(" Let me see.\n")];
@@ -141,7 +141,7 @@ fn calls_of_tools_come_back_in_any_spelling() {
     assert_eq!(continued(call(json!("Let me see."), json!({"a": 1, "b": 3})), &extras), None);
     assert_eq!(continued(call(Value::Null, json!({"a": 1, "b": 2})), &extras), None);
     // Other tools are another prompt.
-    assert_eq!(continued(call(json!("Let me see."), json!({"a": 1, "b": 2})), &Extras::default()), None);
+    assert_eq!(continued(call(json!("Let me see."), json!({"a": 1, "b": 2})), &TemplateVariables::default()), None);
     let (written, sent) = sessions.close("key").rewritten.unwrap();
     assert_eq!((written.as_str(), sent.as_str()), ("Let me see. add({\"a\":1,\"b\":2})", "Let me see. add({\"a\":1,\"b\":3})"));
 }
@@ -188,8 +188,9 @@ fn what_an_agent_read_of_a_stream_that_it_left_is_its_call() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
     let read = |events: usize| {
         runtime.block_on(async {
-            let reply = crate::api::Route::find("POST", CHAT).unwrap().answer(Arc::clone(&app), body.clone().into_bytes()).await;
-            let crate::api::Content::Events(mut source) = reply.unwrap().content else { panic!("no stream") };
+            let reply =
+                crate::api::InferenceRoute::find("POST", CHAT).unwrap().answer(Arc::clone(&app), body.clone().into_bytes()).await;
+            let crate::api::ReplyContent::Events(mut source) = reply.unwrap().content else { panic!("no stream") };
             for _ in 0..events {
                 std::future::poll_fn(|context| source.poll_next(context)).await.unwrap();
             }

@@ -1,10 +1,10 @@
 use super::*;
-use crate::ops::sampler::Sampling;
+use crate::ops::sampler::Sampler;
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::thread;
 
-const SAMPLING: Sampling = Sampling { temperature: 0.9, top_p: 1.0, top_k: 0, min_p: 0.0, repetition_penalty: 1.0 };
+const SAMPLING: Sampler = Sampler { temperature: 0.9, top_p: 1.0, top_k: 0, min_p: 0.0, repetition_penalty: 1.0 };
 const SESSION: SessionRules =
     SessionRules { sampling: SAMPLING, logp_temperature: 1.0, max_tokens: 12, max_calls: 6, max_text: 300 };
 const LONG: Duration = Duration::from_secs(60);
@@ -14,22 +14,28 @@ fn check(report: &Map<String, Value>) -> Result<(), String> {
     if report.get("reward").and_then(Value::as_f64) > Some(1.0) { Err("has too much".into()) } else { Ok(()) }
 }
 
-fn tasks() -> Arc<Tasks> {
-    Arc::new(Tasks::new(Arc::default(), check, LONG))
+fn tasks() -> Arc<TaskQueue> {
+    Arc::new(TaskQueue::new(Arc::default(), check, LONG))
 }
 
-fn offers(count: usize) -> Vec<Task> {
-    let offer = |i: usize| Task { name: format!("e{i}"), row: i / 2, key: format!("key{i}"), seed: i as u64, told: Map::new() };
+fn offers(count: usize) -> Vec<EpisodeTask> {
+    let offer = |i: usize| EpisodeTask {
+        name: format!("e{i}"),
+        row: i / 2,
+        key: format!("key{i}"),
+        seed: i as u64,
+        driver_fields: Map::new(),
+    };
     (0..count).map(offer).collect()
 }
 
-struct Heard {
+struct RecordingObserver {
     ends: BTreeMap<usize, TaskEnd>,
     looks: usize,
 }
 
-impl Audience for Heard {
-    fn progressed(&mut self, _: Progress) {
+impl EpisodeObserver for RecordingObserver {
+    fn progressed(&mut self, _: EpisodeProgress) {
         self.looks += 1;
     }
 
@@ -39,11 +45,11 @@ impl Audience for Heard {
 }
 
 /// Plays this many episodes while `drive` does what drivers do, and returns what came of them, with the number of looks.
-fn played(tasks: &Arc<Tasks>, count: usize, rules: TaskRules, drive: impl FnOnce(&Tasks)) -> (Vec<TaskEnd>, usize) {
+fn played(tasks: &Arc<TaskQueue>, count: usize, rules: TaskRules, drive: impl FnOnce(&TaskQueue)) -> (Vec<TaskEnd>, usize) {
     let own = Arc::clone(tasks);
     let interval = Duration::from_millis(20);
     let playing = thread::spawn(move || {
-        let mut heard = Heard { ends: BTreeMap::new(), looks: 0 };
+        let mut heard = RecordingObserver { ends: BTreeMap::new(), looks: 0 };
         own.play(offers(count), rules, interval, &mut heard);
         assert!(heard.ends.keys().copied().eq(0..count), "each ends once");
         (heard.ends.into_values().collect(), heard.looks)
@@ -64,7 +70,7 @@ fn rules(timeout: Duration, max_open: usize) -> TaskRules {
 }
 
 /// Returns the open session of a key.
-fn session(tasks: &Tasks, key: &str) -> Arc<Session> {
+fn session(tasks: &TaskQueue, key: &str) -> Arc<AgentSession> {
     match tasks.sessions.find(key.as_bytes()) {
         crate::sessions::KeyOwner::Open(session) => session,
         _ => panic!("{key} is not open"),
@@ -75,12 +81,12 @@ fn session(tasks: &Tasks, key: &str) -> Arc<Session> {
 fn episodes_come_in_order_or_by_row_and_end_with_their_reports() {
     let tasks = tasks();
     let (ends, _) = played(&tasks, 4, rules(LONG, 3), |tasks| {
-        let row = tasks.start(Wanted::Row(1)).unwrap();
+        let row = tasks.start(TaskSelector::Row(1)).unwrap();
         assert_eq!((row.key.as_str(), row.timeout), ("key2", LONG));
-        assert_eq!(tasks.start(Wanted::Next).unwrap().name, "e0");
-        assert_eq!(tasks.start(Wanted::Row(7)).unwrap_err(), NoTask::NotNeeded("0, 1".into()));
-        assert_eq!(tasks.start(Wanted::Next).unwrap().name, "e1");
-        assert_eq!(tasks.start(Wanted::Next).unwrap_err(), NoTask::Full(3));
+        assert_eq!(tasks.start(TaskSelector::Next).unwrap().name, "e0");
+        assert_eq!(tasks.start(TaskSelector::Row(7)).unwrap_err(), NoTaskReason::NotNeeded("0, 1".into()));
+        assert_eq!(tasks.start(TaskSelector::Next).unwrap().name, "e1");
+        assert_eq!(tasks.start(TaskSelector::Next).unwrap_err(), NoTaskReason::Full(3));
         let first = session(tasks, "key0");
         tasks.report(&first, object(json!({"turn_rewards": [0.5]}))).unwrap();
         tasks.report(&first, object(json!({"reward": 0.5}))).unwrap();
@@ -98,8 +104,8 @@ fn episodes_come_in_order_or_by_row_and_end_with_their_reports() {
         assert_eq!(tasks.report(&third, object(json!({"reward": 2}))), Err(Some("has too much".into())));
         tasks.report(&third, object(json!({"reward": 1}))).unwrap();
         tasks.finish_session(&third, Ok(Map::new())).unwrap();
-        let last = tasks.start(Wanted::Next).unwrap();
-        assert_eq!(tasks.start(Wanted::Next).unwrap_err(), NoTask::Idle);
+        let last = tasks.start(TaskSelector::Next).unwrap();
+        assert_eq!(tasks.start(TaskSelector::Next).unwrap_err(), NoTaskReason::Idle);
         tasks.report(&session(tasks, &last.key), object(json!({"reward": 3}))).unwrap_err();
         tasks.finish_session(&session(tasks, &last.key), Ok(Map::new())).unwrap();
     });
@@ -113,8 +119,8 @@ fn what_is_never_begun_or_ended_fails_and_others_wait_for_it_no_longer() {
     let tasks = tasks();
     let short = rules(Duration::from_millis(200), 2);
     let (ends, looks) = played(&tasks, 3, short, |tasks| {
-        tasks.start(Wanted::Next).unwrap();
-        tasks.start(Wanted::Next).unwrap();
+        tasks.start(TaskSelector::Next).unwrap();
+        tasks.start(TaskSelector::Next).unwrap();
         tasks.finish_session(&session(tasks, "key1"), Err("lost\n it".into())).unwrap();
     });
     let failed: Vec<&str> = ends.iter().map(|end| end.failed.as_deref().unwrap()).collect();
@@ -127,14 +133,14 @@ fn what_is_never_begun_or_ended_fails_and_others_wait_for_it_no_longer() {
 #[test]
 fn a_driver_waits_for_the_next_generation_and_for_the_end_of_the_run() {
     let tasks = tasks();
-    let waits = |tasks: &Arc<Tasks>, limit: Duration| {
+    let waits = |tasks: &Arc<TaskQueue>, limit: Duration| {
         let tasks = Arc::clone(tasks);
         thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
             runtime.block_on(tasks.next(limit)).map(|started| started.name)
         })
     };
-    assert_eq!(waits(&tasks, Duration::from_millis(10)).join().unwrap(), Err(NoTask::Idle));
+    assert_eq!(waits(&tasks, Duration::from_millis(10)).join().unwrap(), Err(NoTaskReason::Idle));
     let drivers: Vec<_> = (0..2).map(|_| waits(&tasks, LONG)).collect();
     played(&tasks, 2, rules(LONG, 1), |tasks| {
         // The second gets its own when the first has ended.
@@ -150,5 +156,5 @@ fn a_driver_waits_for_the_next_generation_and_for_the_end_of_the_run() {
     assert_eq!(names, ["e0", "e1"]);
     let last = waits(&tasks, LONG);
     tasks.finish();
-    assert_eq!(last.join().unwrap(), Err(NoTask::Over));
+    assert_eq!(last.join().unwrap(), Err(NoTaskReason::Over));
 }

@@ -4,23 +4,23 @@
 mod summary;
 mod workload;
 
-use super::algorithm::Known;
-use super::failure::Failure;
+use super::algorithm::EarlyConfig;
+use super::config_sources::ConfigSources;
+use super::failure::CommandFailure;
 use super::flags;
-use super::given::Given;
-use super::made::Unfinished;
-use crate::config::{Config, PluginEntry, ReportTo};
+use super::unfinished_output::UnfinishedOutput;
+use crate::config::{PluginEntry, ReportTarget, RunConfig};
 use crate::data::Tokenizer;
 use crate::dist::World;
 use crate::model::{ModelFolder, builtin};
-use crate::plugin::{Algorithm, Engine, Source};
-use crate::train::{self, Beginning, Flow, Learned, RowKind, set_up};
+use crate::plugin::{AlgorithmPlugin, PluginEngine, PluginSource};
+use crate::train::{self, Flow, LearnedParts, RowKind, StartMode, set_up};
 use anyhow::{anyhow, bail, ensure};
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
-use summary::Summary;
+use summary::BenchSummary;
 
 /// Settings that are used unless a flag or file gives others: quick steps of TRL's shape.
 const OWN_DEFAULTS: [(&str, &str); 2] = [("per_device_train_batch_size", "16"), ("max_completion_length", "64")];
@@ -68,17 +68,18 @@ pub(super) fn command() -> Command {
         .arg(switch("json").help("Print the result as one line of JSON"))
 }
 
-pub(super) fn run(matches: &ArgMatches, known: &Known) -> Result<(), Failure> {
+pub(super) fn run(matches: &ArgMatches, known: &EarlyConfig) -> Result<(), CommandFailure> {
     super::rank::on_this_rank(|world| measure(matches, known, world))
 }
 
-fn measure(matches: &ArgMatches, known: &Known, world: &Rc<World>) -> Result<(), Failure> {
+fn measure(matches: &ArgMatches, known: &EarlyConfig, world: &Rc<World>) -> Result<(), CommandFailure> {
     let foreign = FOREIGN.iter().find(|(flag, _)| matches.value_source(flag) == Some(ValueSource::CommandLine));
     if let Some((flag, advice)) = foreign {
-        return Err(Failure::mistake(anyhow!("--{} does not apply to bench; {advice}", flag.replace('_', "-"))));
+        return Err(CommandFailure::mistake(anyhow!("--{} does not apply to bench; {advice}", flag.replace('_', "-"))));
     }
-    let temporary = tempfile::tempdir().map_err(Failure::of)?;
-    let _unfinished = Unfinished::new(temporary.path(), "stopped before anything was measured".into()).map_err(Failure::of)?;
+    let temporary = tempfile::tempdir().map_err(CommandFailure::from_error)?;
+    let _unfinished = UnfinishedOutput::new(temporary.path(), "stopped before anything was measured".into())
+        .map_err(CommandFailure::from_error)?;
     let made = temporary.path().join("model");
     let mut first: Vec<(&str, String)> = Vec::new();
     if matches.get_one::<PathBuf>("config").is_none() {
@@ -88,18 +89,18 @@ fn measure(matches: &ArgMatches, known: &Known, world: &Rc<World>) -> Result<(),
         first.push(("model", made.display().to_string()));
     }
     let first: Vec<(&str, &str)> = first.iter().map(|(key, value)| (*key, value.as_str())).collect();
-    let given = Given::of(matches, &first, known)?;
-    let mut config = given.resolve(&Beginning::New, world)?;
-    prepare(matches, &mut config, temporary.path(), &made, world.size()).map_err(Failure::of)?;
-    let trainer = set_up(config, &Beginning::New, world.clone()).map_err(Failure::of)?;
+    let given = ConfigSources::from_matches(matches, &first, known)?;
+    let mut config = given.resolve(&StartMode::New, world)?;
+    prepare(matches, &mut config, temporary.path(), &made, world.size()).map_err(CommandFailure::from_error)?;
+    let trainer = set_up(config, &StartMode::New, world.clone()).map_err(CommandFailure::from_error)?;
     let steps = matches.get_one::<u32>("steps").copied().unwrap_or(1);
-    let measurement = trainer.measure(steps as usize).map_err(Failure::of)?;
+    let measurement = trainer.measure(steps as usize).map_err(CommandFailure::from_error)?;
     if !world.is_first() {
         return Ok(());
     }
-    let summary = Summary::of(&measurement, world.size());
+    let summary = BenchSummary::from_measurement(&measurement, world.size());
     if matches.get_flag("json") {
-        say!("{}", serde_json::to_string(&summary).map_err(Failure::of)?);
+        say!("{}", serde_json::to_string(&summary).map_err(CommandFailure::from_error)?);
     } else {
         summary.print();
     }
@@ -107,17 +108,17 @@ fn measure(matches: &ArgMatches, known: &Known, world: &Rc<World>) -> Result<(),
 }
 
 /// Creates the model and the dataset in the `temporary` folder unless they are given, and turns off features that only a run has.
-fn prepare(matches: &ArgMatches, config: &mut Config, temporary: &Path, made: &Path, ranks: usize) -> anyhow::Result<()> {
+fn prepare(matches: &ArgMatches, config: &mut RunConfig, temporary: &Path, made: &Path, ranks: usize) -> anyhow::Result<()> {
     let folder = model(matches, config, made)?;
     config.model = Some(folder.display().to_string());
     config.output_dir = Some(temporary.join("run").display().to_string());
     (config.max_steps, config.eval_dataset, config.metrics_port) = (i64::from(u32::MAX), None, None);
-    (config.hot_reload, config.report_to) = (false, vec![ReportTo::None]);
+    (config.hot_reload, config.report_to) = (false, vec![ReportTarget::None]);
     (config.load_best_model_at_end, config.metric_for_best_model) = (false, None);
 
-    let algorithm = Source::open(&config.algorithm)?;
-    let algorithm = Algorithm::load(&Engine::new()?, &algorithm, &config.loss, &config.loss_limits, config.seed)?;
-    let kind = Flow::new(&algorithm, config.learn_from).rows(Learned::default());
+    let algorithm = PluginSource::open(&config.algorithm)?;
+    let algorithm = AlgorithmPlugin::load(&PluginEngine::new()?, &algorithm, &config.loss, &config.loss_limits, config.seed)?;
+    let kind = Flow::new(&algorithm, config.learn_from).rows(LearnedParts::default());
     if matches!(kind, RowKind::Prompts) && config.plugin.is_empty() {
         config.plugin.push(PluginEntry::new("tldr_length_reward.wasm".into()));
     }
@@ -134,7 +135,7 @@ fn prepare(matches: &ArgMatches, config: &mut Config, temporary: &Path, made: &P
         let asked = asked.map(|n| format!("--prompt-length {n} and ")).unwrap_or_default();
         bail!("{asked}max_completion_length {completion} don't fit into the model's context of {context} tokens");
     }
-    let rows = config.batches(ranks).generation().max(64);
+    let rows = config.batches(ranks).completions_per_generation().max(64);
     let text = workload::rows(kind, &Tokenizer::open(folder.tokenizer())?, rows, length, completion)?;
     let path = temporary.join("rows.jsonl");
     std::fs::write(&path, text).map_err(|e| anyhow!("can't write {}: {e}", path.display()))?;
@@ -142,8 +143,8 @@ fn prepare(matches: &ArgMatches, config: &mut Config, temporary: &Path, made: &P
     Ok(())
 }
 
-/// Returns the folder of the measured model: `made` if its weights are random, or the built-in model's.
-fn model(matches: &ArgMatches, config: &Config, made: &Path) -> anyhow::Result<PathBuf> {
+/// Returns the folder of the measured model: `unfinished_output` if its weights are random, or the built-in model's.
+fn model(matches: &ArgMatches, config: &RunConfig, made: &Path) -> anyhow::Result<PathBuf> {
     let sizes = matches.get_one::<PathBuf>("model-config").cloned();
     let random = matches.get_flag("random-weights") || sizes.is_some();
     let tokenizer = matches.get_one::<PathBuf>("tokenizer").map(PathBuf::as_path);

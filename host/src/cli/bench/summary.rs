@@ -2,7 +2,7 @@
 
 use crate::cli::output;
 use crate::config::words::counted;
-use crate::train::{self, Measurement, Work};
+use crate::train::{self, Measurement, StepWork};
 use serde::Serialize;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
@@ -11,17 +11,17 @@ const GIGA: f64 = 1e9;
 
 /// All results. Times are in seconds, of a mean step unless noted.
 #[derive(Serialize)]
-pub(super) struct Summary {
-    model: Model,
+pub(super) struct BenchSummary {
+    model: BenchModel,
     threads: usize,
     processes: usize,
     settings: Map<String, Value>,
     warm_up_steps: usize,
     steps: usize,
-    step_time: Spread,
+    step_time: StepTimeSpread,
     time: BTreeMap<String, f64>,
     share: BTreeMap<String, f64>,
-    tokens: Tokens,
+    tokens: TokenTotals,
     /// Trained tokens per second of a step, prompts counted once per completion, and generated tokens per second of generation;
     /// both per process, as in a run's `perf/`.
     throughput: f64,
@@ -33,11 +33,11 @@ pub(super) struct Summary {
     peak_device_memory_mb: Option<f64>,
     /// Time that training waits for a checkpoint.
     snapshot_s: f64,
-    bounds: Bounds,
+    bounds: RooflineBounds,
 }
 
 #[derive(Serialize)]
-struct Model {
+struct BenchModel {
     family: String,
     parameters: usize,
     dtype: String,
@@ -58,7 +58,7 @@ struct MemoryMb {
 }
 
 impl MemoryMb {
-    fn of(m: &Measurement) -> Self {
+    fn from_measurement(m: &Measurement) -> Self {
         let train::MemoryUse { peak, weights, copies, gradients, moments, activations, caches, .. } = m.memory;
         let [weights, copies, gradients, moments, activations, caches] =
             [weights, copies, gradients, moments, activations, caches].map(|bytes| bytes as f64 / 1e6);
@@ -82,7 +82,7 @@ impl MemoryMb {
 }
 
 #[derive(Serialize)]
-struct Spread {
+struct StepTimeSpread {
     mean: f64,
     median: f64,
     least: f64,
@@ -91,7 +91,7 @@ struct Spread {
 
 /// Sums over all steps.
 #[derive(Serialize)]
-struct Tokens {
+struct TokenTotals {
     generated: u64,
     trained: u64,
     /// Tokens that one process ran forward and backward, each prompt once.
@@ -100,16 +100,16 @@ struct Tokens {
 
 /// The machine's limits, and what the steps need.
 #[derive(Serialize)]
-struct Bounds {
+struct RooflineBounds {
     read_gb_per_s: f64,
     product_gflop_per_s: f64,
     #[serde(skip_serializing_if = "Option::is_none")]
-    rollout: Option<Rollout>,
-    training: Training,
+    rollout: Option<RolloutBound>,
+    training: TrainingBound,
 }
 
 #[derive(Serialize)]
-struct Rollout {
+struct RolloutBound {
     rounds: f64,
     read_gb: f64,
     prefill_gflop: f64,
@@ -121,7 +121,7 @@ struct Rollout {
 }
 
 #[derive(Serialize)]
-struct Training {
+struct TrainingBound {
     gflop: f64,
     least_s: f64,
     /// Time of forward and backward pass.
@@ -129,10 +129,27 @@ struct Training {
     ratio: f64,
 }
 
-impl Summary {
-    pub(super) fn of(m: &Measurement, processes: usize) -> Self {
+impl RolloutBound {
+    /// Returns the bound of a step's rollout, which took `seconds` on average.
+    fn from_measurement(m: &Measurement, work: &StepWork, seconds: f64) -> Self {
+        let (count, cost) = (m.steps.len() as f64, work.generation);
+        let least = cost.prefill / m.product_rate + (cost.bytes / m.read_rate).max(cost.decode / m.product_rate);
+        Self {
+            rounds: cost.rounds / count,
+            read_gb: cost.bytes / count / GIGA,
+            prefill_gflop: cost.prefill / count / GIGA,
+            decode_gflop: cost.decode / count / GIGA,
+            least_s: least / count,
+            took_s: seconds,
+            ratio: seconds * count / least,
+        }
+    }
+}
+
+impl BenchSummary {
+    pub(super) fn from_measurement(m: &Measurement, processes: usize) -> Self {
         let count = m.steps.len() as f64;
-        let mut work = Work::default();
+        let mut work = StepWork::default();
         m.steps.iter().for_each(|step| work += step.work);
         let mut seconds: Vec<f64> = m.steps.iter().filter_map(|step| step.figures.get("step_time").copied()).collect();
         seconds.sort_by(f64::total_cmp);
@@ -145,29 +162,22 @@ impl Summary {
         }
         let spent = |part: &str| time.get(part).copied().unwrap_or(0.0);
         let each = processes as f64;
-        let rollout = (work.generated > 0).then(|| {
-            let g = work.generation;
-            let least = g.prefill / m.product_rate + (g.bytes / m.read_rate).max(g.decode / m.product_rate);
-            Rollout {
-                rounds: g.rounds / count,
-                read_gb: g.bytes / count / GIGA,
-                prefill_gflop: g.prefill / count / GIGA,
-                decode_gflop: g.decode / count / GIGA,
-                least_s: least / count,
-                took_s: spent("rollout"),
-                ratio: spent("rollout") * count / least,
-            }
-        });
+        let rollout = (work.generated > 0).then(|| RolloutBound::from_measurement(m, &work, spent("rollout")));
         let products = work.passes.forward + work.passes.backward;
         let (least, took) = (products / m.product_rate / count, spent("forward") + spent("backward"));
         Self {
-            model: Model { family: m.family.clone(), parameters: m.parameters, dtype: m.dtype.clone(), device: m.device.clone() },
+            model: BenchModel {
+                family: m.family.clone(),
+                parameters: m.parameters,
+                dtype: m.dtype.clone(),
+                device: m.device.clone(),
+            },
             threads: rayon::current_num_threads(),
             processes,
             settings: settings(m),
             warm_up_steps: m.warm_up,
             steps: m.steps.len(),
-            step_time: Spread {
+            step_time: StepTimeSpread {
                 mean: whole / count,
                 median: median(&seconds),
                 least: seconds.first().copied().unwrap_or(0.0),
@@ -177,22 +187,22 @@ impl Summary {
             throughput: work.trained as f64 / whole / each,
             rollout_throughput: (work.generated > 0).then(|| work.generated as f64 / (spent("rollout") * count) / each),
             time,
-            tokens: Tokens { generated: work.generated, trained: work.trained, packed: work.packed },
+            tokens: TokenTotals { generated: work.generated, trained: work.trained, packed: work.packed },
             peak_memory_mb: m.memory.peak as f64 / 1e6,
-            memory_mb: MemoryMb::of(m),
+            memory_mb: MemoryMb::from_measurement(m),
             peak_device_memory_mb: m.memory.device_peak.map(|bytes| bytes as f64 / 1e6),
             snapshot_s: m.snapshot,
-            bounds: Bounds {
+            bounds: RooflineBounds {
                 read_gb_per_s: m.read_rate / GIGA,
                 product_gflop_per_s: m.product_rate / GIGA,
                 rollout,
-                training: Training { gflop: products / count / GIGA, least_s: least, took_s: took, ratio: took / least },
+                training: TrainingBound { gflop: products / count / GIGA, least_s: least, took_s: took, ratio: took / least },
             },
         }
     }
 
     pub(super) fn print(&self) {
-        let Model { family, parameters, dtype, device } = &self.model;
+        let BenchModel { family, parameters, dtype, device } = &self.model;
         let processes = if self.processes > 1 { format!(", {} processes of", self.processes) } else { ",".to_owned() };
         let threads = counted(self.threads as u64, "thread");
         let size = *parameters as f64 / 1e6;
@@ -262,7 +272,7 @@ fn settings(m: &Measurement) -> Map<String, Value> {
     all.insert("per_device_train_batch_size".into(), c.per_device_train_batch_size.into());
     all.insert("gradient_accumulation_steps".into(), c.gradient_accumulation_steps.into());
     if generates {
-        all.insert("num_generations".into(), c.group().into());
+        all.insert("num_generations".into(), c.group_size().into());
         all.insert("max_completion_length".into(), c.max_completion_length.into());
     }
     all

@@ -1,9 +1,11 @@
 //! Batches for testing algorithms: sequences of random lengths, with columns of random numbers.
 
-use crate::plugin::Needs;
-use crate::plugin::algorithm::{Algorithm, Batch, Column, Data, DataSource, Estimates, Generation, Scale, Shape, TurnSpan};
+use crate::plugin::NeededInputs;
+use crate::plugin::algorithm::{
+    AlgorithmPlugin, Batch, Column, Data, DataSource, Estimates, Scale, ScoredGeneration, Shape, TurnSpan,
+};
 use crate::plugin::algorithm::{Unit, WeightedReward};
-use crate::plugin::columns::{self, KNOWN};
+use crate::plugin::columns::{self, HOST_COLUMNS};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -12,13 +14,13 @@ const REWARD: &str = "sample";
 
 /// How many sequences a test has, and how long they are at most.
 #[derive(Clone, Copy)]
-pub(super) struct Size {
+pub(super) struct TestBatchSize {
     pub sequences: usize,
     pub longest: u32,
 }
 
 /// Batches that fit what an algorithm learns from.
-pub(super) struct Batches {
+pub(super) struct TestBatches {
     /// The policy's log-probabilities when it generated, per token.
     logp: Vec<f32>,
     /// Values of the critic, per token.
@@ -30,9 +32,9 @@ pub(super) struct Batches {
     random: ChaCha8Rng,
 }
 
-impl Batches {
+impl TestBatches {
     /// Makes the sequences for an algorithm, in groups: of 4 if it compares generated completions, of pairs, or else of one.
-    pub(super) fn new(data: &Data, needs: &Needs, size: Size) -> Self {
+    pub(super) fn new(data: &Data, needs: &NeededInputs, size: TestBatchSize) -> Self {
         let mut random = ChaCha8Rng::seed_from_u64(5);
         let group = match (data.shape, data.source) {
             (Shape::Pairs, _) => 2,
@@ -76,7 +78,7 @@ impl Batches {
     }
 
     /// Returns a generation of episodes with a score for most of them, and all columns that a generation can have.
-    pub(super) fn generation(&mut self) -> Generation {
+    pub(super) fn generation(&mut self) -> ScoredGeneration {
         let mut batch = self.batch.clone();
         let scores: Vec<Option<f32>> = (0..batch.entries(Unit::Sequence))
             .map(|sequence| (sequence % 7 != 6).then(|| self.random.random_range(-1.0..1.0)))
@@ -86,7 +88,7 @@ impl Batches {
         let (turns, rewards) = self.turns(&scores);
         batch.turns = turns;
         batch.columns.push(Column::sparse(columns::turn_reward(REWARD), Unit::Turn, rewards));
-        Generation { batch, rewards: vec![WeightedReward { name: REWARD.to_owned(), weight: 1.0 }] }
+        ScoredGeneration { batch, rewards: vec![WeightedReward { name: REWARD.to_owned(), weight: 1.0 }] }
     }
 
     /// Returns a micro-batch with all columns that a loss can have, and an algorithm's own estimates.
@@ -107,14 +109,14 @@ impl Batches {
     }
 
     /// Returns some of the host's columns.
-    fn known(&mut self, wanted: impl Fn(&columns::Known) -> bool) -> Vec<Column> {
-        let has_name = |known: &columns::Known| known.name != columns::TEACHER_DIVERGENCE;
-        let wanted: Vec<&columns::Known> = KNOWN.iter().filter(|known| wanted(known) && has_name(known)).collect();
+    fn known(&mut self, wanted: impl Fn(&columns::HostColumn) -> bool) -> Vec<Column> {
+        let has_name = |known: &columns::HostColumn| known.name != columns::TEACHER_DIVERGENCE;
+        let wanted: Vec<&columns::HostColumn> = HOST_COLUMNS.iter().filter(|known| wanted(known) && has_name(known)).collect();
         wanted.into_iter().map(|known| Column::new(known.name, known.unit, self.values_of(known))).collect()
     }
 
     /// Returns the values of one of the host's columns.
-    fn values_of(&mut self, known: &columns::Known) -> Vec<f32> {
+    fn values_of(&mut self, known: &columns::HostColumn) -> Vec<f32> {
         let sequences = self.batch.entries(Unit::Sequence);
         let count = if known.unit == Unit::MicroBatch { sequences } else { self.batch.entries(known.unit) };
         let random = &mut self.random;
@@ -161,7 +163,10 @@ impl Batches {
 }
 
 /// Returns the estimates that an algorithm makes of a generation; none if it makes none.
-pub(super) fn estimated(algorithm: &mut Algorithm, generation: &Generation) -> crate::plugin::Result<Option<Estimates>> {
+pub(super) fn estimated(
+    algorithm: &mut AlgorithmPlugin,
+    generation: &ScoredGeneration,
+) -> crate::plugin::Result<Option<Estimates>> {
     let Data { source, shape, .. } = algorithm.data();
     match (source, shape) {
         (DataSource::Policy | DataSource::Either, Shape::Completions) if algorithm.reads_scores() => {
@@ -204,13 +209,13 @@ mod tests {
             (DataSource::Policy, Shape::Pairs, 2),
         ] {
             let data = Data { source, shape, estimates: Vec::new() };
-            let mut batches = Batches::new(&data, &Needs::default(), Size { sequences: 12, longest: 20 });
+            let mut batches = TestBatches::new(&data, &NeededInputs::default(), TestBatchSize { sequences: 12, longest: 20 });
             let given = batches.micro_batch(&Estimates::default());
             assert_eq!((given.entries(Unit::Sequence), given.entries(Unit::Group)), (12, 12 / group));
             for column in &given.columns {
                 assert_eq!(column.values.len(), given.entries(column.unit), "{}", column.name);
             }
-            let Generation { batch, rewards } = batches.generation();
+            let ScoredGeneration { batch, rewards } = batches.generation();
             let scores: Vec<Option<f32>> = batch.column(&columns::reward(&rewards[0].name)).unwrap().entries().collect();
             let turns: Vec<Option<f32>> = batch.column(&columns::turn_reward(&rewards[0].name)).unwrap().entries().collect();
             for (sequence, score) in scores.iter().enumerate() {

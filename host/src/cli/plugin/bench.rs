@@ -1,12 +1,12 @@
 //! `rlhost plugin bench`: measures how long a plugin's calls take.
 
-use super::batches::{self, Batches, Size};
-use super::given::PluginArgs;
+use super::batches::{self, TestBatchSize, TestBatches};
+use super::plugin_args::PluginArgs;
 use super::{episodes, samples};
 use crate::cli::output;
-use crate::config::Limits;
-use crate::plugin::algorithm::{Algorithm, DataSource, Shape};
-use crate::plugin::{AnyPlugin, Outline};
+use crate::config::PluginLimits;
+use crate::plugin::algorithm::{AlgorithmPlugin, DataSource, Shape};
+use crate::plugin::{AnyPlugin, PluginOutline};
 use std::time::{Duration, Instant};
 
 /// Time spent on each line.
@@ -33,7 +33,7 @@ fn line(what: &str, units: usize, unit: &str, time: Duration) {
 
 pub(super) fn run(given: &PluginArgs) -> anyhow::Result<()> {
     let (engine, source) = given.open()?;
-    let role = Outline::of(&engine, &source, &Limits::default())?.role(&source)?;
+    let role = PluginOutline::read(&engine, &source, &PluginLimits::default())?.role(&source)?;
     let begun = Instant::now();
     let mut any = given.load(&engine, &source, role)?;
     say!("{:<24} {:>10.1} us", "load", begun.elapsed().as_secs_f64() * 1e6);
@@ -64,8 +64,8 @@ pub(super) fn times(any: &mut AnyPlugin, given: &PluginArgs) -> anyhow::Result<(
 }
 
 /// Prints the times of an algorithm's calls.
-fn of_algorithm(plugin: &mut Algorithm) -> anyhow::Result<()> {
-    let mut batches = Batches::new(plugin.data(), &plugin.info().needs, Size { sequences: 64, longest: 1024 });
+fn of_algorithm(plugin: &mut AlgorithmPlugin) -> anyhow::Result<()> {
+    let mut batches = TestBatches::new(plugin.data(), &plugin.info().needs, TestBatchSize { sequences: 64, longest: 1024 });
     let (generation, n) = (batches.generation(), batches.tokens());
     let estimates = batches::estimated(plugin, &generation)?;
     if estimates.is_some() {

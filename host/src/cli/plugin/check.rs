@@ -1,14 +1,14 @@
 //! `rlhost plugin check`: tests a plugin the way a run uses it.
 
-use super::super::failure::Failure;
-use super::batches::{self, Batches, Size};
-use super::checked::Report;
-use super::given::PluginArgs;
-use super::gradient::{self, Verdict};
+use super::super::failure::CommandFailure;
+use super::batches::{self, TestBatchSize, TestBatches};
+use super::check_report::CheckReport;
+use super::gradient::{self, GradientVerdict};
+use super::plugin_args::PluginArgs;
 use super::{bench, episodes, samples};
-use crate::config::Limits;
-use crate::plugin::algorithm::{Algorithm, DataSource, Estimates, Generation, Shape, Unit};
-use crate::plugin::{AnyPlugin, Outline, RewardBatch, RewardPlugin, columns};
+use crate::config::PluginLimits;
+use crate::plugin::algorithm::{AlgorithmPlugin, DataSource, Estimates, ScoredGeneration, Shape, Unit};
+use crate::plugin::{AnyPlugin, PluginOutline, RewardBatch, RewardPlugin, columns};
 use anyhow::anyhow;
 
 /// Number of completions for testing a reward.
@@ -20,41 +20,41 @@ const SEQUENCES: usize = 20;
 /// Number of episodes for testing an environment.
 const EPISODES: usize = 24;
 
-pub(super) fn run(given: &PluginArgs, stop_gradient: bool) -> Result<(), Failure> {
-    let (engine, source) = given.open().map_err(Failure::of)?;
-    let outline = Outline::of(&engine, &source, &Limits::default()).map_err(Failure::of)?;
-    let role = outline.role(&source).map_err(Failure::of)?;
-    let load = || given.load(&engine, &source, role).map_err(Failure::of);
+pub(super) fn run(given: &PluginArgs, stop_gradient: bool) -> Result<(), CommandFailure> {
+    let (engine, source) = given.open().map_err(CommandFailure::from_error)?;
+    let outline = PluginOutline::read(&engine, &source, &PluginLimits::default()).map_err(CommandFailure::from_error)?;
+    let role = outline.role(&source).map_err(CommandFailure::from_error)?;
+    let load = || given.load(&engine, &source, role).map_err(CommandFailure::from_error);
     let (mut any, mut other) = (load()?, load()?);
     let info = any.plugin().info();
     let lacks_dataset = info.needs.has(columns::DATASET_COLUMNS) && given.dataset.is_none();
-    let mut report = Report { failures: 0, lacks_dataset, stop_gradient };
+    let mut report = CheckReport { failures: 0, lacks_dataset, stop_gradient };
     report.line(true, "contract", &format!("{} {}, {}", info.name, info.version, role.name()));
     match (&mut any, &mut other) {
         (AnyPlugin::Reward(plugin), AnyPlugin::Reward(other)) => {
-            let batch = samples::rewards(given.prompts().map_err(Failure::of)?.as_deref(), ROWS);
+            let batch = samples::rewards(given.prompts().map_err(CommandFailure::from_error)?.as_deref(), ROWS);
             check_reward(&mut report, plugin, other, &batch);
         }
         (AnyPlugin::Algorithm(plugin), AnyPlugin::Algorithm(other)) => check_algorithm(&mut report, plugin, other),
         (AnyPlugin::Environment(plugin), AnyPlugin::Environment(other)) => {
-            let starts = episodes::starts(&given.prompts().map_err(Failure::of)?.unwrap_or_default(), EPISODES);
+            let starts = episodes::starts(&given.prompts().map_err(CommandFailure::from_error)?.unwrap_or_default(), EPISODES);
             episodes::check(&mut report, plugin, other, &starts);
         }
         _ => {}
     }
     let memory = any.plugin().memory_used();
     report.line(true, "memory", &format!("{} of {} MiB", indicatif::HumanBytes(memory as u64), any.plugin().limits().memory_mb));
-    if any.plugin().forgets() {
+    if any.plugin().loses_state() {
         report.line(true, "state", "it keeps state that it can't export; a resumed run will differ");
     }
     if report.failures == 0 {
-        bench::times(&mut any, given).map_err(Failure::of)?;
+        bench::times(&mut any, given).map_err(CommandFailure::from_error)?;
         return Ok(());
     }
-    Err(Failure::failed(anyhow!("{} checks failed", report.failures)))
+    Err(CommandFailure::failed(anyhow!("{} checks failed", report.failures)))
 }
 
-fn check_reward(report: &mut Report, plugin: &mut RewardPlugin, other: &mut RewardPlugin, batch: &RewardBatch) {
+fn check_reward(report: &mut CheckReport, plugin: &mut RewardPlugin, other: &mut RewardPlugin, batch: &RewardBatch) {
     let Some(first) = report.call("score", plugin.score(batch)) else { return };
     let scored = first.rewards.iter().flatten().count();
     report.line(true, "score", &format!("{scored} of {ROWS} sample completions have a score"));
@@ -105,8 +105,8 @@ fn only(batch: &RewardBatch, row: usize) -> RewardBatch {
     }
 }
 
-fn check_algorithm(report: &mut Report, plugin: &mut Algorithm, other: &mut Algorithm) {
-    let mut batches = Batches::new(plugin.data(), &plugin.info().needs, Size { sequences: SEQUENCES, longest: 24 });
+fn check_algorithm(report: &mut CheckReport, plugin: &mut AlgorithmPlugin, other: &mut AlgorithmPlugin) {
+    let mut batches = TestBatches::new(plugin.data(), &plugin.info().needs, TestBatchSize { sequences: SEQUENCES, longest: 24 });
     let generation = batches.generation();
     let Some(estimates) = check_estimates(report, plugin, other, &generation) else { return };
     if plugin.data().source == DataSource::Policy
@@ -132,10 +132,10 @@ fn check_algorithm(report: &mut Report, plugin: &mut Algorithm, other: &mut Algo
 
 /// Checks what an estimator makes of a generation; of an algorithm without one, nothing. Returns nothing if it fails.
 fn check_estimates(
-    report: &mut Report,
-    plugin: &mut Algorithm,
-    other: &mut Algorithm,
-    generation: &Generation,
+    report: &mut CheckReport,
+    plugin: &mut AlgorithmPlugin,
+    other: &mut AlgorithmPlugin,
+    generation: &ScoredGeneration,
 ) -> Option<Estimates> {
     let Some(estimates) = report.call("estimate", batches::estimated(plugin, generation))? else {
         return Some(Estimates::default());
@@ -151,7 +151,12 @@ fn check_estimates(
 }
 
 /// Checks which pairs are made of a generation. Returns whether that worked.
-fn check_pairs(report: &mut Report, plugin: &mut Algorithm, other: &mut Algorithm, generation: &Generation) -> bool {
+fn check_pairs(
+    report: &mut CheckReport,
+    plugin: &mut AlgorithmPlugin,
+    other: &mut AlgorithmPlugin,
+    generation: &ScoredGeneration,
+) -> bool {
     let Some(choice) = report.call("choose", plugin.choose(generation)) else { return false };
     let completions = generation.batch.entries(Unit::Sequence);
     report.line(true, "choose", &format!("{} pairs of {completions} completions", choice.pairs.len()));
@@ -163,14 +168,14 @@ fn check_pairs(report: &mut Report, plugin: &mut Algorithm, other: &mut Algorith
 }
 
 /// Reports whether two instances agree.
-fn deterministic(report: &mut Report, same: bool) {
+fn deterministic(report: &mut CheckReport, same: bool) {
     let result = if same { "the same result" } else { "a different result" };
     report.line(same, "determinism", &format!("a second instance gives {result}"));
 }
 
-fn gradients(report: &mut Report, verdicts: &[Verdict]) {
+fn gradients(report: &mut CheckReport, verdicts: &[GradientVerdict]) {
     for verdict in verdicts {
-        let Verdict { column, item, distance, at, kinks, .. } = verdict;
+        let GradientVerdict { column, item, distance, at, kinks, .. } = verdict;
         let good = verdict.good();
         let place = if good { String::new() } else { format!(" at {item} {at}") };
         let left = if *kinks > 0 { format!(", {kinks} {item}s at a kink skipped") } else { String::new() };

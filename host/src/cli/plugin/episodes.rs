@@ -1,8 +1,8 @@
 //! Random episodes for testing environments.
 
-use super::checked::Report;
+use super::check_report::CheckReport;
 use crate::data::{PromptRow, TextOrChat};
-use crate::plugin::{Call, EnvironmentPlugin, Message, Rehearsed, Result, Start, Tool};
+use crate::plugin::{Call, EnvironmentPlugin, Message, RehearsedEpisode, Result, Start, Tool};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use serde_json::{Value, json};
@@ -80,12 +80,12 @@ fn turn(place: usize, number: usize, tools: &[Tool]) -> Option<(String, Vec<Call
 }
 
 /// Plays random episodes.
-pub(super) fn play(plugin: &EnvironmentPlugin, starts: &[Start]) -> Result<Vec<Rehearsed>> {
+pub(super) fn play(plugin: &EnvironmentPlugin, starts: &[Start]) -> Result<Vec<RehearsedEpisode>> {
     plugin.rehearse(starts, turn)
 }
 
 /// Plays random episodes on two instances, together and alone, and compares them.
-pub(super) fn check(report: &mut Report, plugin: &EnvironmentPlugin, other: &EnvironmentPlugin, starts: &[Start]) {
+pub(super) fn check(report: &mut CheckReport, plugin: &EnvironmentPlugin, other: &EnvironmentPlugin, starts: &[Start]) {
     let Some(first) = report.call("episodes", play(plugin, starts)) else { return };
     let turns: usize = first.iter().map(|played| played.replies.len()).sum();
     let over = first.iter().filter(|played| played.replies.last().is_some_and(|reply| reply.done)).count();

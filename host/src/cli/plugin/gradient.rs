@@ -1,7 +1,7 @@
 //! Compares the derivatives that a loss returns with finite differences of it.
 
 use crate::plugin::Result;
-use crate::plugin::algorithm::{Algorithm, Batch, Column, DataSource};
+use crate::plugin::algorithm::{AlgorithmPlugin, Batch, Column, DataSource};
 use crate::plugin::columns;
 
 /// Step of the central difference to each side.
@@ -14,7 +14,7 @@ const TOLERANCE: f64 = 5e-3;
 const TRIED: usize = 48;
 
 /// The result for a column of derivatives.
-pub(super) struct Verdict {
+pub(super) struct GradientVerdict {
     /// The column that they are with respect to.
     pub column: String,
     /// What its entries belong to.
@@ -29,16 +29,16 @@ pub(super) struct Verdict {
     pub detached: bool,
 }
 
-impl Verdict {
+impl GradientVerdict {
     pub(super) fn good(&self) -> bool {
         self.distance <= TOLERANCE
     }
 }
 
 /// Compares a column of derivatives with differences of `loss`, which takes an entry and a step.
-fn compare(given: &Column, mut loss: impl FnMut(usize, f32) -> Result<f64>) -> Result<Verdict> {
+fn compare(given: &Column, mut loss: impl FnMut(usize, f32) -> Result<f64>) -> Result<GradientVerdict> {
     let (column, item) = (given.name.clone(), given.unit.noun());
-    let mut verdict = Verdict { column, item, distance: 0.0, at: 0, kinks: 0, detached: false };
+    let mut verdict = GradientVerdict { column, item, distance: 0.0, at: 0, kinks: 0, detached: false };
     let given = &given.values;
     let greatest = given.iter().map(|d| f64::from(d.abs())).fold(0.0, f64::max);
     let stride = given.len().div_ceil(TRIED).max(1);
@@ -62,7 +62,7 @@ fn compare(given: &Column, mut loss: impl FnMut(usize, f32) -> Result<f64>) -> R
 }
 
 /// Returns the loss of a batch in which an entry of these columns, as far as it has them, is moved by a step.
-fn moved(algorithm: &mut Algorithm, batch: &mut Batch, names: &[&str], at: usize, by: f32) -> Result<f64> {
+fn moved(algorithm: &mut AlgorithmPlugin, batch: &mut Batch, names: &[&str], at: usize, by: f32) -> Result<f64> {
     let own = |batch: &mut Batch, set: &mut dyn FnMut(&mut f32)| {
         let columns = batch.columns.iter_mut().filter(|column| names.contains(&column.name.as_str()));
         columns.filter_map(|column| column.values.get_mut(at)).for_each(set);
@@ -83,7 +83,7 @@ fn moved(algorithm: &mut Algorithm, batch: &mut Batch, names: &[&str], at: usize
 /// A loss may treat a ratio as constant (stop-gradient). Its derivative with respect to the log-probability is then the one in which the
 /// old log-probability changes too, and the better of the two verdicts counts. A weight that follows from the sum of squared
 /// probabilities is a constant in the derivatives, so that sum moves with the log-probability that it is compared with.
-pub(super) fn verdicts(algorithm: &mut Algorithm, batch: &Batch) -> Result<Vec<Verdict>> {
+pub(super) fn verdicts(algorithm: &mut AlgorithmPlugin, batch: &Batch) -> Result<Vec<GradientVerdict>> {
     let given = algorithm.loss(batch)?;
     let sampled = algorithm.data().source != DataSource::Dataset;
     let mut batch = batch.clone();
@@ -96,10 +96,10 @@ pub(super) fn verdicts(algorithm: &mut Algorithm, batch: &Batch) -> Result<Vec<V
         }
         let plain = by(&[columns::LOGP, columns::LOG_SUM_SQUARES])?;
         let held = match sampled && !plain.good() {
-            true => Some(by(&[columns::LOGP, columns::OLD_LOGP, columns::SAMPLING_LOGP])?).filter(Verdict::good),
+            true => Some(by(&[columns::LOGP, columns::OLD_LOGP, columns::SAMPLING_LOGP])?).filter(GradientVerdict::good),
             false => None,
         };
-        verdicts.push(held.map_or(plain, |held| Verdict { detached: true, ..held }));
+        verdicts.push(held.map_or(plain, |held| GradientVerdict { detached: true, ..held }));
     }
     Ok(verdicts)
 }

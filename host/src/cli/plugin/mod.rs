@@ -3,20 +3,20 @@
 mod batches;
 mod bench;
 mod check;
-mod checked;
+mod check_report;
 mod episodes;
-mod given;
 mod gradient;
 mod new;
+mod plugin_args;
 mod samples;
 
-use super::failure::Failure;
+use super::failure::CommandFailure;
 use super::output;
-use crate::config::Limits;
+use crate::config::PluginLimits;
 use crate::plugin::algorithm::{Data, DataSource, Shape};
-use crate::plugin::{self, AnyPlugin, Engine, Outline, Source};
+use crate::plugin::{self, AnyPlugin, PluginEngine, PluginOutline, PluginSource};
 use anyhow::anyhow;
-use given::PluginArgs;
+use plugin_args::PluginArgs;
 use serde_json::{Map, Value};
 use std::path::{Path, PathBuf};
 
@@ -24,11 +24,11 @@ use std::path::{Path, PathBuf};
 #[derive(clap::Args)]
 pub(super) struct Args {
     #[command(subcommand)]
-    action: Action,
+    action: PluginCommand,
 }
 
 #[derive(clap::Subcommand)]
-enum Action {
+enum PluginCommand {
     /// Create a plugin project that builds with its language's own tools
     New(new::Args),
     /// Show a plugin's role, settings, requirements, imports and size
@@ -53,19 +53,19 @@ enum Action {
     },
 }
 
-pub(super) fn run(args: &Args) -> Result<(), Failure> {
+pub(super) fn run(args: &Args) -> Result<(), CommandFailure> {
     match &args.action {
-        Action::New(args) => new::run(args).map_err(Failure::of),
-        Action::Inspect(given) => inspect(given).map_err(Failure::of),
-        Action::Check { given, stop_gradient } => check::run(given, *stop_gradient),
-        Action::Bench(given) => bench::run(given).map_err(Failure::of),
-        Action::Build { file, output } => build(file, output.as_deref()).map_err(Failure::of),
+        PluginCommand::New(args) => new::run(args).map_err(CommandFailure::from_error),
+        PluginCommand::Inspect(given) => inspect(given).map_err(CommandFailure::from_error),
+        PluginCommand::Check { given, stop_gradient } => check::run(given, *stop_gradient),
+        PluginCommand::Bench(given) => bench::run(given).map_err(CommandFailure::from_error),
+        PluginCommand::Build { file, output } => build(file, output.as_deref()).map_err(CommandFailure::from_error),
     }
 }
 
 fn inspect(given: &PluginArgs) -> anyhow::Result<()> {
     let (engine, source) = given.open()?;
-    let outline = Outline::of(&engine, &source, &Limits::default())?;
+    let outline = PluginOutline::read(&engine, &source, &PluginLimits::default())?;
     let role = outline.role(&source)?;
     let any = given.load(&engine, &source, role)?;
     let (plugin, info) = (any.plugin(), any.plugin().info());
@@ -125,7 +125,7 @@ fn learns(data: &Data) -> String {
 }
 
 fn keeps(plugin: &plugin::Plugin) -> &'static str {
-    match (plugin.info().stateless, plugin.forgets()) {
+    match (plugin.info().stateless, plugin.loses_state()) {
         (true, _) => "nothing: calls may be split by rows and run in parallel",
         (false, false) => "state, which survives checkpoints and swaps",
         (false, true) => "state that it can't export: a resumed run will differ (export `state`)",
@@ -151,17 +151,17 @@ fn settings(schema: &str, config: &Map<String, Value>) -> Vec<String> {
 }
 
 fn build(file: &str, output: Option<&Path>) -> anyhow::Result<()> {
-    let source = Source::open(file)?;
+    let source = PluginSource::open(file)?;
     let component = match plugin::self_contained(&source)? {
         Some(component) => component,
         None => plugin::as_component(&source)?,
     };
-    let made = Source::new(source.name().to_owned(), component.into());
-    let engine = Engine::new()?;
-    let role = Outline::of(&engine, &made, &Limits::default())?.role(&made)?;
+    let made = PluginSource::new(source.name().to_owned(), component.into());
+    let engine = PluginEngine::new()?;
+    let role = PluginOutline::read(&engine, &made, &PluginLimits::default())?.role(&made)?;
     if made.script().is_some() {
         // One of several functions must be named.
-        AnyPlugin::load(&engine, &made, role, &Map::new(), &Limits::default(), 0)?;
+        AnyPlugin::load(&engine, &made, role, &Map::new(), &PluginLimits::default(), 0)?;
     }
     let beside = || Path::new(file).with_file_name(format!("{}.component.wasm", source.name()));
     let output = output.map_or_else(beside, Path::to_owned);

@@ -1,7 +1,7 @@
 //! `rlhost plugin new`: creates a plugin project in a given language, which builds and passes `check` unchanged. The projects are
 //! those of `examples/languages/`, which our own checks build.
 
-use crate::cli::made::make_folder;
+use crate::cli::unfinished_output::make_folder;
 use crate::config::{ScriptPath, did_you_mean, shell_word};
 use anyhow::anyhow;
 use std::fs;

@@ -16,7 +16,7 @@ pub(in crate::cli) struct Args {
     /// Folder of the run, which may still be running
     pub(super) run: PathBuf,
     #[command(flatten)]
-    pub(super) conditions: Conditions,
+    pub(super) conditions: RolloutConditions,
     /// Show the N completions with the greatest values, greatest first
     #[arg(long, value_name = "N")]
     pub(super) top: Option<usize>,
@@ -42,7 +42,7 @@ pub(in crate::cli) struct Args {
 
 /// Which completions are shown.
 #[derive(clap::Args)]
-pub(super) struct Conditions {
+pub(super) struct RolloutConditions {
     /// Steps to show: 120, 100..120, 100.., ..120, `..` for all, or last [default: last; all if there is another condition]
     #[arg(long, alias = "steps", value_name = "STEPS", allow_hyphen_values = true)]
     pub(super) step: Option<String>,

@@ -2,7 +2,7 @@
 
 use crate::config::words::{counted, number};
 use crate::config::{is_hidden, is_variation_selector, printable};
-use crate::run::{PluginVersion, Rollout};
+use crate::run::{LoggedRollout, PluginVersion};
 use console::{Term, measure_text_width, style};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,7 +21,7 @@ const NARROWEST: usize = 20;
 const INDENT: &str = "     ";
 
 /// How completions are laid out.
-pub(super) struct Layout {
+pub(super) struct RolloutLayout {
     /// Columns of the terminal; none if lines have no end.
     width: Option<usize>,
     /// Whether texts are shown as a whole.
@@ -31,7 +31,7 @@ pub(super) struct Layout {
     versions: Option<String>,
 }
 
-impl Layout {
+impl RolloutLayout {
     /// Creates the layout for standard output. What is not a terminal gets texts as a whole, and lines as they are.
     pub(super) fn new(is_full: bool, weights: BTreeMap<String, f64>) -> Self {
         let width = Term::stdout().size_checked().map(|(_, columns)| usize::from(columns).max(NARROWEST));
@@ -39,7 +39,7 @@ impl Layout {
     }
 
     /// Returns the lines of some completions of a prompt in a step.
-    pub(super) fn group(&mut self, group: &[Rollout]) -> Vec<String> {
+    pub(super) fn group(&mut self, group: &[LoggedRollout]) -> Vec<String> {
         let Some(first) = group.first() else { return Vec::new() };
         let mut lines = self.heading(first, group.len());
         let versions = versions(first);
@@ -49,7 +49,7 @@ impl Layout {
         }
         let prompt = self.text(first.prompt.trim_end(), INDENT, PROMPT);
         lines.extend(prompt.into_iter().map(|line| style(line).cyan().to_string()));
-        let scores = Scores::new(group, &self.weights);
+        let scores = ScoreTable::new(group, &self.weights);
         let table = self.width.is_none_or(|width| scores.width() <= width);
         if table {
             lines.push(style(scores.heading()).dim().to_string());
@@ -67,7 +67,7 @@ impl Layout {
         lines
     }
 
-    fn heading(&self, first: &Rollout, completions: usize) -> Vec<String> {
+    fn heading(&self, first: &LoggedRollout, completions: usize) -> Vec<String> {
         let row = first.row.as_u64().map_or_else(String::new, |row| format!(", row {row}"));
         let text = format!("step {}{row}, {}", first.step, counted(completions as u64, "completion"));
         let rule = self.width.map(|width| width.checked_sub(text.len() + 4));
@@ -79,7 +79,7 @@ impl Layout {
     }
 
     /// Returns a completion's text, or what was said in an episode after its prompt.
-    fn said(&self, rollout: &Rollout) -> Vec<String> {
+    fn said(&self, rollout: &LoggedRollout) -> Vec<String> {
         let role = |message: &Value| message["role"].as_str().map(str::to_owned).unwrap_or_default();
         let own: Vec<usize> = (0..rollout.messages.len()).filter(|&i| role(&rollout.messages[i]) == "assistant").collect();
         // The prompt may have answers of the model too.
@@ -182,7 +182,7 @@ fn content(message: &Value) -> String {
 }
 
 /// Returns the versions of the plugins that a completion was made with.
-fn versions(rollout: &Rollout) -> String {
+fn versions(rollout: &LoggedRollout) -> String {
     let version = |(name, version): (&String, &Value)| {
         let version = PluginVersion::parse(version.as_str().unwrap_or_default()).short();
         format!("{} {}", printable(name, NAME), printable(&version, NAME))
@@ -191,15 +191,15 @@ fn versions(rollout: &Rollout) -> String {
 }
 
 /// The scores of a group as a table.
-struct Scores {
+struct ScoreTable {
     names: Vec<String>,
     /// A row for each completion.
     rows: Vec<Vec<String>>,
     widths: Vec<usize>,
 }
 
-impl Scores {
-    fn new(group: &[Rollout], weights: &BTreeMap<String, f64>) -> Self {
+impl ScoreTable {
+    fn new(group: &[LoggedRollout], weights: &BTreeMap<String, f64>) -> Self {
         // In the order of the configuration, as lines have them.
         let (mut names, mut known): (Vec<&str>, BTreeSet<&str>) = (Vec::new(), BTreeSet::new());
         for name in group.iter().flat_map(|rollout| rollout.rewards.keys()) {
@@ -212,11 +212,11 @@ impl Scores {
         }
         let has = |name: &str| group.iter().any(|rollout| rollout.value(name, weights).is_some());
         names.extend(["advantage", "tokens"].into_iter().filter(|name| !known.contains(name) && has(name)));
-        let cell = |rollout: &Rollout, name: &str| match rollout.value(name, weights) {
+        let cell = |rollout: &LoggedRollout, name: &str| match rollout.value(name, weights) {
             Some(value) => number(value),
             None => "none".to_owned(),
         };
-        let row = |rollout: &Rollout| {
+        let row = |rollout: &LoggedRollout| {
             let end = if rollout.finished == Some(false) { "cut off" } else { "" };
             names.iter().map(|name| cell(rollout, name)).chain([end.to_owned()]).collect()
         };
@@ -266,11 +266,11 @@ impl Scores {
 mod tests {
     use super::*;
 
-    fn layout(width: usize) -> Layout {
-        Layout { width: Some(width), is_full: false, weights: BTreeMap::from([("b".to_owned(), 0.5)]), versions: None }
+    fn layout(width: usize) -> RolloutLayout {
+        RolloutLayout { width: Some(width), is_full: false, weights: BTreeMap::from([("b".to_owned(), 0.5)]), versions: None }
     }
 
-    fn group() -> Vec<Rollout> {
+    fn group() -> Vec<LoggedRollout> {
         let line = |completion: &str, b: Value| {
             serde_json::from_value(serde_json::json!({
                 "step": 3, "row": 7, "prompt": "Q\u{1b}[2J", "completion": completion, "completion_ids": [1, 2, 3],
@@ -306,12 +306,12 @@ mod tests {
         let long = (0..40).map(|i| i.to_string()).collect::<Vec<_>>().join("\n");
         let lines = layout(80).text(&long, "", (2, 3));
         assert_eq!(lines, ["0", "1", "[35 more lines; --full shows them]", "37", "38", "39"]);
-        assert_eq!(Layout { is_full: true, ..layout(80) }.text(&long, "", (2, 3)).len(), 40);
+        assert_eq!(RolloutLayout { is_full: true, ..layout(80) }.text(&long, "", (2, 3)).len(), 40);
     }
 
     #[test]
     fn an_episode_is_shown_as_it_was_spoken() {
-        let episode: Rollout = serde_json::from_value(serde_json::json!({
+        let episode: LoggedRollout = serde_json::from_value(serde_json::json!({
             "step": 0, "completion": "all of it", "turn_rewards": [0.25], "failed": "it broke",
             "messages": [{"role": "user", "content": "Q"}, {"role": "assistant", "content": "shot"}, {"role": "user", "content": "Q2"},
                 {"role": "assistant", "content": null, "tool_calls": [{"name": "add"}]}, {"role": "tool", "content": "4"}],

@@ -2,17 +2,17 @@
 
 mod args;
 mod layout;
-mod selecting;
+mod selection;
 
-use super::failure::Failure;
+use super::failure::CommandFailure;
 use super::pager::Pager;
 use crate::config::words::counted;
 use crate::config::{Overrides, PluginEntry, is_hidden, read};
 use crate::report;
-use crate::run::{ConfigInForce, Rollout, Rollouts, RunFiles, Selection, Steps};
+use crate::run::{EffectiveConfig, LoggedRollout, RolloutFilter, RolloutReader, RunFiles, StepSelection};
 use anyhow::anyhow;
 pub(super) use args::Args;
-use layout::Layout;
+use layout::RolloutLayout;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::io;
@@ -25,14 +25,14 @@ const MOST_BYTES: usize = 8 << 20;
 /// Most completions that --top and --bottom show.
 const MOST_CHOSEN: usize = 100_000;
 
-pub(super) fn run(args: &Args) -> Result<(), Failure> {
-    report::check(&args.run).map_err(Failure::of)?;
-    show(args).map_err(Failure::of)
+pub(super) fn run(args: &Args) -> Result<(), CommandFailure> {
+    report::check(&args.run).map_err(CommandFailure::from_error)?;
+    show(args).map_err(CommandFailure::from_error)
 }
 
 fn show(args: &Args) -> anyhow::Result<()> {
     let file = RunFiles(&args.run).completions();
-    let selection = selecting::selection(args, weights(&args.run))?;
+    let selection = selection::selection(args, weights(&args.run))?;
     let unread = |source: io::Error| anyhow::Error::from(report::Error::Read { path: file.clone(), source });
     let none = || {
         anyhow!(
@@ -40,21 +40,22 @@ fn show(args: &Args) -> anyhow::Result<()> {
             file.display()
         )
     };
-    let mut rollouts = Rollouts::open(&file).map_err(|e| if e.kind() == io::ErrorKind::NotFound { none() } else { unread(e) })?;
+    let mut rollouts =
+        RolloutReader::open(&file).map_err(|e| if e.kind() == io::ErrorKind::NotFound { none() } else { unread(e) })?;
     let newest = rollouts.newest_step().ok_or_else(none)?;
-    let mut out = Out::new(args, &selection);
+    let mut out = RolloutPrinter::new(args, &selection);
     match args.top.is_some() || args.bottom.is_some() {
         true => chosen(args, &mut rollouts, &selection, &mut out).map_err(unread)?,
-        false => rollouts.each(&selection, |rollout, _, line| out.take(rollout, line)).map_err(unread)?,
+        false => rollouts.for_each(&selection, |rollout, _, line| out.take(rollout, line)).map_err(unread)?,
     }
     let (shown, is_whole, is_limited) = (out.shown, out.is_whole(), out.has_reader && out.shown == out.limit);
     out.finish();
     if shown == 0 && is_whole {
-        selecting::check_names(args, &selection, rollouts.seen(), newest)?;
+        selection::check_names(args, &selection, rollouts.inventory(), newest)?;
     }
     let said = match (shown, selection.steps) {
-        (0, _) if is_whole => Some(nothing(&selection, &rollouts, newest)),
-        (_, Steps::Last) if args.conditions.step.is_none() && newest > 0 => {
+        (0, _) if is_whole => Some(empty_notice(&selection, &rollouts, newest)),
+        (_, StepSelection::Last) if args.conditions.step.is_none() && newest > 0 => {
             Some(format!("this is step {newest}, the newest with completions; --step .. shows all"))
         }
         _ if is_limited => {
@@ -68,10 +69,10 @@ fn show(args: &Args) -> anyhow::Result<()> {
 }
 
 /// Says why nothing was shown.
-fn nothing(selection: &Selection, rollouts: &Rollouts, newest: u64) -> String {
-    let read = rollouts.seen().completions;
+fn empty_notice(selection: &RolloutFilter, rollouts: &RolloutReader, newest: u64) -> String {
+    let read = rollouts.inventory().completions;
     match selection.steps {
-        Steps::Between(from, to) if read == 0 => {
+        StepSelection::Between(from, to) if read == 0 => {
             let steps = if from == to { format!("step {from}") } else { format!("steps {from} to {to}") };
             format!("there are no completions of {steps}; the newest are of step {newest}")
         }
@@ -86,7 +87,7 @@ fn output_name(file: &Path) -> String {
 
 /// Returns the weights of the run's rewards, as far as its configuration can be read.
 fn weights(run: &Path) -> BTreeMap<String, f64> {
-    let config = read([ConfigInForce::path(run).as_path()], &Overrides::default());
+    let config = read([EffectiveConfig::path(run).as_path()], &Overrides::default());
     let weight = |entry: &PluginEntry| (entry.name().to_owned(), entry.weight);
     config.map_or_else(
         |error| {
@@ -99,35 +100,35 @@ fn weights(run: &Path) -> BTreeMap<String, f64> {
 
 /// A completion that may be among those with the greatest values.
 #[derive(PartialEq)]
-struct Candidate {
+struct RankedCompletion {
     value: f64,
     place: u64,
 }
 
-impl Eq for Candidate {}
+impl Eq for RankedCompletion {}
 
-impl Ord for Candidate {
+impl Ord for RankedCompletion {
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
         // Of equal ones, the first in the file counts more.
         self.value.total_cmp(&other.value).then(other.place.cmp(&self.place))
     }
 }
 
-impl PartialOrd for Candidate {
+impl PartialOrd for RankedCompletion {
     fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
         Some(self.cmp(other))
     }
 }
 
 /// Shows the selected completions with the greatest and the least values.
-fn chosen(args: &Args, rollouts: &mut Rollouts, selection: &Selection, out: &mut Out) -> io::Result<()> {
+fn chosen(args: &Args, rollouts: &mut RolloutReader, selection: &RolloutFilter, out: &mut RolloutPrinter) -> io::Result<()> {
     let by = args.by.as_deref().unwrap_or("reward");
     // The least of the best can be taken out first.
     let mut ends = [args.top, args.bottom].map(|count| (count.unwrap_or(0).min(MOST_CHOSEN), BinaryHeap::new()));
-    rollouts.each(selection, |rollout, place, _| {
+    rollouts.for_each(selection, |rollout, place, _| {
         let Some(value) = rollout.value(by, &selection.weights) else { return true };
         for ((count, heap), value) in ends.iter_mut().zip([value, -value]) {
-            heap.push(Reverse(Candidate { value, place }));
+            heap.push(Reverse(RankedCompletion { value, place }));
             if heap.len() > *count {
                 heap.pop();
             }
@@ -137,7 +138,7 @@ fn chosen(args: &Args, rollouts: &mut Rollouts, selection: &Selection, out: &mut
     for (_, heap) in ends {
         // In ascending order of what is reversed, so the greatest come first.
         for Reverse(candidate) in heap.into_sorted_vec() {
-            let (rollout, line) = rollouts.at(candidate.place)?;
+            let (rollout, line) = rollouts.read_at(candidate.place)?;
             if !out.take(rollout, line) {
                 return Ok(());
             }
@@ -147,28 +148,28 @@ fn chosen(args: &Args, rollouts: &mut Rollouts, selection: &Selection, out: &mut
 }
 
 /// Where completions are shown.
-struct Out {
+struct RolloutPrinter {
     pager: Pager,
     /// None for lines of JSON.
-    layout: Option<Layout>,
+    layout: Option<RolloutLayout>,
     /// Completions of a prompt that are not shown yet, and the bytes of their texts.
-    group: Vec<Rollout>,
+    group: Vec<LoggedRollout>,
     bytes: usize,
     shown: usize,
     limit: usize,
     has_reader: bool,
 }
 
-impl Out {
-    fn new(args: &Args, selection: &Selection) -> Self {
-        let layout = (!args.json).then(|| Layout::new(args.full, selection.weights.clone()));
+impl RolloutPrinter {
+    fn new(args: &Args, selection: &RolloutFilter) -> Self {
+        let layout = (!args.json).then(|| RolloutLayout::new(args.full, selection.weights.clone()));
         let pager = Pager::start(!args.json && !args.no_pager);
         let limit = args.limit.unwrap_or(usize::MAX);
         Self { pager, layout, group: Vec::new(), bytes: 0, shown: 0, limit, has_reader: true }
     }
 
     /// Shows a completion, at the latest when its group is complete. Returns whether there is a reader for more.
-    fn take(&mut self, rollout: Rollout, line: &[u8]) -> bool {
+    fn take(&mut self, rollout: LoggedRollout, line: &[u8]) -> bool {
         if self.shown == self.limit {
             return false;
         }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// Polling interval for processes and signals.
-const NOTICED: Duration = Duration::from_millis(50);
+const PROCESS_POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Signals that stop a sweep, with their names for `kill`. Each is passed on as often as it comes, so that a second one ends the runs
 /// at once, as it would a single run.
@@ -18,14 +18,14 @@ const SIGNALS: [(i32, &str); 3] =
 const SIGNALS: [(i32, &str); 2] = [(signal_hook::consts::SIGINT, "INT"), (signal_hook::consts::SIGTERM, "TERM")];
 
 /// The processes that run at the moment, each with the number of its run.
-pub(super) struct Children {
+pub(super) struct SweepProcesses {
     running: Vec<(usize, Child)>,
     signals: [Arc<AtomicBool>; SIGNALS.len()],
     /// Whether a signal has come.
     is_stopping: bool,
 }
 
-impl Children {
+impl SweepProcesses {
     /// Listens for signals, which no longer end this process.
     pub(super) fn listen() -> io::Result<Self> {
         let signals: [Arc<AtomicBool>; SIGNALS.len()] = Default::default();
@@ -69,7 +69,7 @@ impl Children {
                     return Ok((self.running.swap_remove(at).0, status));
                 }
             }
-            std::thread::sleep(NOTICED);
+            std::thread::sleep(PROCESS_POLL_INTERVAL);
         }
     }
 }

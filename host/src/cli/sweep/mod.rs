@@ -5,14 +5,14 @@ mod plan;
 mod state;
 mod table;
 
-use super::failure::Failure;
+use super::failure::CommandFailure;
 use crate::config::words::counted;
 use crate::config::{files, printable, printable_path, shell_word};
 use crate::run::{RunFiles, lock};
 use anyhow::{Context, anyhow};
-use children::Children;
-use plan::{Plan, Run};
-use state::State;
+use children::SweepProcesses;
+use plan::{SweepPlan, SweepRun};
+use state::SweepRunState;
 use std::fs::{self, File, TryLockError};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -61,43 +61,50 @@ pub(super) struct Args {
     metric: Vec<String>,
 }
 
-pub(super) fn run(args: &Args) -> Result<(), Failure> {
-    let mut plan = Plan::read(&args.file).map_err(Failure::of)?;
+pub(super) fn run(args: &Args) -> Result<(), CommandFailure> {
+    let mut plan = SweepPlan::read(&args.file).map_err(CommandFailure::from_error)?;
     if !args.metric.is_empty() {
         plan.metrics.clone_from(&args.metric);
     }
     plan.jobs = args.jobs.unwrap_or(plan.jobs);
     if !(1..=MOST_JOBS).contains(&plan.jobs) {
-        return Err(Failure::mistake(anyhow!("--jobs {}: expected a number from 1 to {MOST_JOBS}", plan.jobs)));
+        return Err(CommandFailure::mistake(anyhow!("--jobs {}: expected a number from 1 to {MOST_JOBS}", plan.jobs)));
     }
     if plan.folder.exists() && !plan.folder.is_dir() {
-        return Err(Failure::mistake(anyhow!("{}: is a file; output_dir names the sweep's folder", plan.folder.display())));
+        return Err(CommandFailure::mistake(anyhow!(
+            "{}: is a file; output_dir names the sweep's folder",
+            plan.folder.display()
+        )));
     }
-    if RunFiles(&plan.folder).are_there() {
+    if RunFiles(&plan.folder).exist() {
         let advice = "give the sweep a folder of its own with output_dir";
-        return Err(Failure::mistake(anyhow!("{}: is the folder of a run; {advice}", plan.folder.display())));
+        return Err(CommandFailure::mistake(anyhow!("{}: is the folder of a run; {advice}", plan.folder.display())));
     }
-    let states: Vec<State> = plan.runs.iter().map(|run| State::read(&plan.folder.join(&run.name))).collect();
-    check(&plan, &states).map_err(Failure::of)?;
+    let states: Vec<SweepRunState> = plan.runs.iter().map(|run| SweepRunState::read(&plan.folder.join(&run.name))).collect();
+    check(&plan, &states).map_err(CommandFailure::from_error)?;
     if args.dry_run {
         list(&plan, &states);
         return rehearse(&plan, &states);
     }
     fs::create_dir_all(&plan.folder)
-        .map_err(|source| Failure::of(crate::train::Error::Write { path: plan.folder.clone(), source }))?;
+        .map_err(|source| CommandFailure::from_error(crate::train::Error::Write { path: plan.folder.clone(), source }))?;
     // Two of the same sweep would start the same runs.
     let _lock = lock(&plan.folder).map_err(|error| match error {
-        TryLockError::WouldBlock => Failure::mistake(anyhow!("{}: another process runs this sweep", plan.folder.display())),
-        TryLockError::Error(source) => Failure::of(crate::train::Error::Write { path: plan.folder.clone(), source }),
+        TryLockError::WouldBlock => {
+            CommandFailure::mistake(anyhow!("{}: another process runs this sweep", plan.folder.display()))
+        }
+        TryLockError::Error(source) => {
+            CommandFailure::from_error(crate::train::Error::Write { path: plan.folder.clone(), source })
+        }
     })?;
     let mut sweep = Sweep::new(&plan, &states);
-    let stopped = sweep.run(args.fail_fast).map_err(Failure::of)?;
+    let stopped = sweep.run(args.fail_fast).map_err(CommandFailure::from_error)?;
     sweep.report(&args.file, stopped)
 }
 
 /// Refuses runs that were made with other settings than the file has now.
-fn check(plan: &Plan, states: &[State]) -> anyhow::Result<()> {
-    for (run, _) in plan.runs.iter().zip(states).filter(|(_, state)| **state != State::New) {
+fn check(plan: &SweepPlan, states: &[SweepRunState]) -> anyhow::Result<()> {
+    for (run, _) in plan.runs.iter().zip(states).filter(|(_, state)| **state != SweepRunState::New) {
         let own = settings_file(plan, run);
         let folder = plan.folder.join(&run.name);
         let advice = || format!("remove {}, or give the sweep another output_dir", shell_word(&folder));
@@ -122,9 +129,10 @@ fn check(plan: &Plan, states: &[State]) -> anyhow::Result<()> {
 }
 
 /// Prints the runs and the command of the first.
-fn list(plan: &Plan, states: &[State]) {
-    let count = |wanted: State| states.iter().filter(|state| **state == wanted).count();
-    let counts = [State::Finished, State::Interrupted, State::Running, State::New].map(|state| (count(state), state.word()));
+fn list(plan: &SweepPlan, states: &[SweepRunState]) {
+    let count = |wanted: SweepRunState| states.iter().filter(|state| **state == wanted).count();
+    let counts = [SweepRunState::Finished, SweepRunState::Interrupted, SweepRunState::Running, SweepRunState::New]
+        .map(|state| (count(state), state.word()));
     let counts: Vec<String> =
         counts.iter().filter(|(count, _)| *count > 0).map(|(count, word)| format!("{count} {word}")).collect();
     say!("{} in {}: {}", counted(plan.runs.len() as u64, "run"), printable_path(&plan.folder), counts.join(", "));
@@ -142,21 +150,22 @@ fn list(plan: &Plan, states: &[State]) {
 ///
 /// # Errors
 /// Names the runs that could not begin, with the reason of each.
-fn rehearse(plan: &Plan, states: &[State]) -> Result<(), Failure> {
-    let new: Vec<&Run> = plan.runs.iter().zip(states).filter(|(_, state)| **state == State::New).map(|(run, _)| run).collect();
-    let place = tempfile::tempdir().map_err(Failure::of)?;
-    let program = std::env::current_exe().map_err(Failure::of)?;
+fn rehearse(plan: &SweepPlan, states: &[SweepRunState]) -> Result<(), CommandFailure> {
+    let new: Vec<&SweepRun> =
+        plan.runs.iter().zip(states).filter(|(_, state)| **state == SweepRunState::New).map(|(run, _)| run).collect();
+    let place = tempfile::tempdir().map_err(CommandFailure::from_error)?;
+    let program = std::env::current_exe().map_err(CommandFailure::from_error)?;
     let mut wrong = 0;
     for (i, run) in new.iter().enumerate() {
         tracing::info!("[{}/{}] {}: trying its settings", i + 1, new.len(), run.name);
         let settings = place.path().join("settings.toml");
-        std::fs::write(&settings, run.file(&plan.command)).map_err(Failure::of)?;
+        std::fs::write(&settings, run.file(&plan.command)).map_err(CommandFailure::from_error)?;
         let mut command = Command::new(&program);
         command.arg(&plan.command).arg("--config").arg(&settings).arg("--output-dir").arg(plan.folder.join(&run.name));
         for set in &run.sets {
             command.args(["--set", set]);
         }
-        let tried = command.args(["--dry-run", "--quiet"]).stdin(Stdio::null()).output().map_err(Failure::of)?;
+        let tried = command.args(["--dry-run", "--quiet"]).stdin(Stdio::null()).output().map_err(CommandFailure::from_error)?;
         if !tried.status.success() {
             wrong += 1;
             let said = String::from_utf8_lossy(&tried.stderr);
@@ -172,18 +181,18 @@ fn rehearse(plan: &Plan, states: &[State]) -> Result<(), Failure> {
             say!("\n{} can begin; nothing was trained or written", counted(new.len() as u64, "new run"));
             Ok(())
         }
-        _ => Err(Failure::mistake(anyhow!("{wrong} of {} could not begin", counted(new.len() as u64, "new run")))),
+        _ => Err(CommandFailure::mistake(anyhow!("{wrong} of {} could not begin", counted(new.len() as u64, "new run")))),
     }
 }
 
 /// Returns the path of a run's settings.
-fn settings_file(plan: &Plan, run: &Run) -> PathBuf {
+fn settings_file(plan: &SweepPlan, run: &SweepRun) -> PathBuf {
     plan.folder.join(format!("{}.toml", run.name))
 }
 
 /// What became of a run in this sweep.
 #[derive(Clone, Debug, PartialEq)]
-enum End {
+enum SweepRunEnd {
     /// The run was not started.
     None,
     Finished,
@@ -193,27 +202,28 @@ enum End {
 
 /// A sweep that runs.
 struct Sweep<'a> {
-    plan: &'a Plan,
-    states: &'a [State],
-    ends: Vec<End>,
+    plan: &'a SweepPlan,
+    states: &'a [SweepRunState],
+    ends: Vec<SweepRunEnd>,
 }
 
 impl<'a> Sweep<'a> {
-    fn new(plan: &'a Plan, states: &'a [State]) -> Self {
-        let end = |state: &State| if *state == State::Finished { End::Finished } else { End::None };
+    fn new(plan: &'a SweepPlan, states: &'a [SweepRunState]) -> Self {
+        let end =
+            |state: &SweepRunState| if *state == SweepRunState::Finished { SweepRunEnd::Finished } else { SweepRunEnd::None };
         Self { plan, states, ends: states.iter().map(end).collect() }
     }
 
     /// Runs what is not finished. Returns whether a signal stopped the sweep.
     fn run(&mut self, fail_fast: bool) -> anyhow::Result<bool> {
-        let mut children = Children::listen()?;
-        let mut waiting: Vec<usize> = (0..self.ends.len()).rev().filter(|&i| self.ends[i] != End::Finished).collect();
+        let mut children = SweepProcesses::listen()?;
+        let mut waiting: Vec<usize> = (0..self.ends.len()).rev().filter(|&i| self.ends[i] != SweepRunEnd::Finished).collect();
         let skipped = self.ends.len() - waiting.len();
         if skipped > 0 {
             tracing::info!("{} of {} are finished and skipped", skipped, counted(self.ends.len() as u64, "run"));
         }
         loop {
-            let failed = fail_fast && self.ends.iter().any(|end| matches!(end, End::Failed(_)));
+            let failed = fail_fast && self.ends.iter().any(|end| matches!(end, SweepRunEnd::Failed(_)));
             let more = !failed && !children.is_stopping();
             match waiting.pop().filter(|_| more) {
                 Some(run) if children.running() < self.plan.jobs => self.start(&mut children, run),
@@ -235,13 +245,13 @@ impl<'a> Sweep<'a> {
     }
 
     /// Starts a run, or says why it can't be started.
-    fn start(&mut self, children: &mut Children, run: usize) {
-        if self.states[run] == State::Running {
-            self.ends[run] = End::Failed("another process runs it".to_owned());
+    fn start(&mut self, children: &mut SweepProcesses, run: usize) {
+        if self.states[run] == SweepRunState::Running {
+            self.ends[run] = SweepRunEnd::Failed("another process runs it".to_owned());
         } else if let Err(error) = self.command(run).and_then(|mut command| Ok(children.start(run, &mut command)?)) {
-            self.ends[run] = End::Failed(format!("can't start it: {error:#}"));
+            self.ends[run] = SweepRunEnd::Failed(format!("can't start it: {error:#}"));
         } else {
-            let how = if self.states[run] == State::Interrupted { "resuming" } else { "starting" };
+            let how = if self.states[run] == SweepRunState::Interrupted { "resuming" } else { "starting" };
             let log =
                 if self.plan.jobs > 1 { format!("; it writes to {}", printable_path(&self.log(run))) } else { String::new() };
             tracing::info!("{}: {how}{log}", self.title(run));
@@ -255,11 +265,11 @@ impl<'a> Sweep<'a> {
         format!("[{}/{}] {}", run + 1, self.ends.len(), self.plan.runs[run].name)
     }
 
-    fn say(&self, run: usize, end: &End) {
+    fn say(&self, run: usize, end: &SweepRunEnd) {
         match end {
-            End::Failed(reason) => tracing::error!("{}: {reason}", self.title(run)),
-            End::Stopped => tracing::info!("{}: stopped", self.title(run)),
-            End::Finished | End::None => tracing::info!("{}: finished", self.title(run)),
+            SweepRunEnd::Failed(reason) => tracing::error!("{}: {reason}", self.title(run)),
+            SweepRunEnd::Stopped => tracing::info!("{}: stopped", self.title(run)),
+            SweepRunEnd::Finished | SweepRunEnd::None => tracing::info!("{}: finished", self.title(run)),
         }
     }
 
@@ -285,7 +295,7 @@ impl<'a> Sweep<'a> {
         if !tracing::enabled!(tracing::Level::INFO) {
             command.arg("--quiet");
         }
-        if self.states[run] == State::Interrupted {
+        if self.states[run] == SweepRunState::Interrupted {
             command.arg("--resume-from-checkpoint");
         } else if self.plan.jobs > 1 && !own.settings.keys().any(|key| key.replace('-', "_") == "num_threads") {
             // Otherwise each would take all processors.
@@ -295,8 +305,8 @@ impl<'a> Sweep<'a> {
         command.stdin(Stdio::null());
         if self.plan.jobs > 1 {
             let path = self.log(run);
-            let log =
-                files::own(&path, File::options().append(true)).with_context(|| format!("can't write {}", path.display()))?;
+            let log = files::open_for_writing(&path, File::options().append(true))
+                .with_context(|| format!("can't write {}", path.display()))?;
             command.stdout(log.try_clone()?).stderr(log);
         } else {
             // Standard output is for the table.
@@ -306,22 +316,22 @@ impl<'a> Sweep<'a> {
     }
 
     /// Says how a run's process ended.
-    fn end(&self, run: usize, status: ExitStatus) -> End {
+    fn end(&self, run: usize, status: ExitStatus) -> SweepRunEnd {
         match status.code() {
-            Some(0) => End::Finished,
-            Some(3 | 130 | 143) => End::Stopped,
+            Some(0) => SweepRunEnd::Finished,
+            Some(3 | 130 | 143) => SweepRunEnd::Stopped,
             code => {
                 let how = code.map_or_else(|| status.to_string(), |code| format!("exit code {code}"));
                 let reason = state::reason(&self.folder(run)).map(|reason| format!(": {}", printable(&reason, REASON)));
                 let log = if self.plan.jobs > 1 { format!("; see {}", printable_path(&self.log(run))) } else { String::new() };
-                End::Failed(format!("failed with {how}{}{log}", reason.unwrap_or_default()))
+                SweepRunEnd::Failed(format!("failed with {how}{}{log}", reason.unwrap_or_default()))
             }
         }
     }
 
     /// Prints the table, and what is left to do.
-    fn report(&self, file: &Path, stopped: bool) -> Result<(), Failure> {
-        let finished: Vec<bool> = self.ends.iter().map(|end| *end == End::Finished).collect();
+    fn report(&self, file: &Path, stopped: bool) -> Result<(), CommandFailure> {
+        let finished: Vec<bool> = self.ends.iter().map(|end| *end == SweepRunEnd::Finished).collect();
         let table = SweepTable::read(self.plan, &finished);
         table.lines.iter().for_each(|line| say!("{line}"));
         table.note.iter().for_each(|note| tracing::warn!("{note}"));
@@ -330,23 +340,26 @@ impl<'a> Sweep<'a> {
             .ends
             .iter()
             .zip(&self.plan.runs)
-            .filter(|(end, _)| matches!(end, End::Failed(_)))
+            .filter(|(end, _)| matches!(end, SweepRunEnd::Failed(_)))
             .map(|(_, run)| run.name.as_str())
             .collect();
         let open = finished.iter().filter(|finished| !**finished).count();
         if stopped {
             say!("stopped with {open} of {} to do; resume with: {again}", counted(finished.len() as u64, "run"));
-            return Err(Failure::Stopped);
+            return Err(CommandFailure::Stopped);
         }
         if !failed.is_empty() {
             let more = if failed.len() > NAMES { format!(" and {} more", failed.len() - NAMES) } else { String::new() };
             let names = failed.iter().take(NAMES).copied().collect::<Vec<_>>().join(", ");
             let runs = counted(finished.len() as u64, "run");
-            return Err(Failure::failed(anyhow!("{} of {runs} failed: {names}{more}; to try again: {again}", failed.len())));
+            return Err(CommandFailure::failed(anyhow!(
+                "{} of {runs} failed: {names}{more}; to try again: {again}",
+                failed.len()
+            )));
         }
         if open > 0 {
             let runs = counted(finished.len() as u64, "run");
-            return Err(Failure::failed(anyhow!("{open} of {runs} were stopped; to resume them: {again}")));
+            return Err(CommandFailure::failed(anyhow!("{open} of {runs} were stopped; to resume them: {again}")));
         }
         Ok(())
     }

@@ -25,7 +25,7 @@ const OWN: [&str; 3] = ["output_dir", "resume_from_checkpoint", "overwrite_outpu
 
 /// A sweep.
 #[derive(Debug)]
-pub(super) struct Plan {
+pub(super) struct SweepPlan {
     /// The folder of its runs.
     pub folder: PathBuf,
     /// The training command.
@@ -39,12 +39,12 @@ pub(super) struct Plan {
     /// Keys of the grid.
     pub keys: Vec<String>,
     /// The runs: all combinations with the first seed, then with the second.
-    pub runs: Vec<Run>,
+    pub runs: Vec<SweepRun>,
 }
 
 /// A run of a sweep.
 #[derive(Debug)]
-pub(super) struct Run {
+pub(super) struct SweepRun {
     /// The name of its folder.
     pub name: String,
     /// Number of its combination, which runs with other seeds share.
@@ -57,7 +57,7 @@ pub(super) struct Run {
     pub sets: Vec<String>,
 }
 
-impl Run {
+impl SweepRun {
     /// Returns the text of the run's own file of settings, which also says what else its command has.
     pub(super) fn file(&self, command: &str) -> String {
         let sets: String = self.sets.iter().map(|set| format!(" --set {}", shell_word(Path::new(set)))).collect();
@@ -65,17 +65,17 @@ impl Run {
     }
 }
 
-impl Plan {
+impl SweepPlan {
     /// Reads a sweep's file.
     pub(super) fn read(path: &Path) -> anyhow::Result<Self> {
-        let file = ConfigFile::given(path)?;
+        let file = ConfigFile::read_file_or_pipe(path)?;
         let table = file.table()?;
         // The message says where it is.
-        let plan = Self::of(path, table).map_err(|error| anyhow!("{}: {error:#}", path.display()))?;
+        let plan = Self::from_table(path, table).map_err(|error| anyhow!("{}: {error:#}", path.display()))?;
         Ok(plan)
     }
 
-    fn of(path: &Path, mut table: Table) -> anyhow::Result<Self> {
+    fn from_table(path: &Path, mut table: Table) -> anyhow::Result<Self> {
         if let Some(unknown) = table.keys().find(|key| !KEYS.contains(&key.as_str())) {
             let advice = match did_you_mean(unknown, KEYS) {
                 near if near.is_empty() => {
@@ -195,7 +195,7 @@ fn check_keys(settings: &Table, grid: &Table, has_seeds: bool) -> anyhow::Result
 }
 
 /// Returns all combinations of the grid's values, with each seed.
-fn runs(settings: &Table, grid: &Table, seeds: Option<&[i64]>) -> anyhow::Result<Vec<Run>> {
+fn runs(settings: &Table, grid: &Table, seeds: Option<&[i64]>) -> anyhow::Result<Vec<SweepRun>> {
     let lists: Vec<(&String, &Vec<Value>)> = grid.iter().filter_map(|(key, value)| Some((key, value.as_array()?))).collect();
     let combinations = lists.iter().try_fold(1_usize, |count, (_, list)| count.checked_mul(list.len()));
     let total = combinations.and_then(|count| count.checked_mul(seeds.map_or(1, <[i64]>::len)));
@@ -225,7 +225,7 @@ fn runs(settings: &Table, grid: &Table, seeds: Option<&[i64]>) -> anyhow::Result
     Ok(runs)
 }
 
-fn run(settings: &Table, chosen: &[(&String, &Value)], (combination, seed): (usize, Option<i64>)) -> Run {
+fn run(settings: &Table, chosen: &[(&String, &Value)], (combination, seed): (usize, Option<i64>)) -> SweepRun {
     let (mut settings, mut sets) = (settings.clone(), Vec::new());
     for (key, value) in chosen {
         if key.contains('.') {
@@ -240,7 +240,7 @@ fn run(settings: &Table, chosen: &[(&String, &Value)], (combination, seed): (usi
     let values: Vec<String> = chosen.iter().map(|(_, value)| shown(value)).collect();
     let parts = chosen.iter().zip(&values).map(|((key, _), value)| format!("{key}={value}"));
     let parts: Vec<String> = parts.chain(seed.map(|seed| format!("seed={seed}"))).collect();
-    Run { name: folder_name(&parts.join(",")), combination, values, settings, sets }
+    SweepRun { name: folder_name(&parts.join(",")), combination, values, settings, sets }
 }
 
 /// Returns a value as text: a string without its quotation marks.
@@ -282,8 +282,8 @@ fn merge(base: &mut Table, over: Table) {
 mod tests {
     use super::*;
 
-    fn plan(text: &str) -> anyhow::Result<Plan> {
-        Plan::of(Path::new("lr.toml"), text.parse().unwrap())
+    fn plan(text: &str) -> anyhow::Result<SweepPlan> {
+        SweepPlan::from_table(Path::new("lr.toml"), text.parse().unwrap())
     }
 
     #[test]

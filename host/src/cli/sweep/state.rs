@@ -6,7 +6,7 @@ use std::path::Path;
 
 /// What a run's folder says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum State {
+pub(super) enum SweepRunState {
     /// It has not begun.
     New,
     /// It took its last step.
@@ -17,7 +17,7 @@ pub(super) enum State {
     Running,
 }
 
-impl State {
+impl SweepRunState {
     /// Reads a run's folder.
     pub(super) fn read(run: &Path) -> Self {
         let files = RunFiles(run);
@@ -30,8 +30,8 @@ impl State {
         }
         let mut last = None;
         // Without events it has not come far.
-        let _ = json_lines::each(&files.events(), |line| {
-            let kind = EventLine::of(line).kind;
+        let _ = json_lines::for_each_object(&files.events(), |line| {
+            let kind = EventLine::from_fields(line).kind;
             last = kind.filter(|kind| kind.begins() || kind.ends()).or(last);
         });
         if last == Some(EventKind::Finished) { Self::Finished } else { Self::Interrupted }
@@ -50,8 +50,8 @@ impl State {
 /// Returns why a run failed, by its events.
 pub(super) fn reason(run: &Path) -> Option<String> {
     let mut reason = None;
-    let _ = json_lines::each(&RunFiles(run).events(), |line| {
-        let event = EventLine::of(line);
+    let _ = json_lines::for_each_object(&RunFiles(run).events(), |line| {
+        let event = EventLine::from_fields(line);
         match event.kind {
             Some(EventKind::Failed) => reason = Some(event.text("reason").to_owned()),
             Some(kind) if kind.begins() => reason = None,

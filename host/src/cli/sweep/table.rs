@@ -1,9 +1,9 @@
 //! The table of a sweep: the grid's combinations, with means and spreads over the seeds.
 
-use super::plan::Plan;
+use super::plan::SweepPlan;
 use crate::cli::columns::{aligned, spread};
 use crate::config::{did_you_mean, printable};
-use crate::report::Spread;
+use crate::report::SeedSpread;
 use crate::run::each_metrics_row;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -19,7 +19,7 @@ const SHOWN: usize = 60;
 const USUAL: [&str; 6] = ["eval_reward", "reward", "objective/scores", "rewards/accuracies", "eval_loss", "loss"];
 
 /// What a run logged of the wanted metrics.
-struct Logged {
+struct LoggedValues {
     /// The mean of the last values of each metric.
     values: BTreeMap<String, f64>,
     /// Names of all metrics.
@@ -27,7 +27,7 @@ struct Logged {
 }
 
 /// Reads a run's metrics.
-fn logged(run: &Path, wanted: &[&str], last: usize) -> Logged {
+fn logged(run: &Path, wanted: &[&str], last: usize) -> LoggedValues {
     let (mut series, mut names) = (BTreeMap::<&str, BTreeMap<u64, f64>>::new(), BTreeSet::new());
     // A run that logged nothing has no values.
     let _ = each_metrics_row(run, |row| {
@@ -47,7 +47,7 @@ fn logged(run: &Path, wanted: &[&str], last: usize) -> Logged {
         let last: Vec<f64> = values.values().rev().take(last).copied().collect();
         last.iter().sum::<f64>() / last.len() as f64
     };
-    Logged { values: series.iter().map(|(name, values)| ((*name).to_owned(), mean(values))).collect(), names }
+    LoggedValues { values: series.iter().map(|(name, values)| ((*name).to_owned(), mean(values))).collect(), names }
 }
 
 /// The table, and what is to be said about it.
@@ -58,10 +58,11 @@ pub(super) struct SweepTable {
 
 impl SweepTable {
     /// Reads the runs of a sweep, with what became of each.
-    pub(super) fn read(plan: &Plan, finished: &[bool]) -> Self {
+    pub(super) fn read(plan: &SweepPlan, finished: &[bool]) -> Self {
         let wanted: Vec<&str> =
             if plan.metrics.is_empty() { USUAL.to_vec() } else { plan.metrics.iter().map(String::as_str).collect() };
-        let logged: Vec<Logged> = plan.runs.iter().map(|run| logged(&plan.folder.join(&run.name), &wanted, plan.last)).collect();
+        let logged: Vec<LoggedValues> =
+            plan.runs.iter().map(|run| logged(&plan.folder.join(&run.name), &wanted, plan.last)).collect();
         let has = |name: &&str| logged.iter().any(|logged| logged.values.contains_key(*name));
         let metrics: Vec<&str> =
             if plan.metrics.is_empty() { wanted.into_iter().find(has).into_iter().collect() } else { wanted };
@@ -77,7 +78,7 @@ impl SweepTable {
             for name in &metrics {
                 // Unfinished runs have not come as far as the others.
                 let values = own.iter().filter(|&&i| finished[i]).filter_map(|&i| logged[i].values.get(*name).copied());
-                row.push(spread(Spread::from_values(&values.collect::<Vec<_>>())));
+                row.push(spread(SeedSpread::from_values(&values.collect::<Vec<_>>())));
             }
             rows.push(row);
         }
@@ -86,7 +87,7 @@ impl SweepTable {
 }
 
 /// Says which metric no run has.
-fn note(metrics: &[&str], logged: &[Logged], is_usual: bool) -> Option<String> {
+fn note(metrics: &[&str], logged: &[LoggedValues], is_usual: bool) -> Option<String> {
     let names: BTreeSet<&str> = logged.iter().flat_map(|logged| &logged.names).map(String::as_str).collect();
     if names.is_empty() {
         return Some("no run has logged any metrics".to_owned());

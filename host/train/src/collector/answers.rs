@@ -3,17 +3,22 @@
 use super::Collector;
 use crate::dataset::Prompt;
 use crate::experience::Experience;
-use crate::figures::Figures;
-use crate::moment::Moment;
 use crate::plugin::columns::REF_LOGP;
+use crate::policy_progress::PolicyProgress;
 use crate::rollout::Rollout;
+use crate::step_metrics::StepMetrics;
 use crate::{Error, Result};
 use std::sync::Arc;
 
 impl Collector {
     /// Makes experience from the dataset's answers to these prompts, with `mismatched` ones if requested.
-    pub(super) fn take_answers(&self, prompts: Vec<Arc<Prompt>>, at: Moment, mismatched: bool) -> Result<(Experience, Figures)> {
-        let mut figures = Figures::begin();
+    pub(super) fn take_answers(
+        &self,
+        prompts: Vec<Arc<Prompt>>,
+        at: PolicyProgress,
+        mismatched: bool,
+    ) -> Result<(Experience, StepMetrics)> {
+        let mut figures = StepMetrics::start();
         let rollouts = answers(&prompts, if self.batching.items_are_pairs { 2 } else { 1 }, at.step)?;
         let mut experience = Experience::new(prompts, rollouts);
         figures.lap("data");
@@ -32,7 +37,7 @@ impl Collector {
     /// Appends each completion to the next row's prompt, the last one to the first's, within a batch of all processes.
     fn mismatched(&self, e: &Experience) -> Result<Experience> {
         let (count, longest) = (e.rollouts.len(), self.longest);
-        let follows = |row: usize| self.follows(row, count);
+        let follows = |row: usize| self.mismatched_row(row, count);
         let mismatch = |row: usize| {
             let (own, other) = (&e.rollouts[row], &e.rollouts[follows(row)]);
             let label = e.prompts[other.prompt].answers.as_ref().and_then(|answers| answers.label.as_ref());
@@ -53,7 +58,7 @@ impl Collector {
     }
 
     /// Returns the row, out of `count`, whose completion is appended to this row's prompt.
-    pub(super) fn follows(&self, row: usize, count: usize) -> usize {
+    pub(super) fn mismatched_row(&self, row: usize, count: usize) -> usize {
         let size = self.batching.sizes.micro_batch;
         if row.is_multiple_of(size) { (row + size).min(count) - 1 } else { row - 1 }
     }

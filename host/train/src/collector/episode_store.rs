@@ -4,11 +4,11 @@
 use super::fingerprint::{Fingerprint, short};
 use crate::config::printable_path;
 use crate::dataset::Prompt;
-use crate::episode::Episode;
+use crate::episode::EpisodeOutcome;
 use crate::model::Architecture;
 use crate::plugin::Metric;
 use crate::rollout::Rollout;
-use crate::rollout_log::{Entry, Generation, Key, LoggedMetric, RolloutLog};
+use crate::rollout_log::{GenerationKey, LoggedGeneration, LoggedMetric, RolloutLog, RolloutLogEntry};
 use crate::stored_rollouts::fault_of;
 use sha2::{Digest, Sha256};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -18,14 +18,14 @@ pub(crate) struct FinishedEpisode {
     /// What was sampled. Its prompt and sample are those of the generation.
     pub rollout: Rollout,
     /// Its outcome.
-    pub episode: Episode,
+    pub episode: EpisodeOutcome,
     /// What is logged of it.
     pub metrics: Vec<Metric>,
 }
 
 /// Where the ended episodes of a generation are kept.
 pub(crate) struct EpisodeStore {
-    kept: Mutex<Episodes>,
+    kept: Mutex<StoredEpisodes>,
     fingerprint: Fingerprint,
     generation: u64,
     /// Digest of what determines completions besides weights and prompts.
@@ -33,7 +33,7 @@ pub(crate) struct EpisodeStore {
     architecture: Architecture,
 }
 
-struct Episodes {
+struct StoredEpisodes {
     log: RolloutLog,
     /// Whether it was said that they can't be kept.
     warned: bool,
@@ -49,13 +49,13 @@ impl EpisodeStore {
         sampling: String,
         architecture: Architecture,
     ) -> Self {
-        let kept = Mutex::new(Episodes { log, warned: false, found: 0 });
+        let kept = Mutex::new(StoredEpisodes { log, warned: false, found: 0 });
         Self { kept, fingerprint, generation, sampling, architecture }
     }
 
     /// Returns the log, and the number of episodes that were found in it.
     pub(super) fn into_log(self) -> (RolloutLog, usize) {
-        let Episodes { log, found, .. } = self.kept.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let StoredEpisodes { log, found, .. } = self.kept.into_inner().unwrap_or_else(PoisonError::into_inner);
         (log, found)
     }
 
@@ -80,8 +80,8 @@ impl EpisodeStore {
     }
 
     /// Returns the only completion of a file.
-    fn only(&self, generation: Generation, prompt: &Prompt) -> Result<FinishedEpisode, String> {
-        let Generation { mut rollouts, mut episodes, metrics } = generation;
+    fn only(&self, generation: LoggedGeneration, prompt: &Prompt) -> Result<FinishedEpisode, String> {
+        let LoggedGeneration { mut rollouts, mut episodes, metrics } = generation;
         let (Some(rollout), Some(episode), true, true) =
             (rollouts.pop(), episodes.pop(), rollouts.is_empty(), episodes.is_empty())
         else {
@@ -98,12 +98,12 @@ impl EpisodeStore {
 
     /// Keeps an episode of this prompt. One that can't be written costs no more than that it would be played again.
     pub(super) fn keep(&self, prompt: &Prompt, sample: usize, ended: &FinishedEpisode) {
-        let generation = Generation {
+        let generation = LoggedGeneration {
             rollouts: vec![ended.rollout.clone()],
             episodes: vec![ended.episode.clone()],
             metrics: ended.metrics.iter().filter_map(LoggedMetric::new).collect(),
         };
-        let entry = |sha256| Entry {
+        let entry = |sha256| RolloutLogEntry {
             key: self.key(prompt, sample),
             version: self.fingerprint.version,
             weights: self.fingerprint.weights.clone(),
@@ -120,11 +120,11 @@ impl EpisodeStore {
         }
     }
 
-    fn key(&self, prompt: &Prompt, sample: usize) -> Key {
-        Key::Episode { generation: self.generation, row: prompt.row as u64, sample: sample as u64 }
+    fn key(&self, prompt: &Prompt, sample: usize) -> GenerationKey {
+        GenerationKey::Episode { generation: self.generation, row: prompt.row as u64, sample: sample as u64 }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Episodes> {
+    fn lock(&self) -> MutexGuard<'_, StoredEpisodes> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -2,20 +2,22 @@
 //! environment's replies, which are appended.
 
 use super::source::{RolloutBatch, RolloutRequest};
-use super::turns::Rules;
-use super::turns::Turns;
-use crate::config::{OnError, printable};
-use crate::data::{Extras, Message, Tokenizer};
+use super::turns::EpisodeRules;
+use super::turns::TurnGenerator;
+use crate::config::{RewardErrorAction, printable};
+use crate::data::{ChatMessage, TemplateVariables, Tokenizer};
 use crate::dataset::Prompt;
-use crate::episode::{Episode, sum};
+use crate::episode::{EpisodeOutcome, sum};
 use crate::experience::Experience;
-use crate::metrics::{Metric, Reduction};
-use crate::model::Decoding;
+use crate::metrics::{Metric, MetricReduction};
+use crate::model::IncrementalDecoder;
 use crate::ops::sampler::stream;
 use crate::plugin::columns::turn_reward;
-use crate::plugin::{self, Column, EnvironmentPlugin, Generation, LARGEST_SCORE, Opening, Reply, Session, Turn, TurnSpan, Unit};
-use crate::plugins::{Environments, Partner, start};
-use crate::rollout::{Ended, Follow, Next, Request, Rollout};
+use crate::plugin::{
+    self, Column, EnvironmentPlugin, EnvironmentSession, LARGEST_SCORE, Opening, Reply, ScoredGeneration, Turn, TurnSpan, Unit,
+};
+use crate::plugins::{Partner, RunEnvironments, start};
+use crate::rollout::{EndedTurn, PromptRequest, ReplyProvider, Rollout, TurnReply};
 use crate::run::TurnRow;
 use crate::{Error, Result};
 use rand::RngExt;
@@ -32,9 +34,9 @@ const LONGEST_SHOWN: usize = 64;
 
 /// An episode being played.
 #[derive(Default)]
-struct Playing {
-    messages: Vec<Message>,
-    extras: Extras,
+struct OngoingEpisode {
+    messages: Vec<ChatMessage>,
+    extras: TemplateVariables,
     /// Its prompt's text and tokens.
     prompt: (String, Vec<u32>),
     seed: u64,
@@ -44,42 +46,42 @@ struct Playing {
 }
 
 /// The episodes of one instance, by their number.
-struct Seat {
+struct EnvironmentInstance {
     /// The environment's index in the run.
     environment: usize,
-    session: Session,
-    playing: BTreeMap<u64, Playing>,
+    session: EnvironmentSession,
+    playing: BTreeMap<u64, OngoingEpisode>,
     metrics: Vec<plugin::Metric>,
 }
 
 /// The episodes of a generation.
-struct Table<'a> {
-    rules: &'a Rules<'a>,
+struct EpisodeTable<'a> {
+    rules: &'a EpisodeRules<'a>,
     /// Number of completions of each row.
     samples: usize,
     /// The index of each request's row in the generation.
     rows: Vec<usize>,
-    seats: Vec<Mutex<Seat>>,
+    instances: Vec<Mutex<EnvironmentInstance>>,
     /// The seat of each episode.
-    seat_of: Vec<usize>,
+    instance_of: Vec<usize>,
 }
 
-impl Turns {
+impl TurnGenerator {
     /// Plays episodes of each prompt, whose sessions with servers are in this scope. All episodes of a prompt have the same seed.
     ///
     /// # Errors
     /// If an operation fails. A failed episode carries its own error.
-    pub(super) fn play(&self, model: &Decoding, request: &RolloutRequest<'_>, scope: u64) -> Result<RolloutBatch> {
+    pub(super) fn play(&self, model: &IncrementalDecoder, request: &RolloutRequest<'_>, scope: u64) -> Result<RolloutBatch> {
         let RolloutRequest { prompts, samples, generation, environments, .. } = *request;
-        let Environments { plugins: environments, entries } = environments;
+        let RunEnvironments { plugins: environments, entries } = environments;
         let places: Vec<usize> = prompts.iter().map(|prompt| prompt.acts_in(entries).unwrap_or(0)).collect();
         let shares = shares(environments, &places, samples);
         let rules = self.rules(model.architecture().max_positions);
         let open = |(place, episodes): &(usize, Vec<u64>)| {
             let session = environments[*place].session(scope);
-            rules.opened((*place, session), prompts, samples, generation, episodes)
+            rules.open_instance((*place, session), prompts, samples, generation, episodes)
         };
-        let seats: Vec<Seat> = shares.par_iter().map(open).collect();
+        let seats: Vec<EnvironmentInstance> = shares.par_iter().map(open).collect();
         let mut seat_of = vec![0; prompts.len() * samples];
         for (seat, (_, episodes)) in shares.iter().enumerate() {
             episodes.iter().for_each(|&episode| seat_of[episode as usize] = seat);
@@ -87,8 +89,8 @@ impl Turns {
         let requests = requests(prompts, samples, &seats);
         let rows = requests.iter().map(|(row, _)| *row).collect();
         let seats = seats.into_iter().map(Mutex::new).collect();
-        let table = Table { rules: &rules, samples, rows, seats, seat_of };
-        let (places, requests): (Vec<usize>, Vec<Request>) = requests.into_iter().unzip();
+        let table = EpisodeTable { rules: &rules, samples, rows, instances: seats, instance_of: seat_of };
+        let (places, requests): (Vec<usize>, Vec<PromptRequest>) = requests.into_iter().unzip();
         let mut rollouts = self.generator(model, request, Some(&table), |generator| generator.run(&requests))?;
         for rollout in &mut rollouts {
             let row = places[rollout.prompt];
@@ -96,7 +98,7 @@ impl Turns {
             rollout.opening = (*tokens != prompts[row].tokens).then(|| tokens.clone());
             rollout.prompt = row;
         }
-        Ok(table.ended(rollouts))
+        Ok(table.into_batch(rollouts))
     }
 }
 
@@ -107,43 +109,48 @@ fn shares(environments: &[EnvironmentPlugin], places: &[usize], samples: usize) 
     for (place, environment) in environments.iter().enumerate() {
         let rows = (0..places.len()).filter(|row| places[*row] == place);
         let own: Vec<u64> = rows.flat_map(|row| row * samples..(row + 1) * samples).map(|episode| episode as u64).collect();
-        let count = environment.side_by_side().min(own.len());
+        let count = environment.max_parallel_sessions().min(own.len());
         let cut = |i: usize| own.len() * i / count;
         shares.extend((0..count).map(|i| (place, own[cut(i)..cut(i + 1)].to_vec())));
     }
     shares
 }
 
-impl Rules<'_> {
+impl EpisodeRules<'_> {
     /// Opens some of the episodes on a separate instance.
-    fn opened(
+    fn open_instance(
         &self,
-        (place, mut session): (usize, Session),
+        (place, mut session): (usize, EnvironmentSession),
         prompts: &[Arc<Prompt>],
         samples: usize,
         generation: u64,
         episodes: &[u64],
-    ) -> Seat {
+    ) -> EnvironmentInstance {
         let prompt = |episode: u64| &prompts[episode as usize / samples];
         let seed = |prompt: &Prompt| stream(self.seed ^ SEEDS, generation, prompt.row as u64, 0).random();
         let starts = episodes.iter().map(|&episode| start(prompt(episode), episode, seed(prompt(episode))));
         let mut playing = BTreeMap::new();
         for (&id, opening) in episodes.iter().zip(session.begin(starts.collect())) {
             let opened = opening.map_err(|e| e.to_string());
-            let began = opened.and_then(|opening| begun(self.tokenizer, prompt(id), opening, self.context));
+            let began = opened.and_then(|opening| render_opening(self.tokenizer, prompt(id), opening, self.context));
             let failed = |reason| {
                 let prompt = (prompt(id).text.clone(), prompt(id).tokens.clone());
-                Playing { messages: Vec::new(), prompt, failed: Some(reason), ..Playing::default() }
+                OngoingEpisode { messages: Vec::new(), prompt, failed: Some(reason), ..OngoingEpisode::default() }
             };
-            playing.insert(id, Playing { seed: seed(prompt(id)), ..began.unwrap_or_else(failed) });
+            playing.insert(id, OngoingEpisode { seed: seed(prompt(id)), ..began.unwrap_or_else(failed) });
         }
-        Seat { environment: place, session, playing, metrics: Vec::new() }
+        EnvironmentInstance { environment: place, session, playing, metrics: Vec::new() }
     }
 }
 
 /// Renders the opening of an episode.
-fn begun(tokenizer: &Tokenizer, prompt: &Prompt, opening: Opening, context: usize) -> std::result::Result<Playing, String> {
-    let mut extras = Extras::of(&prompt.columns)?;
+fn render_opening(
+    tokenizer: &Tokenizer,
+    prompt: &Prompt,
+    opening: Opening,
+    context: usize,
+) -> std::result::Result<OngoingEpisode, String> {
+    let mut extras = TemplateVariables::from_columns(&prompt.columns)?;
     if !opening.tools.is_empty() {
         extras.tools = opening.tools.iter().map(tool).collect();
     }
@@ -155,12 +162,12 @@ fn begun(tokenizer: &Tokenizer, prompt: &Prompt, opening: Opening, context: usiz
     let as_given = !own && (prompt.chat || !tokenizer.has_chat());
     let prompt = match as_given {
         true => (prompt.text.clone(), prompt.tokens.clone()),
-        false => tokenizer.opening(&messages, &extras).map_err(|e| e.to_string())?,
+        false => tokenizer.encode_opening(&messages, &extras).map_err(|e| e.to_string())?,
     };
     if prompt.1.is_empty() || prompt.1.len() >= context {
         return Err(format!("its prompt has {} tokens; the model's context is {context}, turns included", prompt.1.len()));
     }
-    Ok(Playing { messages, extras, prompt, ..Playing::default() })
+    Ok(OngoingEpisode { messages, extras, prompt, ..OngoingEpisode::default() })
 }
 
 /// Returns a tool as chat templates take it.
@@ -175,16 +182,16 @@ fn texts(message: &plugin::Message) -> impl Iterator<Item = &str> {
     [Some(&message.content), message.name.as_ref(), message.tool_call_id.as_ref()].into_iter().flatten().map(String::as_str)
 }
 
-fn message(message: plugin::Message) -> Message {
+fn message(message: plugin::Message) -> ChatMessage {
     let rest = [("name", message.name), ("tool_call_id", message.tool_call_id)];
     let rest = rest.into_iter().filter_map(|(key, text)| Some((key.to_owned(), text?.into()))).collect();
-    Message { role: message.role, content: message.content.into(), rest }
+    ChatMessage { role: message.role, content: message.content.into(), rest }
 }
 
 /// Returns the requests, each with its row's index: completions of a row with the same opening share one.
-fn requests(prompts: &[Arc<Prompt>], samples: usize, seats: &[Seat]) -> Vec<(usize, Request)> {
-    let mut requests: Vec<(usize, Request)> = Vec::with_capacity(prompts.len());
-    let mut all: Vec<(&u64, &Playing)> = seats.iter().flat_map(|seat| &seat.playing).collect();
+fn requests(prompts: &[Arc<Prompt>], samples: usize, seats: &[EnvironmentInstance]) -> Vec<(usize, PromptRequest)> {
+    let mut requests: Vec<(usize, PromptRequest)> = Vec::with_capacity(prompts.len());
+    let mut all: Vec<(&u64, &OngoingEpisode)> = seats.iter().flat_map(|seat| &seat.playing).collect();
     all.sort_by_key(|(episode, _)| **episode);
     for (&episode, playing) in all {
         let (row, sample) = (episode as usize / samples, episode as usize % samples);
@@ -192,41 +199,42 @@ fn requests(prompts: &[Arc<Prompt>], samples: usize, seats: &[Seat]) -> Vec<(usi
             Some((_, request)) => request.samples += 1,
             None => {
                 let tokens = playing.prompt.1.clone();
-                requests.push((row, Request { tokens, row: prompts[row].row as u64, first: sample, samples: 1 }));
+                requests.push((row, PromptRequest { tokens, row: prompts[row].row as u64, first: sample, samples: 1 }));
             }
         }
     }
     requests
 }
 
-impl Table<'_> {
+impl EpisodeTable<'_> {
     /// Returns the number of an episode.
     fn number(&self, request: usize, sample: usize) -> usize {
         self.rows[request] * self.samples + sample
     }
 }
 
-impl Follow for Table<'_> {
-    fn follow(&self, ended: &[Ended<'_>]) -> Vec<Next> {
+impl ReplyProvider for EpisodeTable<'_> {
+    fn next_turns(&self, ended: &[EndedTurn<'_>]) -> Vec<TurnReply> {
         let Some(first) = ended.first() else { return Vec::new() };
-        let seat = &self.seats[self.instance(first.request, first.sample)];
-        let asked: Vec<(u64, &Ended<'_>)> = ended.iter().map(|one| (self.number(one.request, one.sample) as u64, one)).collect();
+        let seat = &self.instances[self.instance(first.request, first.sample)];
+        let asked: Vec<(u64, &EndedTurn<'_>)> =
+            ended.iter().map(|one| (self.number(one.request, one.sample) as u64, one)).collect();
         seat.lock().unwrap_or_else(PoisonError::into_inner).follow(self.rules, &asked)
     }
 
     fn instance(&self, request: usize, sample: usize) -> usize {
-        self.seat_of[self.number(request, sample)]
+        self.instance_of[self.number(request, sample)]
     }
 
-    fn most_tokens(&self) -> usize {
+    fn max_tokens(&self) -> usize {
         self.rules.most_tokens
     }
 }
 
-impl Seat {
-    /// Passes turns to the environment; see [`Follow::follow`].
-    fn follow(&mut self, rules: &Rules<'_>, ended: &[(u64, &Ended<'_>)]) -> Vec<Next> {
-        let mut next: BTreeMap<u64, Next> = BTreeMap::new();
+impl EnvironmentInstance {
+    /// Passes turns to the environment; see [`ReplyProvider::next_turns`].
+    fn follow(&mut self, rules: &EpisodeRules<'_>, ended: &[(u64, &EndedTurn<'_>)]) -> Vec<TurnReply> {
+        let mut next: BTreeMap<u64, TurnReply> = BTreeMap::new();
         let mut asked = Vec::with_capacity(ended.len());
         for (episode, ended) in ended {
             let Some(playing) = self.playing.get_mut(episode).filter(|playing| playing.failed.is_none()) else { continue };
@@ -239,14 +247,18 @@ impl Seat {
         for (episode, reply) in order.into_iter().zip(self.session.step(asked)) {
             let of = ended.iter().find(|(of, _)| *of == episode);
             let (Some(playing), Some((_, ended))) = (self.playing.get_mut(&episode), of) else { continue };
-            match reply.map_err(|e| e.to_string()).and_then(|reply| playing.hear(reply, ended, rules)) {
+            match reply.map_err(|e| e.to_string()).and_then(|reply| playing.apply_reply(reply, ended, rules)) {
                 Ok(answer) => drop(next.insert(episode, answer)),
                 Err(reason) => playing.failed = Some(reason),
             }
         }
-        let answers: Vec<Next> = ended.iter().map(|(of, _)| next.remove(of).unwrap_or(Next::Over(false))).collect();
-        let over: Vec<u64> =
-            ended.iter().zip(&answers).filter(|(_, answer)| matches!(answer, Next::Over(_))).map(|((of, _), _)| *of).collect();
+        let answers: Vec<TurnReply> = ended.iter().map(|(of, _)| next.remove(of).unwrap_or(TurnReply::Over(false))).collect();
+        let over: Vec<u64> = ended
+            .iter()
+            .zip(&answers)
+            .filter(|(_, answer)| matches!(answer, TurnReply::Over(_)))
+            .map(|((of, _), _)| *of)
+            .collect();
         self.close(&over);
         answers
     }
@@ -260,17 +272,17 @@ impl Seat {
     }
 }
 
-impl Playing {
+impl OngoingEpisode {
     /// Returns the turn that the model has just ended, and adds it to the conversation.
-    fn turn(&mut self, episode: u64, ended: &Ended<'_>, tokenizer: &Tokenizer) -> Result<Turn> {
+    fn turn(&mut self, episode: u64, ended: &EndedTurn<'_>, tokenizer: &Tokenizer) -> Result<Turn> {
         let tokens = &ended.tokens[ended.turn.clone()];
         let text = tokenizer.decode(tokens)?;
         let (number, finished) = (self.rewards.len(), ended.finished);
         let before = if ended.turn.start == 0 { &self.prompt.1 } else { &ended.tokens[..ended.turn.start] };
         let written = TurnRow { finished, calls: tokenizer.calls(before, tokens, &self.extras.tools)? };
-        let calls = plugin::calls(number, &written.calls);
+        let calls = plugin::tool_calls(number, &written.calls);
         self.turns.push(written);
-        self.messages.push(Message { role: "assistant".into(), content: text.as_str().into(), ..Message::default() });
+        self.messages.push(ChatMessage { role: "assistant".into(), content: text.as_str().into(), ..ChatMessage::default() });
         Ok(Turn { episode, text, calls, finished })
     }
 
@@ -287,7 +299,12 @@ impl Playing {
     }
 
     /// Records a reply; returns what the model reads next.
-    fn hear(&mut self, reply: Reply, ended: &Ended<'_>, rules: &Rules<'_>) -> std::result::Result<Next, String> {
+    fn apply_reply(
+        &mut self,
+        reply: Reply,
+        ended: &EndedTurn<'_>,
+        rules: &EpisodeRules<'_>,
+    ) -> std::result::Result<TurnReply, String> {
         for text in reply.messages.iter().flat_map(texts) {
             if let Some(special) = rules.tokenizer.special_in(text) {
                 let shown = printable(special, LONGEST_SHOWN);
@@ -295,26 +312,26 @@ impl Playing {
             }
         }
         self.reward(reply.reward)?;
-        let replies: Vec<Message> = reply.messages.into_iter().map(message).collect();
+        let replies: Vec<ChatMessage> = reply.messages.into_iter().map(message).collect();
         let before = self.messages.len() - 1;
         self.messages.extend(replies);
         if reply.done {
-            return Ok(Next::Over(true));
+            return Ok(TurnReply::Over(true));
         }
         if self.rewards.len() >= rules.max_turns {
-            return Ok(Next::Over(false));
+            return Ok(TurnReply::Over(false));
         }
         let (asked, replies) = (&self.messages[..before], &self.messages[before + 1..]);
         let turn = &ended.tokens[ended.turn.clone()];
-        rules.tokenizer.following(asked, turn, replies, &self.extras).map(Next::Read).map_err(|e| e.to_string())
+        rules.tokenizer.encode_following(asked, turn, replies, &self.extras).map(TurnReply::Read).map_err(|e| e.to_string())
     }
 }
 
-impl Table<'_> {
+impl EpisodeTable<'_> {
     /// Collects the outcomes of the episodes.
-    fn ended(self, rollouts: Vec<Rollout>) -> RolloutBatch {
+    fn into_batch(self, rollouts: Vec<Rollout>) -> RolloutBatch {
         let (mut played, mut metrics) = (BTreeMap::new(), Vec::new());
-        for seat in self.seats {
+        for seat in self.instances {
             let mut seat = seat.into_inner().unwrap_or_else(PoisonError::into_inner);
             // Those that ran out of tokens.
             let all: Vec<u64> = seat.playing.keys().copied().collect();
@@ -325,25 +342,26 @@ impl Table<'_> {
         let episodes = rollouts.iter().map(|rollout| {
             let number = (rollout.prompt * self.samples + rollout.sample) as u64;
             let (environment, playing) = played.remove(&number).unwrap_or_default();
-            let Playing { messages, extras, prompt, seed, turns, rewards, failed } = playing;
+            let OngoingEpisode { messages, extras, prompt, seed, turns, rewards, failed } = playing;
             let messages = serde_json::to_string(&messages).unwrap_or_else(|_| "[]".to_owned());
             let extras = serde_json::to_string(&extras).unwrap_or_default();
-            Episode { environment, prompt: prompt.0, messages, extras, seed, turns, rewards, output: None, failed }
+            EpisodeOutcome { environment, prompt: prompt.0, messages, extras, seed, turns, rewards, output: None, failed }
         });
         RolloutBatch { episodes: episodes.collect(), rollouts, metrics, ..RolloutBatch::default() }
     }
 }
 
 /// Returns the first failure as the error that ends a run, if its environment's or agent's `on_error` says so.
-pub(super) fn fatal(episodes: &[Episode], partners: &[Partner]) -> Option<Error> {
-    let failed = |episode: &Episode| Some((partners.get(episode.environment)?, episode.failed.clone()?));
-    let (partner, detail) = episodes.iter().filter_map(failed).find(|(partner, _)| partner.on_error != OnError::Unscorable)?;
+pub(super) fn fatal(episodes: &[EpisodeOutcome], partners: &[Partner]) -> Option<Error> {
+    let failed = |episode: &EpisodeOutcome| Some((partners.get(episode.environment)?, episode.failed.clone()?));
+    let (partner, detail) =
+        episodes.iter().filter_map(failed).find(|(partner, _)| partner.on_error != RewardErrorAction::Unscorable)?;
     let name = partner.name.clone();
     Some(plugin::Error::Call { name, function: "an episode", step: None, detail }.into())
 }
 
 /// Adds the turns of episodes to a generation, with a column of their rewards for each environment or agent.
-pub(super) fn add_turns(generation: &mut Generation, e: &Experience, partners: &[Partner]) {
+pub(super) fn add_turns(generation: &mut ScoredGeneration, e: &Experience, partners: &[Partner]) {
     let batch = &mut generation.batch;
     let mut rewards: Vec<Vec<Option<f32>>> = vec![Vec::new(); partners.len()];
     for (row, episode) in e.episodes.iter().enumerate() {
@@ -366,19 +384,19 @@ pub(super) fn add_turns(generation: &mut Generation, e: &Experience, partners: &
 }
 
 /// Returns the metrics of episodes.
-pub(super) fn metrics(episodes: &[Episode], rollouts: &[Rollout]) -> Vec<Metric> {
+pub(super) fn metrics(episodes: &[EpisodeOutcome], rollouts: &[Rollout]) -> Vec<Metric> {
     let n = episodes.len() as f64;
     if episodes.is_empty() {
         return Vec::new();
     }
-    let turns = |episode: &Episode| episode.rewards.len() as f64;
+    let turns = |episode: &EpisodeOutcome| episode.rewards.len() as f64;
     let replies: usize = rollouts.iter().map(|rollout| rollout.tokens.len() - rollout.sampled()).sum();
     let failed = episodes.iter().filter(|episode| episode.failed.is_some()).count() as f64;
     vec![
         Metric::mean("episodes/mean_turns", episodes.iter().map(turns).sum::<f64>() / n, n),
-        Metric::new("episodes/max_turns", episodes.iter().map(turns).fold(0.0, f64::max), Reduction::Max),
+        Metric::new("episodes/max_turns", episodes.iter().map(turns).fold(0.0, f64::max), MetricReduction::Max),
         Metric::mean("episodes/tokens_of_replies", replies as f64 / n, n),
-        Metric::new("episodes/failed", failed, Reduction::Sum),
+        Metric::new("episodes/failed", failed, MetricReduction::Sum),
     ]
 }
 
@@ -388,7 +406,7 @@ mod tests {
 
     #[test]
     fn a_sum_of_rewards_that_is_too_large_is_a_failure() {
-        let mut playing = Playing::default();
+        let mut playing = OngoingEpisode::default();
         assert_eq!(sum(&playing.rewards), None);
         for reward in [Some(LARGEST_SCORE), None, Some(-LARGEST_SCORE), Some(LARGEST_SCORE)] {
             playing.reward(reward).unwrap();

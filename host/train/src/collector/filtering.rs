@@ -1,13 +1,13 @@
 //! Dynamic sampling (DAPO, arXiv 2503.14476; verl's `filter_groups`): a prompt whose completions all have the same reward teaches
 //! nothing, so another prompt replaces it.
 
-use super::totals::{Total, differ, totals};
-use super::{Collector, With};
-use crate::experience::{Experience, RewardColumn};
-use crate::figures::Figures;
-use crate::metrics::{Metric, Reduction};
+use super::totals::{RewardTotal, differ, totals};
+use super::{CollectionContext, Collector};
+use crate::experience::{Experience, RewardScoreColumn};
+use crate::metrics::{Metric, MetricReduction};
 use crate::plan::GroupFilter;
 use crate::rollout::Rollout;
+use crate::step_metrics::StepMetrics;
 use crate::{Error, Result};
 
 impl Collector {
@@ -16,8 +16,12 @@ impl Collector {
     ///
     /// # Errors
     /// If `max_num_gen_batches` generations have too few of them.
-    pub(super) fn generated_with_spread(&mut self, filter: &GroupFilter, with: &mut With<'_>) -> Result<(Experience, Figures)> {
-        let (mut figures, mut parts) = (Figures::begin(), Vec::new());
+    pub(super) fn generated_with_spread(
+        &mut self,
+        filter: &GroupFilter,
+        with: &mut CollectionContext<'_>,
+    ) -> Result<(Experience, StepMetrics)> {
+        let (mut figures, mut parts) = (StepMetrics::start(), Vec::new());
         let (mut wanted, mut found) = (0, 0);
         let GroupFilter { reward, most } = filter;
         for attempt in 1..=*most {
@@ -35,7 +39,7 @@ impl Collector {
             if found == wanted {
                 let batches = Metric::mean("filter_groups/num_gen_batches", attempt as f64, 1.0);
                 figures.add(self.world.once([batches]));
-                let mut experience = Experience::joined(parts);
+                let mut experience = Experience::from_parts(parts);
                 figures.merge(self.compute_columns(&mut experience, with)?);
                 return Ok((experience, figures));
             }
@@ -46,14 +50,14 @@ impl Collector {
 }
 
 /// Returns the metrics of one attempt.
-fn measured(rewards: &[Option<Total>], kept: usize, groups: usize) -> Vec<Metric> {
+fn measured(rewards: &[Option<RewardTotal>], kept: usize, groups: usize) -> Vec<Metric> {
     let scored: Vec<f64> = rewards.iter().flatten().map(|total| total.sum).collect();
     let n = scored.len() as f64;
     let mut metrics = vec![Metric::mean("filter_groups/kept_ratio", kept as f64 / groups as f64, groups as f64)];
     if n > 0.0 {
         metrics.push(Metric::mean("filter_groups/reward", scored.iter().sum::<f64>() / n, n));
     }
-    metrics.push(Metric::new("filter_groups/num_filtered", (groups - kept) as f64, Reduction::Sum));
+    metrics.push(Metric::new("filter_groups/num_filtered", (groups - kept) as f64, MetricReduction::Sum));
     metrics
 }
 
@@ -62,19 +66,19 @@ impl Experience {
     fn only(self, kept: &[usize]) -> Self {
         let rows: Vec<usize> = kept.iter().flat_map(|&prompt| self.rows(prompt..prompt + 1)).collect();
         let place = |prompt: usize| kept.partition_point(|&other| other < prompt);
-        let rollouts = these(self.rollouts, &rows).map(|rollout| Rollout { prompt: place(rollout.prompt), ..rollout });
-        let mut some = Self::new(these(self.prompts, kept).collect(), rollouts.collect());
-        some.texts = these(self.texts, &rows).collect();
-        some.episodes = these(self.episodes, &rows).collect();
-        some.extra = these(self.extra, &rows).collect();
-        let column = |column: RewardColumn| RewardColumn { values: these(column.values, &rows).collect(), ..column };
+        let rollouts = select(self.rollouts, &rows).map(|rollout| Rollout { prompt: place(rollout.prompt), ..rollout });
+        let mut some = Self::new(select(self.prompts, kept).collect(), rollouts.collect());
+        some.texts = select(self.texts, &rows).collect();
+        some.episodes = select(self.episodes, &rows).collect();
+        some.extra = select(self.extra, &rows).collect();
+        let column = |column: RewardScoreColumn| RewardScoreColumn { values: select(column.values, &rows).collect(), ..column };
         some.rewards = self.rewards.into_iter().map(column).collect();
         some
     }
 }
 
 /// Returns the items at these positions, which are ascending.
-fn these<T>(things: Vec<T>, places: &[usize]) -> impl Iterator<Item = T> {
+fn select<T>(things: Vec<T>, places: &[usize]) -> impl Iterator<Item = T> {
     let mut places = places.iter().peekable();
     things.into_iter().enumerate().filter_map(move |(at, thing)| places.next_if(|place| **place == at).map(|_| thing))
 }
@@ -83,8 +87,8 @@ fn these<T>(things: Vec<T>, places: &[usize]) -> impl Iterator<Item = T> {
 mod tests {
     use super::*;
 
-    fn column(name: &str, weight: f32, values: &[Option<f32>]) -> RewardColumn {
-        RewardColumn { name: name.into(), weight, values: values.to_vec() }
+    fn column(name: &str, weight: f32, values: &[Option<f32>]) -> RewardScoreColumn {
+        RewardScoreColumn { name: name.into(), weight, values: values.to_vec() }
     }
 
     fn spread(values: &[f32]) -> bool {

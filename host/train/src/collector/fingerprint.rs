@@ -2,9 +2,9 @@
 
 use crate::Result;
 use crate::config::hex;
-use crate::model::Policy;
+use crate::model::PolicyModel;
 use crate::ops;
-use crate::rollout_log::Entry;
+use crate::rollout_log::RolloutLogEntry;
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 
@@ -28,7 +28,7 @@ pub(super) struct Fingerprints {
 
 impl Fingerprints {
     /// Returns the version with its checksum.
-    pub(super) fn of_version(&mut self, policy: &Policy, version: u64) -> Result<Fingerprint> {
+    pub(super) fn of_version(&mut self, policy: &PolicyModel, version: u64) -> Result<Fingerprint> {
         let weights = match self.versions.get(&version) {
             Some(weights) => weights.clone(),
             None => digest_of_weights(policy)?,
@@ -41,12 +41,12 @@ impl Fingerprints {
     }
 
     /// Returns whether other weights than those of this version wrote an entry's completions, as far as that is known.
-    pub(super) fn differ(&self, entry: &Entry) -> bool {
+    pub(super) fn differ(&self, entry: &RolloutLogEntry) -> bool {
         self.versions.get(&entry.version).is_some_and(|weights| *weights != entry.weights)
     }
 }
 
-fn digest_of_weights(policy: &Policy) -> Result<String> {
+fn digest_of_weights(policy: &PolicyModel) -> Result<String> {
     let mut hash = Sha256::new();
     for (name, weight) in policy.weights().trained() {
         hash.update(name.as_bytes());
@@ -57,7 +57,7 @@ fn digest_of_weights(policy: &Policy) -> Result<String> {
 
 impl Fingerprint {
     /// Returns whether this version wrote an entry's completions.
-    pub(super) fn wrote(&self, entry: &Entry) -> bool {
+    pub(super) fn wrote(&self, entry: &RolloutLogEntry) -> bool {
         entry.version == self.version && entry.weights == self.weights
     }
 }

@@ -2,27 +2,29 @@
 
 use super::episodes;
 use super::source::{PolicyVersion, RolloutBatch, RolloutRequest};
-use super::{Collector, With};
-use crate::activity::{Activity, Task};
+use super::{CollectionContext, Collector};
+use crate::activity::{Activity, ProgressTask};
 use crate::config::RolloutDtype;
 use crate::dataset::Prompt;
-use crate::diagnosis::{self, Parts, Scores};
-use crate::episode::Episode;
-use crate::experience::{Experience, RewardColumn};
-use crate::figures::{Figures, Work};
+use crate::diagnosis::{self, RewardContributions, WeightedScores};
+use crate::episode::EpisodeOutcome;
+use crate::experience::{Experience, RewardScoreColumn};
 use crate::learner::Learner;
-use crate::metrics::{Metric, Reduction};
-use crate::moment::Moment;
+use crate::metrics::{Metric, MetricReduction};
 use crate::ops::dropout::mixed_bits;
-use crate::packed::Packed;
+use crate::packed_completions::PackedCompletions;
 use crate::phase::Phase;
 use crate::plan::RolloutPlan;
 use crate::plugin::columns::{FINISHED, OLD_LOGP, OLD_VALUE, REF_LOGP, TURN_REWARD};
-use crate::plugin::{self, Assessment, Batch, Column, Generation, Needs, RewardBatch, Scale, TextColumn, Unit, WeightedReward};
-use crate::plugins::{Environments, Judged, Partner, Scored, Told, batch, from_plugin};
+use crate::plugin::{
+    self, Assessment, Batch, Column, NeededInputs, RewardBatch, Scale, ScoredGeneration, TextColumn, Unit, WeightedReward,
+};
+use crate::plugins::{BatchScores, Partner, RunEnvironments, ScoringBatch, ScoringEpisode, batch, from_plugin};
+use crate::policy_progress::PolicyProgress;
 use crate::reward_failure::RewardFailure;
 use crate::rollout::Rollout;
-use crate::run::Event;
+use crate::run::RunEvent;
+use crate::step_metrics::{StepMetrics, StepWork};
 use crate::{Error, Result};
 use candle_core::DType;
 use serde_json::json;
@@ -36,14 +38,14 @@ const MOST_UNSCORED: u64 = 16;
 const ESTIMATE_SEEDS: u64 = 0x6573_7469;
 
 /// The columns with an episode's whole conversation, and with the reward of each turn.
-const OF_EPISODES: [&str; 2] = ["messages", "turn_rewards"];
+const EPISODE_COLUMNS: [&str; 2] = ["messages", "turn_rewards"];
 
 /// Completions of prompts, in the order of the prompts.
-struct RolledOut {
+struct GeneratedCompletions {
     rollouts: Vec<Rollout>,
     texts: Vec<String>,
     /// Empty without an environment.
-    episodes: Vec<Episode>,
+    episodes: Vec<EpisodeOutcome>,
     /// Whether this process did not compute its part.
     elsewhere: bool,
 }
@@ -54,20 +56,20 @@ impl Collector {
         &mut self,
         prompts: Vec<Arc<Prompt>>,
         generation: u64,
-        with: &mut With<'_>,
-    ) -> Result<(Experience, Figures)> {
-        let mut figures = Figures::begin();
+        with: &mut CollectionContext<'_>,
+    ) -> Result<(Experience, StepMetrics)> {
+        let mut figures = StepMetrics::start();
         let own = self.world.share(prompts.len());
-        let RolledOut { rollouts, texts, episodes, elsewhere } =
+        let GeneratedCompletions { rollouts, texts, episodes, elsewhere } =
             self.roll_out(with, &prompts, own.clone(), generation, &mut figures)?;
         figures.lap("rollout");
-        figures.did(if elsewhere { written(&rollouts) } else { self.work(with, &prompts, own, &rollouts) });
+        figures.add_work(if elsewhere { written(&rollouts) } else { self.work(with, &prompts, own, &rollouts) });
 
         let mut experience = Experience::new(prompts, rollouts);
         (experience.texts, experience.episodes) = (texts, episodes);
         figures.merge(self.score(&mut experience, with)?);
         if with.phase == Phase::Train {
-            self.data.saw(&experience);
+            self.data.note_rewards(&experience);
         }
         figures.add(self.world.once(length_metrics(&experience.rollouts, &experience.episodes)));
         figures.add(self.world.once(episodes::metrics(&experience.episodes, &experience.rollouts)));
@@ -75,8 +77,8 @@ impl Collector {
     }
 
     /// Computes the other columns of scored completions that the algorithm requests.
-    pub(super) fn compute_columns(&self, experience: &mut Experience, with: &With<'_>) -> Result<Figures> {
-        let mut figures = Figures::begin();
+    pub(super) fn compute_columns(&self, experience: &mut Experience, with: &CollectionContext<'_>) -> Result<StepMetrics> {
+        let mut figures = StepMetrics::start();
         if let Some(reference) = self.reference_logp(experience)? {
             experience.columns.set_per_token(REF_LOGP, Some(reference));
             figures.lap("reference");
@@ -93,8 +95,12 @@ impl Collector {
     }
 
     /// Has the algorithm estimate the advantages of generated completions, or choose pairs among them.
-    pub(super) fn estimate_advantages(&self, experience: &mut Experience, with: &mut With<'_>) -> Result<Figures> {
-        let mut figures = Figures::begin();
+    pub(super) fn estimate_advantages(
+        &self,
+        experience: &mut Experience,
+        with: &mut CollectionContext<'_>,
+    ) -> Result<StepMetrics> {
+        let mut figures = StepMetrics::start();
         let columns = experience.rewards.iter().chain(&experience.eval_rewards);
         figures.add(self.world.once(columns.flat_map(reward_metrics)));
         let needs = with.plugins.needs();
@@ -130,7 +136,7 @@ impl Collector {
             logp_temperature: self.temperature(),
             generation,
             phase,
-            environments: Environments::default(),
+            environments: RunEnvironments::default(),
             keeps_prompt_pass: false,
             ended: None,
         }
@@ -139,12 +145,12 @@ impl Collector {
     /// Generates completions of all prompts; this rank those of its `own`.
     fn roll_out(
         &mut self,
-        with: &mut With<'_>,
+        with: &mut CollectionContext<'_>,
         prompts: &[Arc<Prompt>],
         own: Range<usize>,
         generation: u64,
-        figures: &mut Figures,
-    ) -> Result<RolledOut> {
+        figures: &mut StepMetrics,
+    ) -> Result<GeneratedCompletions> {
         let request = RolloutRequest {
             environments: with.plugins.environments(),
             keeps_prompt_pass: self.trains_at_once(prompts.len(), with.phase),
@@ -153,7 +159,7 @@ impl Collector {
         let policy = PolicyVersion { policy: with.learner.policy(), version: with.at.step };
         let RolloutBatch { mut rollouts, episodes, metrics, warnings, elsewhere } = self.source.roll_out(&request, policy)?;
         for text in &warnings {
-            with.journal.event(&Event::Warning { text })?;
+            with.journal.event(&RunEvent::Warning { text })?;
         }
         figures.add(from_plugin(metrics));
         rollouts.iter_mut().for_each(|rollout| rollout.prompt += own.start);
@@ -161,15 +167,15 @@ impl Collector {
         let completions = rollouts.into_iter().zip(texts).collect();
         let (rollouts, texts) = self.world.concat("completions", completions)?.into_iter().unzip();
         if !self.rollout.has_episodes() {
-            return Ok(RolledOut { rollouts, texts, episodes, elsewhere });
+            return Ok(GeneratedCompletions { rollouts, texts, episodes, elsewhere });
         }
         let all = self.world.concat("episodes", episodes)?;
-        let rolled_out = RolledOut { rollouts, texts, episodes: all, elsewhere };
+        let rolled_out = GeneratedCompletions { rollouts, texts, episodes: all, elsewhere };
         episodes::fatal(&rolled_out.episodes, &with.plugins.partners()).map_or(Ok(rolled_out), Err)
     }
 
     /// Has all completions scored, and reports errors.
-    fn score(&mut self, e: &mut Experience, with: &mut With<'_>) -> Result<Figures> {
+    fn score(&mut self, e: &mut Experience, with: &mut CollectionContext<'_>) -> Result<StepMetrics> {
         let step = with.at.step;
         let mut batch = batch(step, &e.prompts, &self.data.columns_with(&e.prompts), &e.rollouts, &e.texts);
         by_episode(&mut batch, &e.episodes);
@@ -180,12 +186,12 @@ impl Collector {
             }
             Err(error)
         })?;
-        let Scored { mut columns, for_evaluation, extra, mut failures, mut figures } = scored;
+        let BatchScores { mut columns, for_evaluation, extra, mut failures, mut figures } = scored;
         for (place, Partner { name, weight, .. }) in with.plugins.partners().into_iter().enumerate() {
-            let reward = |episode: &Episode| episode.reward().filter(|_| episode.environment == place);
+            let reward = |episode: &EpisodeOutcome| episode.reward().filter(|_| episode.environment == place);
             let values = e.episodes.iter().map(reward).collect();
             failures.extend(failures_of(&e.episodes, place, &name));
-            columns.push(RewardColumn { name, weight, values });
+            columns.push(RewardScoreColumn { name, weight, values });
         }
         // A failed episode costs its row, whoever else could score it.
         for (row, _) in e.episodes.iter().enumerate().filter(|(_, episode)| episode.failed.is_some()) {
@@ -210,7 +216,7 @@ impl Collector {
     ///
     /// # Errors
     /// If there are too many, or rewards failed.
-    fn count_unscored(&mut self, with: &With<'_>, scorable: bool, went_well: bool) -> Result<()> {
+    fn count_unscored(&mut self, with: &CollectionContext<'_>, scorable: bool, went_well: bool) -> Result<()> {
         let step = with.at.step;
         // A small generation may be of rows that no reward has anything to say of, and the next
         // one of others; many in a row are a mistake. An evaluation comes between them.
@@ -233,15 +239,15 @@ impl Collector {
 
     /// Computes the policy's log-probabilities with a training forward pass, if that is requested and useful: in later updates,
     /// or for a divergence from the reference model.
-    fn recompute(&self, e: &mut Experience, with: &With<'_>) -> Result<Figures> {
-        let mut figures = Figures::begin();
+    fn recompute(&self, e: &mut Experience, with: &CollectionContext<'_>) -> Result<StepMetrics> {
+        let mut figures = StepMetrics::start();
         let is_stale = e.rollouts.iter().any(|rollout| rollout.policy_version != with.at.step);
         let is_used = self.batching.sizes.trains_later || is_stale || e.columns.get(REF_LOGP).is_some();
         if !self.rollout.recomputes_old_logp || !is_used || with.phase == Phase::Eval {
             return Ok(figures);
         }
         let policy = with.learner.policy().frozen();
-        let score = |packed: &Packed| Ok(policy.score(&packed.forest, &packed.selected, self.temperature())?.logp);
+        let score = |packed: &PackedCompletions| Ok(policy.score(&packed.forest, &packed.selected, self.temperature())?.logp);
         let recomputed = self.column(e, score)?;
         e.columns.set_per_token(OLD_LOGP, Some(recomputed));
         figures.lap("old_logp");
@@ -253,13 +259,13 @@ impl Collector {
         if !learner.has_critic() {
             return Ok(None);
         }
-        let _task = Task::new(Activity::ComputingValues);
+        let _task = ProgressTask::new(Activity::ComputingValues);
         let own = learner.values(experience, self.own_parts(experience))?;
         Ok(Some(self.world.concat("values", own)?))
     }
 
     /// Returns the work of a generation, of which this process handled its `own` prompts.
-    fn work(&self, with: &With<'_>, prompts: &[Arc<Prompt>], own: Range<usize>, rollouts: &[Rollout]) -> Work {
+    fn work(&self, with: &CollectionContext<'_>, prompts: &[Arc<Prompt>], own: Range<usize>, rollouts: &[Rollout]) -> StepWork {
         let mut asked: Vec<(&[u32], Vec<usize>)> =
             prompts[own.clone()].iter().map(|prompt| (&prompt.tokens[..], Vec::new())).collect();
         for rollout in rollouts {
@@ -268,48 +274,50 @@ impl Collector {
             }
         }
         let policy = with.learner.policy();
-        let (model, a, most) = (policy.computing(), policy.architecture(), self.rollout.max_num_seqs);
+        let (model, a, most) = (policy.compute_weights(), policy.architecture(), self.rollout.max_num_seqs);
         let bits = match (self.rollout.dtype, policy.computes_in()) {
             (RolloutDtype::Int8, _) if with.phase == Phase::Train => 8,
             (RolloutDtype::Bfloat16, _) if with.phase == Phase::Train => 16,
             (_, DType::BF16) => 16,
             _ => 32,
         };
-        let (generation, caches) = (model.generated(a, &asked, most, bits), model.most_cached(a, &asked, most, bits) as usize);
-        Work { generation, caches, ..written(rollouts) }
+        let (generation, caches) =
+            (model.generation_cost(a, &asked, most, bits), model.peak_cache_bytes(a, &asked, most, bits) as usize);
+        StepWork { generation, caches, ..written(rollouts) }
     }
 }
 
 /// Returns the work of writing completions, without what computing them took.
-fn written(rollouts: &[Rollout]) -> Work {
-    Work { generated: rollouts.iter().map(|rollout| rollout.sampled() as u64).sum(), ..Work::default() }
+fn written(rollouts: &[Rollout]) -> StepWork {
+    StepWork { generated: rollouts.iter().map(|rollout| rollout.sampled() as u64).sum(), ..StepWork::default() }
 }
 
 /// Adds the inputs of reward models, if there are any, to a batch.
-fn judged(batch: RewardBatch, e: &Experience, has_models: bool) -> Judged {
-    let told =
-        |(row, episode): (usize, &Episode)| Arc::new(Told { episode: episode.clone(), opening: e.prompt_of(row).to_vec() });
+fn judged(batch: RewardBatch, e: &Experience, has_models: bool) -> ScoringBatch {
+    let told = |(row, episode): (usize, &EpisodeOutcome)| {
+        Arc::new(ScoringEpisode { episode: episode.clone(), opening: e.prompt_of(row).to_vec() })
+    };
     let prompts = match e.episodes.is_empty() {
         true => e.prompts.clone(),
         false => e.rollouts.iter().map(|rollout| e.prompts[rollout.prompt].clone()).collect(),
     };
     // Conversations are long, and plugins see them in a column.
     let episodes = if has_models { e.episodes.iter().enumerate().map(told).collect() } else { Vec::new() };
-    Judged { batch, prompts, episodes }
+    ScoringBatch { batch, prompts, episodes }
 }
 
 /// Gives each episode its own prompt in a batch, with the conversation and the rewards of its turns as columns.
-fn by_episode(batch: &mut RewardBatch, episodes: &[Episode]) {
+fn by_episode(batch: &mut RewardBatch, episodes: &[EpisodeOutcome]) {
     if episodes.is_empty() {
         return;
     }
     for column in &mut batch.columns {
         column.values = batch.prompt_of.iter().map(|&prompt| column.values[prompt as usize].clone()).collect();
     }
-    batch.columns.retain(|column| !OF_EPISODES.contains(&column.name.as_str()));
+    batch.columns.retain(|column| !EPISODE_COLUMNS.contains(&column.name.as_str()));
     let messages = episodes.iter().map(|episode| episode.messages.clone()).collect();
     let rewards = episodes.iter().map(|episode| json!(episode.rewards).to_string()).collect();
-    for (name, values) in OF_EPISODES.into_iter().zip([messages, rewards]) {
+    for (name, values) in EPISODE_COLUMNS.into_iter().zip([messages, rewards]) {
         batch.columns.push(TextColumn { name: name.to_owned(), values });
     }
     batch.prompts = episodes.iter().map(|episode| episode.prompt.clone()).collect();
@@ -317,7 +325,7 @@ fn by_episode(batch: &mut RewardBatch, episodes: &[Episode]) {
 }
 
 /// Returns the reports on the failed episodes of an environment or agent, one for each reason.
-fn failures_of(episodes: &[Episode], environment: usize, name: &str) -> Vec<RewardFailure> {
+fn failures_of(episodes: &[EpisodeOutcome], environment: usize, name: &str) -> Vec<RewardFailure> {
     let mut all: Vec<RewardFailure> = Vec::new();
     for (row, episode) in episodes.iter().enumerate().filter(|(_, episode)| episode.environment == environment) {
         let Some(error) = episode.failed.clone() else { continue };
@@ -332,7 +340,7 @@ fn failures_of(episodes: &[Episode], environment: usize, name: &str) -> Vec<Rewa
 /// Returns a generation as algorithms see it, with the columns that they need. While the policy still equals the reference, both get
 /// bit-identical log-probabilities: those of generation and of the reference's forward pass differ by rounding, which a divergence in
 /// the reward would turn into advantages.
-fn generation_seen(e: &Experience, needs: &Needs, at: Moment, plan: &RolloutPlan) -> Generation {
+fn generation_seen(e: &Experience, needs: &NeededInputs, at: PolicyProgress, plan: &RolloutPlan) -> ScoredGeneration {
     let rows = e.rollouts.len();
     let column = |name: &str| match name {
         OLD_LOGP => Some(Column::new(name, Unit::Token, e.old_logp().to_vec())),
@@ -344,7 +352,7 @@ fn generation_seen(e: &Experience, needs: &Needs, at: Moment, plan: &RolloutPlan
         _ => e.columns.get(name).cloned(),
     };
     let mut columns: Vec<Column> = needs.names().filter_map(column).collect();
-    let scores = |reward: &RewardColumn| {
+    let scores = |reward: &RewardScoreColumn| {
         Column::sparse(plugin::columns::reward(&reward.name), Unit::Sequence, reward.values.iter().copied())
     };
     columns.extend(e.rewards.iter().map(scores));
@@ -367,12 +375,12 @@ fn generation_seen(e: &Experience, needs: &Needs, at: Moment, plan: &RolloutPlan
         columns,
         scale,
     };
-    let weighted = |reward: &RewardColumn| WeightedReward { name: reward.name.clone(), weight: reward.weight };
-    Generation { batch, rewards: e.rewards.iter().map(weighted).collect() }
+    let weighted = |reward: &RewardScoreColumn| WeightedReward { name: reward.name.clone(), weight: reward.weight };
+    ScoredGeneration { batch, rewards: e.rewards.iter().map(weighted).collect() }
 }
 
 /// Returns `rewards/<name>/mean` and `/std` (n - 1) over the scorable completions.
-fn reward_metrics(RewardColumn { name, values, .. }: &RewardColumn) -> Vec<Metric> {
+fn reward_metrics(RewardScoreColumn { name, values, .. }: &RewardScoreColumn) -> Vec<Metric> {
     let scored: Vec<f64> = values.iter().flatten().map(|&r| f64::from(r)).collect();
     let n = scored.len() as f64;
     if scored.is_empty() {
@@ -390,17 +398,18 @@ fn reward_metrics(RewardColumn { name, values, .. }: &RewardColumn) -> Vec<Metri
 /// Returns, for each of several rewards, in which part of the groups its scores differ (`rewards/<name>/varies`), in which part of those that
 /// teach something only its scores differ (`/alone`), and its share of the advantages (`/share`).
 fn group_metrics(e: &Experience) -> Vec<Metric> {
-    let rewards: Vec<&RewardColumn> = e.rewards.iter().filter(|reward| reward.weight != 0.0).collect();
+    let rewards: Vec<&RewardScoreColumn> = e.rewards.iter().filter(|reward| reward.weight != 0.0).collect();
     if rewards.len() < 2 {
         return Vec::new();
     }
-    let scores = rewards.iter().map(|reward| Scores { weight: f64::from(reward.weight), values: &reward.values });
-    let scores: Vec<Scores<'_>> = scores.collect();
+    let scores = rewards.iter().map(|reward| WeightedScores { weight: f64::from(reward.weight), values: &reward.values });
+    let scores: Vec<WeightedScores<'_>> = scores.collect();
     let group_of: Vec<usize> = e.rollouts.iter().map(|rollout| rollout.prompt).collect();
     let advantages: Option<Vec<f32>> = (0..e.rollouts.len()).map(|row| e.advantage(row, 0)).collect();
-    let Parts { teaching, size, rewards: parts } = diagnosis::parts(&scores, &group_of, advantages.as_deref());
+    let RewardContributions { informative_groups: teaching, size, rewards: parts } =
+        diagnosis::reward_contributions(&scores, &group_of, advantages.as_deref());
     let mut metrics = Vec::new();
-    for (RewardColumn { name, .. }, part) in rewards.into_iter().zip(parts) {
+    for (RewardScoreColumn { name, .. }, part) in rewards.into_iter().zip(parts) {
         if part.scored > 0.0 {
             metrics.push(Metric::mean(format!("rewards/{name}/varies"), part.varying / part.scored, part.scored));
         }
@@ -415,7 +424,7 @@ fn group_metrics(e: &Experience) -> Vec<Metric> {
 }
 
 /// Lengths of completions, and of those that ended by themselves: of episodes, those whose turns all did.
-fn length_metrics(rollouts: &[Rollout], episodes: &[Episode]) -> Vec<Metric> {
+fn length_metrics(rollouts: &[Rollout], episodes: &[EpisodeOutcome]) -> Vec<Metric> {
     let of_turns = |row: usize| Some(episodes.get(row)?.turns.iter().all(|turn| turn.finished));
     let ended = |row: usize| of_turns(row).unwrap_or(rollouts[row].finished);
     let ended: Vec<bool> = (0..rollouts.len()).map(ended).collect();
@@ -433,9 +442,9 @@ fn length_metrics(rollouts: &[Rollout], episodes: &[Episode]) -> Vec<Metric> {
             Metric::new(
                 format!("completions/min_{suffix}"),
                 lengths.iter().copied().fold(f64::INFINITY, f64::min),
-                Reduction::Min,
+                MetricReduction::Min,
             ),
-            Metric::new(format!("completions/max_{suffix}"), lengths.iter().copied().fold(0.0, f64::max), Reduction::Max),
+            Metric::new(format!("completions/max_{suffix}"), lengths.iter().copied().fold(0.0, f64::max), MetricReduction::Max),
         ]);
     }
     metrics

@@ -4,45 +4,45 @@ use super::super::dataset::Prompt;
 use super::super::phase::Phase;
 use super::super::{Error, Result};
 use super::source::{PolicyVersion, RolloutBatch, RolloutRequest, RolloutSource};
-use super::turns::Turns;
+use super::turns::TurnGenerator;
 use crate::model::PromptPass;
 use crate::rollout::Rollout;
 use std::rc::Rc;
 use std::sync::Arc;
 
 /// Decodes completions of one turn in this process, on the CPU or a device.
-pub(super) struct Decoder {
-    turns: Rc<Turns>,
-    kept: Option<KeptPass>,
+pub(super) struct DecoderSource {
+    turns: Rc<TurnGenerator>,
+    kept: Option<CachedPromptPass>,
 }
 
 /// The pass over the prompts of the newest generation.
-struct KeptPass {
+struct CachedPromptPass {
     /// The version of the policy that made it.
     version: u64,
     prompts: Vec<Arc<Prompt>>,
     pass: PromptPass,
 }
 
-impl Decoder {
+impl DecoderSource {
     /// Creates a source that decodes with these settings.
-    pub(super) fn new(turns: Rc<Turns>) -> Self {
+    pub(super) fn new(turns: Rc<TurnGenerator>) -> Self {
         Self { turns, kept: None }
     }
 }
 
-impl RolloutSource for Decoder {
+impl RolloutSource for DecoderSource {
     fn roll_out(&mut self, request: &RolloutRequest<'_>, policy: PolicyVersion<'_>) -> Result<RolloutBatch> {
         self.kept = None;
         let model = self.turns.decoding(policy.policy, request.phase)?;
         let (mut rollouts, pass) = self.turns.roll_out(&model, request, policy.policy.continues_prompts())?;
         stamp(&mut rollouts, policy.version);
-        self.kept = pass.map(|pass| KeptPass { version: policy.version, prompts: request.prompts.to_vec(), pass });
+        self.kept = pass.map(|pass| CachedPromptPass { version: policy.version, prompts: request.prompts.to_vec(), pass });
         Ok(RolloutBatch { rollouts, ..RolloutBatch::default() })
     }
 
     fn take_prompt_pass(&mut self, prompts: &[Arc<Prompt>], version: u64) -> Option<PromptPass> {
-        let is_of = |kept: &KeptPass| {
+        let is_of = |kept: &CachedPromptPass| {
             let same = |(a, b): (&Arc<Prompt>, &Arc<Prompt>)| Arc::ptr_eq(a, b);
             kept.version == version && kept.prompts.len() == prompts.len() && kept.prompts.iter().zip(prompts).all(same)
         };
@@ -51,18 +51,18 @@ impl RolloutSource for Decoder {
 }
 
 /// Plays episodes with environments in this process: the policy writes a turn, the environment replies.
-pub(super) struct Episodes {
-    turns: Rc<Turns>,
+pub(super) struct EpisodeSource {
+    turns: Rc<TurnGenerator>,
 }
 
-impl Episodes {
+impl EpisodeSource {
     /// Creates a source that plays with these settings.
-    pub(super) fn new(turns: Rc<Turns>) -> Self {
+    pub(super) fn new(turns: Rc<TurnGenerator>) -> Self {
         Self { turns }
     }
 }
 
-impl RolloutSource for Episodes {
+impl RolloutSource for EpisodeSource {
     fn roll_out(&mut self, request: &RolloutRequest<'_>, policy: PolicyVersion<'_>) -> Result<RolloutBatch> {
         if request.environments.plugins.is_empty() {
             return Err(Error::Bug("episodes without an environment"));

@@ -2,15 +2,15 @@
 
 use super::episode_store::EpisodeStore;
 use super::fingerprint::{Fingerprint, Fingerprints, short};
-use super::source::{Home, PolicyVersion, RolloutBatch, RolloutRequest, RolloutSource, SavedPlace};
-use crate::config::RolloutLog as Kept;
+use super::source::{PolicyVersion, RolloutBatch, RolloutRequest, RolloutSource, RunHome, SavedPlace};
+use crate::config::RolloutLogMode as Kept;
 use crate::config::words::counted;
 use crate::dataset::Prompt;
 use crate::dist::World;
-use crate::model::{Policy, PromptPass};
+use crate::model::{PolicyModel, PromptPass};
 use crate::phase::Phase;
 use crate::plan::RolloutPlan;
-use crate::rollout_log::{Entry, Generation, Key, LoggedMetric, RolloutLog};
+use crate::rollout_log::{GenerationKey, LoggedGeneration, LoggedMetric, RolloutLog, RolloutLogEntry};
 use crate::run::RunFiles;
 use crate::stored_rollouts::fault_of;
 use crate::{Error, Result};
@@ -36,13 +36,13 @@ pub(super) struct LoggingSource {
     /// Episodes of this rank that have ended in the generation under way.
     episodes: Option<RolloutLog>,
     /// Generations that were begun ahead, or that are in the log and need not be.
-    begun: BTreeMap<u64, Begun>,
+    begun: BTreeMap<u64, PrefetchedGeneration>,
     /// Places of checkpoints that may not be on disk yet.
     saves: Vec<SavedPlace>,
 }
 
 /// A generation that was begun ahead.
-enum Begun {
+enum PrefetchedGeneration {
     /// The source writes it with this version of the policy.
     Writing(Fingerprint),
     /// It is in the log.
@@ -85,8 +85,8 @@ impl GenerationSettings {
 }
 
 /// What all ranks' requests for a generation have in common.
-pub(super) struct Identity {
-    pub key: Key,
+pub(super) struct GenerationIdentity {
+    pub key: GenerationKey,
     /// Digest of all prompts.
     pub prompts: String,
     /// The number of prompts of the ranks before this one, and of all.
@@ -95,7 +95,7 @@ pub(super) struct Identity {
     is_first_rank: bool,
 }
 
-impl Identity {
+impl GenerationIdentity {
     /// Identifies a generation, of which each rank requests a part.
     ///
     /// # Errors
@@ -114,8 +114,8 @@ impl Identity {
         ranks.iter().flatten().for_each(|digest| hash.update(digest));
         let (prompts, generation) = (short(hash), request.generation);
         let key = match request.phase {
-            Phase::Train => Key::Train { generation },
-            Phase::Eval => Key::Eval { generation, step: version, of: prompts.clone() },
+            Phase::Train => GenerationKey::Train { generation },
+            Phase::Eval => GenerationKey::Eval { generation, step: version, of: prompts.clone() },
         };
         Ok(Self { key, prompts, first, all, is_first_rank: world.is_first() })
     }
@@ -126,12 +126,12 @@ impl Identity {
     /// Says what does not fit, if the generation is not one of these prompts and this policy.
     pub(super) fn own_part(
         &self,
-        generation: Generation,
+        generation: LoggedGeneration,
         request: &RolloutRequest<'_>,
-        policy: &Policy,
+        policy: &PolicyModel,
         has_episodes: bool,
     ) -> std::result::Result<RolloutBatch, String> {
-        let Generation { rollouts, episodes, metrics } = generation;
+        let LoggedGeneration { rollouts, episodes, metrics } = generation;
         let rows = self.all * request.samples;
         let in_order = rollouts.iter().enumerate().all(|(row, rollout)| rollout.prompt == row / request.samples.max(1));
         if rollouts.len() != rows || !in_order {
@@ -173,22 +173,23 @@ impl LoggingSource {
     ///
     /// # Errors
     /// If there is a log that can't be read.
-    pub(super) fn new(source: Box<dyn RolloutSource>, home: &Home, plan: &RolloutPlan, world: Rc<World>) -> Result<Self> {
+    pub(super) fn new(source: Box<dyn RolloutSource>, home: &RunHome, plan: &RolloutPlan, world: Rc<World>) -> Result<Self> {
         let log = world.is_first().then(|| RolloutLog::open(RunFiles(&home.folder).rollouts())).transpose()?;
         let episodes = Some(RolloutLog::open_inner(unfinished(&home.folder, &world))?);
-        let (kept, settings) = (plan.logs.kept, GenerationSettings::new(plan));
+        let (kept, settings) = (plan.logs.logged, GenerationSettings::new(plan));
         let (fingerprints, begun, saves) = (Fingerprints::default(), BTreeMap::new(), Vec::new());
         Ok(Self { source, kept, settings, first_version: home.first_step, world, log, fingerprints, episodes, begun, saves })
     }
 
     /// Returns whether the log has this generation, for the same prompts and from this policy or, if it was begun ahead, from one that the
     /// run had before it resumed. If another policy has written it, the run has taken another way from here on, and forgets what came after.
-    fn is_logged(&mut self, identity: &Identity, sampling: &str, fingerprint: &Fingerprint) -> Result<bool> {
+    fn is_logged(&mut self, identity: &GenerationIdentity, sampling: &str, fingerprint: &Fingerprint) -> Result<bool> {
         let (log, first_version) = (&mut self.log, self.first_version);
         self.world.broadcast("whether a generation is in the rollout log", || {
             let Some(log) = log else { return Ok(false) };
             let Some(entry) = log.find(&identity.key) else { return Ok(false) };
-            let is_own = fingerprint.wrote(entry) || entry.version < first_version && matches!(entry.key, Key::Train { .. });
+            let is_own =
+                fingerprint.wrote(entry) || entry.version < first_version && matches!(entry.key, GenerationKey::Train { .. });
             let fits = is_own && entry.prompts == identity.prompts && entry.sampling == sampling;
             if !fits {
                 tracing::info!("{}: written again, since what it depends on has changed since it was logged", identity.key);
@@ -199,8 +200,13 @@ impl LoggingSource {
     }
 
     /// Reads this rank's part of a generation; none if its file is gone or damaged, which costs only that it is written again.
-    fn read(&self, identity: &Identity, request: &RolloutRequest<'_>, policy: &Policy) -> Result<Option<RolloutBatch>> {
-        let generation: Option<Generation> = self.world.broadcast("a generation of the rollout log", || {
+    fn read(
+        &self,
+        identity: &GenerationIdentity,
+        request: &RolloutRequest<'_>,
+        policy: &PolicyModel,
+    ) -> Result<Option<RolloutBatch>> {
+        let generation: Option<LoggedGeneration> = self.world.broadcast("a generation of the rollout log", || {
             let entry = self.log.as_ref().and_then(|log| Some((log, log.find(&identity.key)?)));
             let read = entry.map(|(log, entry)| log.read(entry)).transpose();
             read.or_else(|error| {
@@ -214,7 +220,7 @@ impl LoggingSource {
             let folder = self.log.as_ref().map_or(Path::new("rollouts"), RolloutLog::folder);
             Error::unusable(folder, format!("{}: {detail}", identity.key))
         })?;
-        if matches!(identity.key, Key::Train { .. }) && self.world.is_first() {
+        if matches!(identity.key, GenerationKey::Train { .. }) && self.world.is_first() {
             tracing::info!("{}: {completions} completions from the run's log", identity.key);
         }
         Ok(Some(batch))
@@ -242,10 +248,16 @@ impl LoggingSource {
     }
 
     /// Adds a generation to the log: the ranks' parts together.
-    fn append(&mut self, identity: Identity, sampling: String, fingerprint: Fingerprint, batch: &RolloutBatch) -> Result<()> {
+    fn append(
+        &mut self,
+        identity: GenerationIdentity,
+        sampling: String,
+        fingerprint: Fingerprint,
+        batch: &RolloutBatch,
+    ) -> Result<()> {
         let mut rollouts = batch.rollouts.clone();
         rollouts.iter_mut().for_each(|rollout| rollout.prompt += identity.first);
-        let own = Generation {
+        let own = LoggedGeneration {
             rollouts,
             episodes: batch.episodes.clone(),
             metrics: batch.metrics.iter().filter_map(LoggedMetric::new).collect(),
@@ -255,7 +267,7 @@ impl LoggingSource {
             append_parts(log, parts, identity, sampling, fingerprint)?;
         }
         match &mut self.episodes {
-            Some(episodes) if matches!(key, Key::Train { .. }) => episodes.clear(),
+            Some(episodes) if matches!(key, GenerationKey::Train { .. }) => episodes.clear(),
             _ => Ok(()),
         }
     }
@@ -264,35 +276,35 @@ impl LoggingSource {
 /// Adds the ranks' parts of a generation to the log.
 fn append_parts(
     log: &mut RolloutLog,
-    parts: Vec<Generation>,
-    identity: Identity,
+    parts: Vec<LoggedGeneration>,
+    identity: GenerationIdentity,
     sampling: String,
     fingerprint: Fingerprint,
 ) -> Result<()> {
-    let mut generation = Generation::default();
+    let mut generation = LoggedGeneration::default();
     for mut part in parts {
         generation.rollouts.append(&mut part.rollouts);
         generation.episodes.append(&mut part.episodes);
         generation.metrics.append(&mut part.metrics);
     }
-    let Identity { key, prompts, .. } = identity;
+    let GenerationIdentity { key, prompts, .. } = identity;
     // The run ends on these, and somebody will see to their agent first.
     if !generation.episodes.is_empty() && generation.episodes.iter().all(|episode| episode.failed.is_some()) {
         return Ok(());
     }
     let completions = generation.rollouts.len();
     let Fingerprint { version, weights } = fingerprint;
-    log.append(&generation, |sha256| Entry { key, version, weights, prompts, sampling, completions, sha256 })
+    log.append(&generation, |sha256| RolloutLogEntry { key, version, weights, prompts, sampling, completions, sha256 })
 }
 
 impl RolloutSource for LoggingSource {
     fn roll_out(&mut self, request: &RolloutRequest<'_>, policy: PolicyVersion<'_>) -> Result<RolloutBatch> {
-        let identity = Identity::new(request, policy.version, &self.world)?;
+        let identity = GenerationIdentity::new(request, policy.version, &self.world)?;
         let sampling = self.settings.digest(request);
         let begun = if request.phase == Phase::Train { self.begun.remove(&request.generation) } else { None };
         let (fingerprint, is_logged) = match begun {
-            Some(Begun::Writing(fingerprint)) => (fingerprint, false),
-            Some(Begun::InLog) => (self.fingerprints.of_version(policy.policy, policy.version)?, true),
+            Some(PrefetchedGeneration::Writing(fingerprint)) => (fingerprint, false),
+            Some(PrefetchedGeneration::InLog) => (self.fingerprints.of_version(policy.policy, policy.version)?, true),
             None => {
                 let fingerprint = self.fingerprints.of_version(policy.policy, policy.version)?;
                 let is_logged = self.is_logged(&identity, &sampling, &fingerprint)?;
@@ -308,28 +320,28 @@ impl RolloutSource for LoggingSource {
     }
 
     fn begin(&mut self, request: &RolloutRequest<'_>, policy: PolicyVersion<'_>) -> Result<()> {
-        let identity = Identity::new(request, policy.version, &self.world)?;
+        let identity = GenerationIdentity::new(request, policy.version, &self.world)?;
         let fingerprint = self.fingerprints.of_version(policy.policy, policy.version)?;
         let begun = if self.is_logged(&identity, &self.settings.digest(request), &fingerprint)? {
-            Begun::InLog
+            PrefetchedGeneration::InLog
         } else {
             self.source.begin(request, policy)?;
-            Begun::Writing(fingerprint)
+            PrefetchedGeneration::Writing(fingerprint)
         };
         self.begun.insert(request.generation, begun);
         Ok(())
     }
 
-    fn forget_begun(&mut self) {
+    fn discard_begun(&mut self) {
         self.begun.clear();
-        self.source.forget_begun();
+        self.source.discard_begun();
     }
 
     fn take_prompt_pass(&mut self, prompts: &[Arc<Prompt>], version: u64) -> Option<PromptPass> {
         self.source.take_prompt_pass(prompts, version)
     }
 
-    fn saving(&mut self, place: SavedPlace, is_saved: &dyn Fn(u64) -> bool) -> Result<()> {
+    fn before_save(&mut self, place: SavedPlace, is_saved: &dyn Fn(u64) -> bool) -> Result<()> {
         if self.kept != Kept::Unsaved {
             return Ok(());
         }
@@ -342,13 +354,13 @@ impl RolloutSource for LoggingSource {
         Ok(())
     }
 
-    fn follow(&mut self, run: &Path) {
+    fn relocate(&mut self, run: &Path) {
         if let Some(log) = &mut self.log {
-            log.follow(RunFiles(run).rollouts());
+            log.relocate(RunFiles(run).rollouts());
         }
         if let Some(episodes) = &mut self.episodes {
-            episodes.follow(unfinished(run, &self.world));
+            episodes.relocate(unfinished(run, &self.world));
         }
-        self.source.follow(run);
+        self.source.relocate(run);
     }
 }

@@ -2,11 +2,8 @@
 //! micro-batches.
 
 mod agents;
-mod ahead;
 mod answers;
-mod beginning;
-mod compared;
-mod data;
+mod compared_models;
 mod episode_store;
 mod episodes;
 mod filtering;
@@ -14,49 +11,52 @@ mod fingerprint;
 mod generation;
 mod local;
 mod logging_source;
+mod prefetch;
+mod prompt_loader;
+mod prompt_skipper;
 mod reference;
-mod rehearsing;
+mod rehearsal;
 mod replay_source;
 mod samples;
 mod sequences;
 pub(super) mod servers;
-mod skipping;
+mod setup;
 mod source;
 mod totals;
 mod turns;
 
-pub(super) use data::Data;
-pub use samples::Sample;
-pub(super) use skipping::Streaks;
-pub(super) use source::Home;
-pub(super) use turns::Turns;
+pub(super) use prompt_loader::PromptLoader;
+pub(super) use prompt_skipper::Streaks;
+pub use samples::CompletionSample;
+pub(super) use source::RunHome;
+pub(super) use turns::TurnGenerator;
 
 use super::Result;
 use super::dataset::Prompt;
 use super::experience::{Experience, ExperienceForm, MicroBatch};
-use super::figures::{Figures, Work};
 use super::journal::Journal;
 use super::learner::{Learner, batches_of};
-use super::moment::Moment;
-use super::packed::Packed;
+use super::packed_completions::PackedCompletions;
 use super::phase::Phase;
 use super::plan::{Batching, RolloutPlan};
-use super::plugins::Plugins;
+use super::plugins::RunPlugins;
+use super::policy_progress::PolicyProgress;
 use super::shared_model::SharedModel;
-use crate::config::RolloutLog;
+use super::step_metrics::{StepMetrics, StepWork};
+use crate::config::RolloutLogMode;
 use crate::data::{Cursor, shuffle};
 use crate::dist::World;
-use crate::metrics::{Metric, Reduction};
-use crate::model::{Policy, PromptPass};
+use crate::metrics::{Metric, MetricReduction};
+use crate::model::{PolicyModel, PromptPass};
 use crate::ops::dropout::mixed_bits;
 use crate::plugin::columns::TURN_REWARD;
-use crate::run::Event;
-use agents::Agents;
-use compared::ComparedModels;
-use local::{Decoder, Episodes};
+use crate::run::RunEvent;
+use agents::AgentSource;
+use compared_models::ComparedModels;
+use local::{DecoderSource, EpisodeSource};
 use logging_source::LoggingSource;
 use replay_source::ReplaySource;
-use servers::Servers;
+use servers::ServerSource;
 use source::{RolloutSource, SavedPlace};
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -65,17 +65,17 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 /// The parts of a run that collecting experience needs.
-pub(super) struct With<'a> {
+pub(super) struct CollectionContext<'a> {
     pub learner: &'a Learner,
-    pub plugins: &'a mut Plugins,
+    pub plugins: &'a mut RunPlugins,
     pub journal: &'a mut Journal,
-    pub at: Moment,
+    pub at: PolicyProgress,
     pub phase: Phase,
 }
 
 /// Counts of what has been collected.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(super) struct Counters {
+pub(super) struct CollectorCounters {
     /// Number of generations so far.
     pub generation: u64,
     /// Number of tokens trained on; a prompt counts once per completion.
@@ -92,29 +92,29 @@ pub(super) struct Position {
     pub cursor: Cursor,
     pub streaks: Streaks,
     pub pending: VecDeque<MicroBatch>,
-    pub counters: Counters,
+    pub counters: CollectorCounters,
 }
 
 /// The source of experience: takes prompts from the dataset, has completions generated and scored, and splits the result into
 /// micro-batches.
 pub(super) struct Collector {
     world: Rc<World>,
-    sequences: Rc<dyn Sequences>,
+    sequences: Rc<dyn SequenceSource>,
     batching: Rc<Batching>,
     rollout: Rc<RolloutPlan>,
-    data: Data,
-    turns: Rc<Turns>,
+    data: PromptLoader,
+    turns: Rc<TurnGenerator>,
     source: Box<dyn RolloutSource>,
     compared: ComparedModels,
     /// The longest sequence of given completions.
     longest: usize,
     /// Micro-batches waiting to be trained on.
     pending: VecDeque<MicroBatch>,
-    counters: Counters,
+    counters: CollectorCounters,
 }
 
 /// Where the sequences of a run come from: what collecting, preparing and recording an experience differ in.
-trait Sequences {
+trait SequenceSource {
     /// Collects an experience from these prompts; random numbers depend on the `generation`.
     ///
     /// # Errors
@@ -124,47 +124,58 @@ trait Sequences {
         collector: &mut Collector,
         prompts: Vec<Arc<Prompt>>,
         generation: u64,
-        with: &mut With<'_>,
-    ) -> Result<(Experience, Figures)>;
+        with: &mut CollectionContext<'_>,
+    ) -> Result<(Experience, StepMetrics)>;
 
     /// Gives a collected experience what its loss is a sum over: advantages, pairs, or the tokens that are learned.
     ///
     /// # Errors
     /// If the algorithm fails.
-    fn prepare(&self, collector: &Collector, experience: &mut Experience, with: &mut With<'_>) -> Result<Figures>;
+    fn prepare(
+        &self,
+        collector: &Collector,
+        experience: &mut Experience,
+        with: &mut CollectionContext<'_>,
+    ) -> Result<StepMetrics>;
 
     /// Gives waiting experiences what the algorithm now needs of them and what they lack.
     ///
     /// # Errors
     /// If the algorithm fails.
-    fn prepare_waiting(&self, collector: &mut Collector, with: &mut With<'_>) -> Result<()>;
+    fn prepare_waiting(&self, collector: &mut Collector, with: &mut CollectionContext<'_>) -> Result<()>;
 
     /// Records an experience that training will use.
     ///
     /// # Errors
     /// If it can't be written.
-    fn record(&self, collector: &mut Collector, experience: &Experience, with: &mut With<'_>) -> Result<Figures>;
+    fn record(&self, collector: &mut Collector, experience: &Experience, with: &mut CollectionContext<'_>)
+    -> Result<StepMetrics>;
 }
 
 /// Returns what writes the completions of a run with this plan, and keeps a log of them if it says so.
 ///
 /// # Errors
 /// If the log of this run, or of the one that it repeats, can't be read.
-fn source_of(plan: &Rc<RolloutPlan>, turns: &Rc<Turns>, home: &Home, world: &Rc<World>) -> Result<Box<dyn RolloutSource>> {
+fn source_of(
+    plan: &Rc<RolloutPlan>,
+    turns: &Rc<TurnGenerator>,
+    home: &RunHome,
+    world: &Rc<World>,
+) -> Result<Box<dyn RolloutSource>> {
     if let Some(run) = &plan.logs.replayed {
         let generates = !plan.has_episodes();
-        let decoder = generates.then(|| Box::new(Decoder::new(turns.clone())) as Box<dyn RolloutSource>);
+        let decoder = generates.then(|| Box::new(DecoderSource::new(turns.clone())) as Box<dyn RolloutSource>);
         return Ok(Box::new(ReplaySource::new(run, plan, decoder, world.clone())?));
     }
     let source: Box<dyn RolloutSource> = match (&plan.agent, &plan.servers) {
-        (Some(agent), _) => Box::new(Agents::new(turns.clone(), plan.clone(), agent.clone(), home.folder.clone())),
+        (Some(agent), _) => Box::new(AgentSource::new(turns.clone(), plan.clone(), agent.clone(), home.folder.clone())),
         (None, Some(servers)) => {
-            Box::new(Servers::new(turns.clone(), plan.clone(), servers.clone(), home.model.clone(), world.clone()))
+            Box::new(ServerSource::new(turns.clone(), plan.clone(), servers.clone(), home.model.clone(), world.clone()))
         }
-        (None, None) if plan.has_environment => Box::new(Episodes::new(turns.clone())),
-        (None, None) => Box::new(Decoder::new(turns.clone())),
+        (None, None) if plan.has_environment => Box::new(EpisodeSource::new(turns.clone())),
+        (None, None) => Box::new(DecoderSource::new(turns.clone())),
     };
-    if !home.keeps_log || plan.logs.kept == RolloutLog::None {
+    if !home.keeps_log || plan.logs.logged == RolloutLogMode::None {
         return Ok(source);
     }
     Ok(Box::new(LoggingSource::new(source, home, plan, world.clone())?))
@@ -172,7 +183,7 @@ fn source_of(plan: &Rc<RolloutPlan>, turns: &Rc<Turns>, home: &Home, world: &Rc<
 
 impl Collector {
     /// Returns the bytes of weights that a generation in training copies; 0 if the policy writes no completions.
-    pub(super) fn copied_bytes(&self, policy: &Policy) -> Result<usize> {
+    pub(super) fn copied_bytes(&self, policy: &PolicyModel) -> Result<usize> {
         let generates = self.batching.groups.is_some() && self.rollout.servers.is_none();
         let decoding = generates.then(|| self.turns.decoding(policy, Phase::Train)).transpose()?;
         Ok(decoding.map_or(0, |decoding| decoding.copied_bytes()))
@@ -188,15 +199,15 @@ impl Collector {
     ///
     /// # Errors
     /// If the algorithm fails.
-    pub(super) fn prepare_waiting(&mut self, count: usize, with: &mut With<'_>) -> Result<bool> {
+    pub(super) fn prepare_waiting(&mut self, count: usize, with: &mut CollectionContext<'_>) -> Result<bool> {
         self.sequences.clone().prepare_waiting(self, with)?;
         Ok(self.reads_policy() && self.pending.len() < count)
     }
 
     /// Returns the next `count` micro-batches of all ranks together, or the rest of the epoch, as in transformers: no update
     /// mixes rows of two epochs. All are collected before any is trained on, since a loss is normalised by the whole step.
-    pub(super) fn next(&mut self, count: usize, with: &mut With<'_>) -> Result<(Vec<MicroBatch>, Figures)> {
-        let (mut taken, mut figures) = (Vec::with_capacity(count), Figures::begin());
+    pub(super) fn next(&mut self, count: usize, with: &mut CollectionContext<'_>) -> Result<(Vec<MicroBatch>, StepMetrics)> {
+        let (mut taken, mut figures) = (Vec::with_capacity(count), StepMetrics::start());
         while taken.len() < count {
             match self.pending.pop_front() {
                 Some(micro_batch) => {
@@ -211,13 +222,13 @@ impl Collector {
             }
         }
         let trained = taken.iter().map(|m| m.experience.num_tokens(m.rows())).sum();
-        figures.did(Work { trained, ..Work::default() });
+        figures.add_work(StepWork { trained, ..StepWork::default() });
         Ok((taken, figures))
     }
 
     /// Has the algorithm estimate the columns that its loss needs and that waiting completions lack: those that were generated under
     /// another algorithm, before a swap or in the run that this one continues.
-    fn estimate_anew(&mut self, with: &mut With<'_>) -> Result<()> {
+    fn estimate_anew(&mut self, with: &mut CollectionContext<'_>) -> Result<()> {
         if with.plugins.needs().has(TURN_REWARD) {
             self.drop_without_turns(with.plugins);
         }
@@ -244,7 +255,7 @@ impl Collector {
 
     /// Drops waiting completions that lack estimates and whose turns are not known, as after a resume: they can't be estimated from the
     /// rewards of turns.
-    fn drop_without_turns(&mut self, plugins: &Plugins) {
+    fn drop_without_turns(&mut self, plugins: &RunPlugins) {
         let before = self.pending.len();
         self.pending
             .retain(|waiting| !(waiting.experience.episodes.is_empty() && plugins.lacks_estimates(&waiting.experience.columns)));
@@ -260,7 +271,7 @@ impl Collector {
     }
 
     /// Returns the pass over the prompts of a step's micro-batches, if the source has kept it: then training need not repeat it.
-    pub(super) fn take_prompt_pass(&mut self, micro_batches: &[MicroBatch], at: Moment) -> Option<PromptPass> {
+    pub(super) fn take_prompt_pass(&mut self, micro_batches: &[MicroBatch], at: PolicyProgress) -> Option<PromptPass> {
         let [micro_batch] = micro_batches else { return None };
         let prompts = &micro_batch.experience.prompts;
         self.source.take_prompt_pass(&prompts[self.world.share(prompts.len())], at.step)
@@ -274,11 +285,11 @@ impl Collector {
 
     /// Collects one more generation, split into `num_iterations` rounds of `steps_per_generation` micro-batches, or the dataset's
     /// next pairs or completions as one micro-batch.
-    fn refill(&mut self, with: &mut With<'_>) -> Result<Figures> {
+    fn refill(&mut self, with: &mut CollectionContext<'_>) -> Result<StepMetrics> {
         let (mut experience, mut figures) = if let Some(filter) = self.batching.clone().filter.as_ref() {
             self.generated_with_spread(filter, with)?
         } else {
-            let mut figures = Figures::begin();
+            let mut figures = StepMetrics::start();
             let prompts = self.next_prompts(&mut figures, with)?;
             let (experience, collected) = self.collect(prompts, self.counters.generation, with)?;
             figures.merge(collected);
@@ -287,7 +298,7 @@ impl Collector {
         figures.merge(self.prepare(&mut experience, with)?);
         let experience = Arc::new(experience);
         self.counters.num_tokens += experience.num_tokens(0..experience.rollouts.len());
-        figures.add(self.world.once([Metric::new("num_tokens", self.counters.num_tokens as f64, Reduction::Max)]));
+        figures.add(self.world.once([Metric::new("num_tokens", self.counters.num_tokens as f64, MetricReduction::Max)]));
         figures.merge(self.sequences.clone().record(self, &experience, with)?);
         let (mut rounds, parts) = (self.batching.passes.iterations, self.parts_of(experience.prompts.len()));
         self.counters.passes_left = 0;
@@ -296,7 +307,7 @@ impl Collector {
             rounds = 1;
         }
         for _ in 0..rounds {
-            self.pending.extend(MicroBatch::deal(&experience, parts));
+            self.pending.extend(MicroBatch::split_evenly(&experience, parts));
         }
         Ok(figures)
     }
@@ -308,27 +319,27 @@ impl Collector {
     }
 
     /// Returns the dataset's next prompts.
-    fn draw(&mut self, figures: &mut Figures, with: &mut With<'_>) -> Result<Vec<Arc<Prompt>>> {
+    fn draw(&mut self, figures: &mut StepMetrics, with: &mut CollectionContext<'_>) -> Result<Vec<Arc<Prompt>>> {
         let drawn = self.data.next(&self.batching);
         for text in self.data.warnings() {
             tracing::warn!("{text}");
-            with.journal.event(&Event::Warning { text: &text })?;
+            with.journal.event(&RunEvent::Warning { text: &text })?;
         }
         let (prompts, skipped) = drawn?;
-        figures.add(self.world.once(skipped.map(|skipped| skipping::skipped(skipped, prompts.len()))));
+        figures.add(self.world.once(skipped.map(|skipped| prompt_skipper::skipped(skipped, prompts.len()))));
         Ok(prompts)
     }
 
     /// Splits a generation into other mini-batches, for its next pass. Prompts are shuffled, so each prompt's completions stay together.
     /// The order follows from the seed, the generation and the pass.
     fn reshuffle(&mut self, experience: &Experience) {
-        let Counters { generation, passes_left, .. } = self.counters;
+        let CollectorCounters { generation, passes_left, .. } = self.counters;
         let seed = mixed_bits(self.batching.seed ^ mixed_bits(generation));
         let mut order: Vec<usize> = (0..experience.prompts.len()).collect();
         shuffle(&mut order, seed, passes_left);
         let experience = Arc::new(experience.reordered(&order));
         let parts = self.batching.passes.micro_batches;
-        self.pending.extend(MicroBatch::deal(&experience, parts));
+        self.pending.extend(MicroBatch::split_evenly(&experience, parts));
         self.counters.passes_left -= 1;
     }
 
@@ -338,19 +349,20 @@ impl Collector {
         &mut self,
         prompts: Vec<Arc<Prompt>>,
         generation: u64,
-        with: &mut With<'_>,
-    ) -> Result<(Experience, Figures)> {
+        with: &mut CollectionContext<'_>,
+    ) -> Result<(Experience, StepMetrics)> {
         self.sequences.clone().collect(self, prompts, generation, with)
     }
 
     /// Gives an experience what its loss is a sum over: advantages, pairs, or the tokens that are learned.
-    pub(super) fn prepare(&self, experience: &mut Experience, with: &mut With<'_>) -> Result<Figures> {
+    pub(super) fn prepare(&self, experience: &mut Experience, with: &mut CollectionContext<'_>) -> Result<StepMetrics> {
         self.sequences.prepare(self, experience, with)
     }
 
     /// Computes a per-token column over packed completions, each rank for its own prompts.
-    fn column(&self, e: &Experience, column: impl Fn(&Packed) -> Result<Vec<f32>>) -> Result<Vec<f32>> {
-        let own = self.own_parts(e).into_iter().map(|rows| column(&Packed::new(e, rows))).collect::<Result<Vec<_>>>()?;
+    fn column(&self, e: &Experience, column: impl Fn(&PackedCompletions) -> Result<Vec<f32>>) -> Result<Vec<f32>> {
+        let own =
+            self.own_parts(e).into_iter().map(|rows| column(&PackedCompletions::new(e, rows))).collect::<Result<Vec<_>>>()?;
         Ok(self.world.concat("a column", own.concat())?)
     }
 
@@ -363,7 +375,7 @@ impl Collector {
     /// Computes log-probabilities under a frozen model, each rank of its own prompts' completions.
     fn scored_by(&self, model: &SharedModel, e: &Experience) -> Result<Vec<f32>> {
         let own = model.passes(&self.world, self.own_parts(e), |model, watch, rows| {
-            let Packed { forest, selected, .. } = &Packed::new(e, rows);
+            let PackedCompletions { forest, selected, .. } = &PackedCompletions::new(e, rows);
             Ok(model.score_watched(forest, selected, self.temperature(), watch)?.logp)
         })?;
         Ok(self.world.concat("a column", own.concat())?)
@@ -401,13 +413,13 @@ impl Collector {
     ///
     /// # Errors
     /// If it can't be removed.
-    pub(super) fn saving(&mut self, step: u64, is_saved: &dyn Fn(u64) -> bool) -> Result<()> {
-        self.source.saving(SavedPlace { step, generation: self.counters.generation }, is_saved)
+    pub(super) fn before_save(&mut self, step: u64, is_saved: &dyn Fn(u64) -> bool) -> Result<()> {
+        self.source.before_save(SavedPlace { step, generation: self.counters.generation }, is_saved)
     }
 
     /// Continues in another place, where the run's folder has gone.
-    pub(super) fn follow(&mut self, run: &Path) {
-        self.source.follow(run);
+    pub(super) fn relocate(&mut self, run: &Path) {
+        self.source.relocate(run);
     }
 
     /// Returns the current position.
@@ -417,13 +429,13 @@ impl Collector {
     }
 
     /// Returns the counts of what has been collected.
-    pub(super) fn counters(&self) -> Counters {
+    pub(super) fn counters(&self) -> CollectorCounters {
         self.counters
     }
 
     /// Continues from a position.
     pub(super) fn go_to(&mut self, position: Position) {
-        self.source.forget_begun();
+        self.source.discard_begun();
         self.data.seek(position.cursor, position.streaks);
         (self.pending, self.counters) = (position.pending, position.counters);
     }
@@ -434,7 +446,7 @@ impl Collector {
     }
 
     /// Returns the dataset.
-    pub(super) fn data(&self) -> &Data {
+    pub(super) fn data(&self) -> &PromptLoader {
         &self.data
     }
 

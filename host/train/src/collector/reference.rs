@@ -2,17 +2,17 @@
 //! computes them each time.
 
 use super::Collector;
-use super::compared::ComparedModels;
+use super::compared_models::ComparedModels;
 use crate::Result;
-use crate::activity::{Activity, Task, Unit};
+use crate::activity::{Activity, ProgressTask, ProgressUnit};
 use crate::dataset::Prompt;
 use crate::experience::Experience;
-use crate::figures::Figures;
-use crate::model::Policy;
-use crate::moment::Moment;
-use crate::plugin::Needs;
+use crate::model::PolicyModel;
+use crate::plugin::NeededInputs;
 use crate::plugin::columns::{REF_LOGP, TEACHER_LOGP};
+use crate::policy_progress::PolicyProgress;
 use crate::shared_model::SharedModel;
+use crate::step_metrics::StepMetrics;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ impl Collector {
             let known = e.prompts.iter().map(|prompt| prompt.ref_logp.get());
             return Ok(known.collect::<Option<Vec<_>>>().map(|columns| columns.into_iter().flatten().copied().collect()));
         };
-        let _task = Task::new(Activity::ReferenceModel);
+        let _task = ProgressTask::new(Activity::ReferenceModel);
         self.scored_by(reference, e).map(Some)
     }
 
@@ -33,9 +33,9 @@ impl Collector {
     }
 
     /// Adds log-probabilities under the teacher, if an algorithm needs them. Returns whether it did.
-    pub(super) fn add_teacher_logp(&self, e: &mut Experience, needs: &Needs) -> Result<bool> {
+    pub(super) fn add_teacher_logp(&self, e: &mut Experience, needs: &NeededInputs) -> Result<bool> {
         let Some(teacher) = self.compared.teacher.as_ref().filter(|_| needs.has(TEACHER_LOGP)) else { return Ok(false) };
-        let _task = Task::new(Activity::Teacher);
+        let _task = ProgressTask::new(Activity::Teacher);
         let logp = self.scored_by(teacher, e)?;
         e.columns.set_per_token(TEACHER_LOGP, Some(logp));
         Ok(true)
@@ -43,12 +43,12 @@ impl Collector {
 
     /// Computes the reference model's log-probabilities of all answers in the dataset and in `evaluated`, and of `mismatched`
     /// ones if requested, then frees the model.
-    pub(crate) fn precompute_reference(&mut self, evaluated: &[Arc<Prompt>], at: Moment, mismatched: bool) -> Result<()> {
+    pub(crate) fn precompute_reference(&mut self, evaluated: &[Arc<Prompt>], at: PolicyProgress, mismatched: bool) -> Result<()> {
         if self.compared.reference.is_none() || !self.compared.plan.precomputes {
             return Ok(());
         }
         let rows = self.data.prompts().all()?.len() + evaluated.len();
-        let task = Task::new(Activity::ReferenceModel).out_of(rows as u64, Unit::Rows);
+        let task = ProgressTask::new(Activity::ReferenceModel).with_total(rows as u64, ProgressUnit::Rows);
         let batches = self.data.prompts().all()?.chunks(self.batching.sizes.micro_batch);
         for some in batches.chain(evaluated.chunks(self.batching.prompts_evaluated_together())) {
             let (experience, _) = self.take_answers(some.to_vec(), at, mismatched)?;
@@ -59,7 +59,7 @@ impl Collector {
             }
             let Some(others) = experience.mismatched.as_deref() else { continue };
             for (i, (prompt, column)) in some.iter().zip(by_prompt(others)).enumerate() {
-                let _ = prompt.mismatched_ref_logp.set((some[self.follows(i, some.len())].row, column));
+                let _ = prompt.mismatched_ref_logp.set((some[self.mismatched_row(i, some.len())].row, column));
             }
         }
         self.compared.reference = None;
@@ -73,8 +73,8 @@ impl Collector {
     }
 
     /// Mixes the policy into the reference model (TRL's `SyncRefModelCallback`).
-    pub(crate) fn sync_reference(&mut self, policy: &Policy) -> Result<Figures> {
-        let mut figures = Figures::begin();
+    pub(crate) fn sync_reference(&mut self, policy: &PolicyModel) -> Result<StepMetrics> {
+        let mut figures = StepMetrics::start();
         if let (Some(reference), Some(sync)) = (self.compared.reference.as_mut(), self.compared.plan.sync) {
             *reference = reference.mixed(policy.weights(), sync.alpha)?;
             figures.lap("reference");

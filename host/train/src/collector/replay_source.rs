@@ -1,7 +1,7 @@
 //! Rollouts that another run has written and logged.
 
 use super::fingerprint::Fingerprints;
-use super::logging_source::{GenerationSettings, Identity};
+use super::logging_source::{GenerationIdentity, GenerationSettings};
 use super::source::{PolicyVersion, RolloutBatch, RolloutRequest, RolloutSource};
 use crate::config::printable_path;
 use crate::config::words::counted;
@@ -9,7 +9,7 @@ use crate::dataset::Prompt;
 use crate::dist::World;
 use crate::model::PromptPass;
 use crate::plan::RolloutPlan;
-use crate::rollout_log::{Generation, Key, RolloutLog};
+use crate::rollout_log::{GenerationKey, LoggedGeneration, RolloutLog};
 use crate::run::RunFiles;
 use crate::{Error, Result};
 use serde::{Deserialize, Serialize};
@@ -26,22 +26,22 @@ pub(super) struct ReplaySource {
     fingerprints: Fingerprints,
     settings: GenerationSettings,
     /// Differences that have been warned of.
-    warned: Warned,
+    warned: ReplayWarnings,
     /// What writes the completions of evaluations that the log does not have.
     decoder: Option<Box<dyn RolloutSource>>,
 }
 
 /// What differs from the run that is replayed and has been warned of.
 #[derive(Default)]
-struct Warned {
+struct ReplayWarnings {
     weights: bool,
     settings: bool,
 }
 
 /// What the first rank found in the log.
 #[derive(Deserialize, Serialize)]
-enum Found {
-    Generation(Generation),
+enum ReplayLookup {
+    Generation(LoggedGeneration),
     /// The log ends before it; it has so many.
     Missing(u64),
 }
@@ -64,19 +64,28 @@ impl ReplaySource {
             return Err(Error::setting("replay_rollouts", detail));
         }
         let settings = GenerationSettings::new(plan);
-        let (fingerprints, warned) = (Fingerprints::default(), Warned::default());
+        let (fingerprints, warned) = (Fingerprints::default(), ReplayWarnings::default());
         Ok(Self { run: run.to_owned(), log, world, fingerprints, settings, warned, decoder })
     }
 
     /// Looks a generation up. An evaluation is that of this run only if the same weights were evaluated in the same way.
-    fn find(&mut self, identity: &Identity, request: &RolloutRequest<'_>, policy: PolicyVersion<'_>) -> Result<Found> {
+    fn find(
+        &mut self,
+        identity: &GenerationIdentity,
+        request: &RolloutRequest<'_>,
+        policy: PolicyVersion<'_>,
+    ) -> Result<ReplayLookup> {
         let fingerprint = self.fingerprints.of_version(policy.policy, policy.version)?;
-        let Some(log) = &self.log else { return Ok(Found::Missing(0)) };
-        let Some(entry) = log.find(&identity.key) else { return Ok(Found::Missing(log.generations())) };
+        let Some(log) = &self.log else { return Ok(ReplayLookup::Missing(0)) };
+        let Some(entry) = log.find(&identity.key) else { return Ok(ReplayLookup::Missing(log.generations())) };
         let (differ, is_same) = (self.fingerprints.differ(entry), entry.sampling == self.settings.digest(request));
-        if matches!(identity.key, Key::Eval { .. }) {
+        if matches!(identity.key, GenerationKey::Eval { .. }) {
             let is_own = fingerprint.wrote(entry) && is_same;
-            return Ok(if is_own { Found::Generation(log.read(entry)?) } else { Found::Missing(log.generations()) });
+            return Ok(if is_own {
+                ReplayLookup::Generation(log.read(entry)?)
+            } else {
+                ReplayLookup::Missing(log.generations())
+            });
         }
         if entry.prompts != identity.prompts {
             let detail = format!(
@@ -99,27 +108,29 @@ impl ReplaySource {
                 identity.key
             );
         }
-        Ok(Found::Generation(log.read(entry)?))
+        Ok(ReplayLookup::Generation(log.read(entry)?))
     }
 }
 
 impl RolloutSource for ReplaySource {
     fn roll_out(&mut self, request: &RolloutRequest<'_>, policy: PolicyVersion<'_>) -> Result<RolloutBatch> {
-        let identity = Identity::new(request, policy.version, &self.world)?;
+        let identity = GenerationIdentity::new(request, policy.version, &self.world)?;
         let world = self.world.clone();
         let found = world.broadcast("a generation of another run", || self.find(&identity, request, policy))?;
         match (found, &mut self.decoder) {
-            (Found::Generation(generation), _) => {
+            (ReplayLookup::Generation(generation), _) => {
                 let unfit = |detail| Error::unusable(&RunFiles(&self.run).rollouts(), format!("{}: {detail}", identity.key));
                 let has_episodes = self.settings.has_episodes();
                 identity.own_part(generation, request, policy.policy, has_episodes).map_err(unfit)
             }
-            (Found::Missing(_), Some(decoder)) if matches!(identity.key, Key::Eval { .. }) => decoder.roll_out(request, policy),
-            (Found::Missing(_), None) if matches!(identity.key, Key::Eval { .. }) => Err(Error::setting(
+            (ReplayLookup::Missing(_), Some(decoder)) if matches!(identity.key, GenerationKey::Eval { .. }) => {
+                decoder.roll_out(request, policy)
+            }
+            (ReplayLookup::Missing(_), None) if matches!(identity.key, GenerationKey::Eval { .. }) => Err(Error::setting(
                 "replay_rollouts",
                 "the log has no evaluation of this policy, and a replay plays no episodes: set eval_strategy=no, eval_on_start=false",
             )),
-            (Found::Missing(generations), _) => {
+            (ReplayLookup::Missing(generations), _) => {
                 let has = counted(generations, "generation");
                 let run = printable_path(&self.run);
                 Err(Error::ReplayEnds(format!("the log of {run} has {has}, and {} is not among them", identity.key)))

@@ -3,8 +3,8 @@
 use super::Collector;
 use super::source::{PolicyVersion, RolloutRequest};
 use crate::Result;
-use crate::activity::{Activity, Task};
-use crate::model::Policy;
+use crate::activity::{Activity, ProgressTask};
+use crate::model::PolicyModel;
 use crate::phase::Phase;
 
 /// The generation number of samples: both use the same random numbers, which training does not use.
@@ -12,7 +12,7 @@ const GENERATION: u64 = u64::MAX - 1;
 
 /// A completion.
 #[derive(Clone, Debug)]
-pub struct Sample {
+pub struct CompletionSample {
     /// Number of optimizer steps taken.
     pub step: u64,
     /// The prompt.
@@ -25,7 +25,7 @@ pub struct Sample {
 
 impl Collector {
     /// Generates a completion of the dataset's first prompt after this many steps, if the run generates and prints its output.
-    pub(crate) fn sample(&mut self, policy: &Policy, step: u64) -> Result<Option<Sample>> {
+    pub(crate) fn sample(&mut self, policy: &PolicyModel, step: u64) -> Result<Option<CompletionSample>> {
         // An episode would need its environment, or a driver that has better things to do.
         let is_simple = !self.rollout.has_environment && !self.rollout.is_played_elsewhere();
         let one_turn = self.batching.groups.is_some() && is_simple;
@@ -37,10 +37,10 @@ impl Collector {
             sampling: self.turns.sampling(Phase::Train),
             ..self.request(std::slice::from_ref(prompt), GENERATION, Phase::Eval)
         };
-        let _task = Task::new(Activity::SamplingExample);
+        let _task = ProgressTask::new(Activity::SamplingExample);
         let batch = self.source.roll_out(&request, PolicyVersion { policy, version: step })?;
         let Some(rollout) = batch.rollouts.first() else { return Ok(None) };
         let completion = self.turns.text(rollout)?;
-        Ok(Some(Sample { step, prompt: prompt.text.clone(), completion, tokens: rollout.tokens.len() }))
+        Ok(Some(CompletionSample { step, prompt: prompt.text.clone(), completion, tokens: rollout.tokens.len() }))
     }
 }

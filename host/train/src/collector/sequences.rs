@@ -1,40 +1,50 @@
 //! The two sources of sequences: the policy, and the dataset.
 
-use super::{Collector, Sequences, With};
+use super::{CollectionContext, Collector, SequenceSource};
 use crate::Result;
 use crate::dataset::Prompt;
 use crate::experience::Experience;
-use crate::figures::Figures;
 use crate::plan::Batching;
+use crate::step_metrics::StepMetrics;
 use std::rc::Rc;
 use std::sync::Arc;
 
 /// The policy writes the sequences.
-struct FromPolicy;
+struct PolicySequences;
 
-impl Sequences for FromPolicy {
+impl SequenceSource for PolicySequences {
     fn collect(
         &self,
         collector: &mut Collector,
         prompts: Vec<Arc<Prompt>>,
         generation: u64,
-        with: &mut With<'_>,
-    ) -> Result<(Experience, Figures)> {
+        with: &mut CollectionContext<'_>,
+    ) -> Result<(Experience, StepMetrics)> {
         let (mut experience, mut figures) = collector.roll_out_and_score(prompts, generation, with)?;
         figures.merge(collector.compute_columns(&mut experience, with)?);
         Ok((experience, figures))
     }
 
-    fn prepare(&self, collector: &Collector, experience: &mut Experience, with: &mut With<'_>) -> Result<Figures> {
+    fn prepare(
+        &self,
+        collector: &Collector,
+        experience: &mut Experience,
+        with: &mut CollectionContext<'_>,
+    ) -> Result<StepMetrics> {
         collector.estimate_advantages(experience, with)
     }
 
-    fn prepare_waiting(&self, collector: &mut Collector, with: &mut With<'_>) -> Result<()> {
+    fn prepare_waiting(&self, collector: &mut Collector, with: &mut CollectionContext<'_>) -> Result<()> {
         collector.estimate_anew(with)
     }
 
-    fn record(&self, collector: &mut Collector, experience: &Experience, with: &mut With<'_>) -> Result<Figures> {
-        let mut figures = Figures::begin();
+    fn record(
+        &self,
+        collector: &mut Collector,
+        experience: &Experience,
+        with: &mut CollectionContext<'_>,
+    ) -> Result<StepMetrics> {
+        let mut figures = StepMetrics::start();
         with.journal.completions(experience, with.at.step, collector.turns.tokenizer())?;
         figures.lap("log");
         collector.counters.generation += 1;
@@ -43,16 +53,16 @@ impl Sequences for FromPolicy {
 }
 
 /// The dataset has the sequences.
-struct FromDataset;
+struct DatasetSequences;
 
-impl Sequences for FromDataset {
+impl SequenceSource for DatasetSequences {
     fn collect(
         &self,
         collector: &mut Collector,
         prompts: Vec<Arc<Prompt>>,
         _: u64,
-        with: &mut With<'_>,
-    ) -> Result<(Experience, Figures)> {
+        with: &mut CollectionContext<'_>,
+    ) -> Result<(Experience, StepMetrics)> {
         let (mut experience, mut figures) = collector.take_answers(prompts, with.at, with.plugins.needs_mismatched())?;
         if collector.add_teacher_logp(&mut experience, with.plugins.needs())? {
             figures.lap("teacher");
@@ -60,24 +70,24 @@ impl Sequences for FromDataset {
         Ok((experience, figures))
     }
 
-    fn prepare(&self, collector: &Collector, experience: &mut Experience, _: &mut With<'_>) -> Result<Figures> {
+    fn prepare(&self, collector: &Collector, experience: &mut Experience, _: &mut CollectionContext<'_>) -> Result<StepMetrics> {
         collector.pair_or_mask(experience);
-        Ok(Figures::begin())
+        Ok(StepMetrics::start())
     }
 
-    fn prepare_waiting(&self, _: &mut Collector, _: &mut With<'_>) -> Result<()> {
+    fn prepare_waiting(&self, _: &mut Collector, _: &mut CollectionContext<'_>) -> Result<()> {
         Ok(())
     }
 
-    fn record(&self, _: &mut Collector, _: &Experience, _: &mut With<'_>) -> Result<Figures> {
-        Ok(Figures::begin())
+    fn record(&self, _: &mut Collector, _: &Experience, _: &mut CollectionContext<'_>) -> Result<StepMetrics> {
+        Ok(StepMetrics::start())
     }
 }
 
 /// Returns the source of the sequences that a run with these batches learns from.
-pub(super) fn sequences_of(batching: &Batching) -> Rc<dyn Sequences> {
+pub(super) fn sequences_of(batching: &Batching) -> Rc<dyn SequenceSource> {
     match batching.groups {
-        Some(_) => Rc::new(FromPolicy),
-        None => Rc::new(FromDataset),
+        Some(_) => Rc::new(PolicySequences),
+        None => Rc::new(DatasetSequences),
     }
 }

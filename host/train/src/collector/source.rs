@@ -3,12 +3,12 @@
 
 use super::episode_store::EpisodeStore;
 use crate::dataset::Prompt;
-use crate::episode::Episode;
-use crate::model::{ModelFolder, Policy, PromptPass};
+use crate::episode::EpisodeOutcome;
+use crate::model::{ModelFolder, PolicyModel, PromptPass};
 use crate::phase::Phase;
 use crate::plugin::Metric;
-use crate::plugins::Environments;
-use crate::rollout::{Rollout, Sampling};
+use crate::plugins::RunEnvironments;
+use crate::rollout::{Rollout, Sampler};
 use crate::{Error, Result};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -17,13 +17,13 @@ use std::sync::Arc;
 #[derive(Clone, Copy)]
 pub(crate) struct PolicyVersion<'a> {
     /// The policy.
-    pub policy: &'a Policy,
+    pub policy: &'a PolicyModel,
     /// The number of updates.
     pub version: u64,
 }
 
 /// The model and the folder of a run, which some sources of rollouts need.
-pub(crate) struct Home {
+pub(crate) struct RunHome {
     /// The model that it started with.
     pub model: ModelFolder,
     /// The folder that it writes into.
@@ -51,7 +51,7 @@ pub(crate) struct RolloutRequest<'a> {
     /// Number of completions of each prompt.
     pub samples: usize,
     /// How tokens are sampled.
-    pub sampling: Sampling,
+    pub sampling: Sampler,
     /// Divisor of the logits whose log-probabilities are recorded.
     pub logp_temperature: f32,
     /// Index of the generation. With the run's seed, the row and the sample, it determines the random numbers.
@@ -59,7 +59,7 @@ pub(crate) struct RolloutRequest<'a> {
     /// What the completions are for.
     pub phase: Phase,
     /// The environments that reply.
-    pub environments: Environments<'a>,
+    pub environments: RunEnvironments<'a>,
     /// Whether the next update trains on these completions at once, so that it can continue the pass over their prompts.
     pub keeps_prompt_pass: bool,
     /// Where episodes are kept that have ended, until all of the generation have; none if nothing of a run is kept.
@@ -72,7 +72,7 @@ pub(crate) struct RolloutBatch {
     /// The rollouts; `prompt` is an index among the request's prompts.
     pub rollouts: Vec<Rollout>,
     /// The outcome of each rollout's episode; empty without an environment.
-    pub episodes: Vec<Episode>,
+    pub episodes: Vec<EpisodeOutcome>,
     /// The environments' own metrics, or those of the source.
     pub metrics: Vec<Metric>,
     /// What went wrong and was dealt with.
@@ -98,7 +98,7 @@ pub(crate) trait RolloutSource {
     }
 
     /// Forgets what was begun.
-    fn forget_begun(&mut self) {}
+    fn discard_begun(&mut self) {}
 
     /// Gives away the pass over these prompts, if the source has kept it and the policy is still of the version that it was made with.
     fn take_prompt_pass(&mut self, prompts: &[Arc<Prompt>], version: u64) -> Option<PromptPass>;
@@ -108,10 +108,10 @@ pub(crate) trait RolloutSource {
     ///
     /// # Errors
     /// If it can't be removed.
-    fn saving(&mut self, _: SavedPlace, _: &dyn Fn(u64) -> bool) -> Result<()> {
+    fn before_save(&mut self, _: SavedPlace, _: &dyn Fn(u64) -> bool) -> Result<()> {
         Ok(())
     }
 
     /// Continues in another place, where the run's folder has gone.
-    fn follow(&mut self, _: &Path) {}
+    fn relocate(&mut self, _: &Path) {}
 }

@@ -1,21 +1,21 @@
 //! Rewards of completions, summed and compared within groups.
 
-use super::super::experience::RewardColumn;
+use super::super::experience::RewardScoreColumn;
 
 /// Minimum difference of rewards, relative to the largest, or absolute if that is below one. Sums of f32 differ in their last
 /// bits, by about 1e-7.
-const APART: f64 = 1e-6;
+const MIN_DIFFERENCE: f64 = 1e-6;
 
 /// A completion's reward.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Total {
+pub(super) struct RewardTotal {
     pub(super) sum: f64,
     /// The sum of the parts' magnitudes, which determines its rounding error.
     size: f64,
 }
 
 /// Returns the weighted sum of each completion's rewards, or a single reward by name; none for a completion without a score.
-pub(super) fn totals(columns: &[RewardColumn], only: Option<&str>) -> Vec<Option<Total>> {
+pub(super) fn totals(columns: &[RewardScoreColumn], only: Option<&str>) -> Vec<Option<RewardTotal>> {
     let rows = columns.first().map_or(0, |column| column.values.len());
     let mut totals = vec![None; rows];
     for column in columns.iter().filter(|column| only.is_none_or(|name| name == column.name)) {
@@ -23,7 +23,7 @@ pub(super) fn totals(columns: &[RewardColumn], only: Option<&str>) -> Vec<Option
         for (total, value) in totals.iter_mut().zip(&column.values) {
             let Some(value) = value else { continue };
             let part = weight * f64::from(*value);
-            let total: &mut Total = total.get_or_insert_default();
+            let total: &mut RewardTotal = total.get_or_insert_default();
             (total.sum, total.size) = (total.sum + part, total.size + part.abs());
         }
     }
@@ -31,9 +31,9 @@ pub(super) fn totals(columns: &[RewardColumn], only: Option<&str>) -> Vec<Option
 }
 
 /// Returns whether the rewards of a group differ by more than rounding.
-pub(super) fn differ(group: &[Option<Total>]) -> bool {
+pub(super) fn differ(group: &[Option<RewardTotal>]) -> bool {
     let scored = || group.iter().flatten();
     let fold = |of: fn(f64, f64) -> f64, from: f64| scored().map(|total| total.sum).fold(from, of);
     let size = scored().map(|total| total.size).fold(1.0, f64::max);
-    fold(f64::max, f64::NEG_INFINITY) - fold(f64::min, f64::INFINITY) > APART * size
+    fold(f64::max, f64::NEG_INFINITY) - fold(f64::min, f64::INFINITY) > MIN_DIFFERENCE * size
 }

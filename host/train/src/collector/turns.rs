@@ -5,15 +5,15 @@ use crate::Result;
 use crate::config::RolloutDtype;
 use crate::data::{StopStrings, Tokenizer};
 use crate::dataset::Prompt;
-use crate::model::{Decoding, Policy, PromptPass};
+use crate::model::{IncrementalDecoder, PolicyModel, PromptPass};
 use crate::phase::Phase;
 use crate::plan::{EpisodeLimits, RolloutPlan};
-use crate::rollout::{Follow, Generator, Request, Rollout, Sampling};
+use crate::rollout::{Generator, PromptRequest, ReplyProvider, Rollout, Sampler};
 use std::rc::Rc;
 use std::sync::Arc;
 
 /// Settings for generating completions.
-pub(crate) struct Turns {
+pub(crate) struct TurnGenerator {
     plan: Rc<RolloutPlan>,
     tokenizer: Tokenizer,
     /// Ids that end a completion.
@@ -21,7 +21,7 @@ pub(crate) struct Turns {
     stops: StopStrings,
 }
 
-impl Turns {
+impl TurnGenerator {
     /// Creates it for a model whose configuration lists these end-of-text tokens.
     pub(crate) fn new(plan: Rc<RolloutPlan>, tokenizer: Tokenizer, eos_token_ids: &[u32]) -> Self {
         let mut stop = plan.stop.clone();
@@ -34,12 +34,12 @@ impl Turns {
     }
 
     /// Returns how tokens are sampled in training or in evaluations.
-    pub(super) fn sampling(&self, phase: Phase) -> Sampling {
+    pub(super) fn sampling(&self, phase: Phase) -> Sampler {
         if phase == Phase::Eval { self.plan.sampling.eval } else { self.plan.sampling.train }
     }
 
     /// Prepares a generation with the policy's current weights: in training as `rollout_dtype` has them, in evaluations as they are.
-    pub(super) fn decoding(&self, policy: &Policy, phase: Phase) -> Result<Decoding> {
+    pub(super) fn decoding(&self, policy: &PolicyModel, phase: Phase) -> Result<IncrementalDecoder> {
         let weights = if phase == Phase::Eval { RolloutDtype::Auto } else { self.plan.dtype };
         Ok(policy.frozen().decoding_with(weights)?)
     }
@@ -47,22 +47,22 @@ impl Turns {
     /// Generates completions of one turn. Returns the pass over the prompts too, if it is to be kept and the policy can continue it.
     pub(super) fn roll_out(
         &self,
-        model: &Decoding,
+        model: &IncrementalDecoder,
         request: &RolloutRequest<'_>,
         continues_prompts: bool,
     ) -> Result<(Vec<Rollout>, Option<PromptPass>)> {
         let (samples, keep) = (request.samples, request.keeps_prompt_pass && continues_prompts);
-        let of_prompt = |p: &Arc<Prompt>| Request { tokens: p.tokens.clone(), row: p.row as u64, first: 0, samples };
-        let requests: Vec<Request> = request.prompts.iter().map(of_prompt).collect();
+        let of_prompt = |p: &Arc<Prompt>| PromptRequest { tokens: p.tokens.clone(), row: p.row as u64, first: 0, samples };
+        let requests: Vec<PromptRequest> = request.prompts.iter().map(of_prompt).collect();
         Ok(self.generator(model, request, None, |generator| generator.run_keeping(&requests, keep))?)
     }
 
     /// Calls `run` with a generator of completions.
     pub(super) fn generator<T>(
         &self,
-        model: &Decoding,
+        model: &IncrementalDecoder,
         request: &RolloutRequest<'_>,
-        follow: Option<&dyn Follow>,
+        follow: Option<&dyn ReplyProvider>,
         run: impl FnOnce(Generator<'_>) -> T,
     ) -> T {
         let (plan, RolloutRequest { sampling, logp_temperature, generation, .. }) = (&self.plan, *request);
@@ -77,16 +77,16 @@ impl Turns {
             max_num_seqs: plan.max_num_seqs,
             seed: plan.seed,
             generation,
-            ends: &self.ends,
+            end_tokens: &self.ends,
             stops: &stops,
-            follow,
+            reply_provider: follow,
         })
     }
 
     /// Returns the rules of episodes, for a model with this context.
-    pub(super) fn rules(&self, context: usize) -> Rules<'_> {
+    pub(super) fn rules(&self, context: usize) -> EpisodeRules<'_> {
         let RolloutPlan { seed, episode_limits: EpisodeLimits { turns, tokens }, .. } = *self.plan;
-        Rules { tokenizer: &self.tokenizer, seed, max_turns: turns, most_tokens: tokens, context }
+        EpisodeRules { tokenizer: &self.tokenizer, seed, max_turns: turns, most_tokens: tokens, context }
     }
 
     /// Returns the settings and tokenizer of generations with another plan.
@@ -112,7 +112,7 @@ impl Turns {
 }
 
 /// Data shared by all episodes of a run.
-pub(super) struct Rules<'a> {
+pub(super) struct EpisodeRules<'a> {
     pub tokenizer: &'a Tokenizer,
     pub seed: u64,
     pub max_turns: usize,

@@ -1,25 +1,25 @@
 //! The prompts of a run: all prepared, or read from the dataset and tokenized when they are needed.
 
-use super::counted::counted;
-use super::drawing::{Drawing, Readable};
-use super::judging::ReadRow;
-use super::splitting::{Cut, Outline};
-use super::usable::{Known, Used};
-use super::{Kind, OfTokens, Prompt, Reader};
-use crate::activity::{Activity, Task, Unit};
-use crate::data::{Dataset, Table};
+use super::lazy_selection::{DatasetRows, LazySelection};
+use super::length_cache::counted;
+use super::row_verdict::ParsedRow;
+use super::splitting::{SplitTexts, TextOutline};
+use super::usable_rows::{RowPart, UsableSummary};
+use super::{DatasetKind, DatasetReader, Prompt, PromptDigest};
+use crate::activity::{Activity, ProgressTask, ProgressUnit};
+use crate::data::{Dataset, DatasetTable};
 use crate::dist::World;
-use crate::ranks::Ranks;
+use crate::ranks::RunRanks;
 use crate::{Error, Result};
 use rayon::prelude::*;
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// The beginning of a fingerprint that was computed from rows instead of tokens.
-pub(crate) const OF_ROWS: &str = "rows:";
+pub(crate) const ROWS_PREFIX: &str = "rows:";
 
 /// Bytes of prompts that are kept in case they are needed again.
-const KEPT: usize = 16 << 20;
+const RECENT_BYTES: usize = 16 << 20;
 
 /// Number of rows that justify another tokenizing thread for a batch.
 const ROWS_A_THREAD: usize = 32;
@@ -31,10 +31,10 @@ const MASKED: usize = u32::MAX as usize;
 const TOGETHER: usize = 4096;
 
 /// The prompts of a run: all prepared, or read from the dataset and tokenized when they are needed.
-pub(crate) struct Prompts {
+pub(crate) struct PromptSet {
     /// All of them, if they have been prepared.
     all: OnceLock<Vec<Arc<Prompt>>>,
-    source: Source,
+    source: PromptSource,
     /// Names of the dataset's other columns.
     columns: BTreeSet<String>,
     /// Whether any is a conversation.
@@ -44,41 +44,41 @@ pub(crate) struct Prompts {
 }
 
 /// Where prompts come from.
-enum Source {
+enum PromptSource {
     /// All were prepared from the start.
     Prepared,
-    Rows(Box<Rows>),
-    Cut(Box<Cut>),
+    Rows(Box<LazyRows>),
+    Cut(Box<SplitTexts>),
 }
 
 /// Rows that are prepared when they are needed.
-struct Rows {
-    reader: Reader,
-    kind: Kind,
-    table: Table,
-    places: Places,
+struct LazyRows {
+    reader: DatasetReader,
+    kind: DatasetKind,
+    table: DatasetTable,
+    places: RowSelection,
     fingerprint: String,
-    recent: Mutex<Recent>,
+    recent: Mutex<RecentPrompts>,
 }
 
 /// Which rows are used.
-enum Places {
+enum RowSelection {
     /// These, in the order in which they are learned.
-    Usable(Vec<Used>),
+    Usable(Vec<RowPart>),
     /// All that can be used, which is decided when they are drawn.
-    All(Box<Drawing>),
+    All(Box<LazySelection>),
 }
 
 /// Prompts that were needed last.
 #[derive(Default)]
-struct Recent {
+struct RecentPrompts {
     prompts: HashMap<usize, Arc<Prompt>>,
     /// Their positions and sizes, the oldest first.
     order: VecDeque<(usize, usize)>,
     bytes: usize,
 }
 
-impl Recent {
+impl RecentPrompts {
     fn keep(&mut self, prompt: &Arc<Prompt>) {
         let answers = prompt.answers.as_ref().map_or(0, |a| a.chosen.len() + a.rejected.len());
         let columns = prompt.columns.values().map(|value| 128 + value.as_str().map_or(256, str::len));
@@ -88,7 +88,7 @@ impl Recent {
         }
         self.order.push_back((prompt.index, size));
         self.bytes += size;
-        while self.bytes > KEPT
+        while self.bytes > RECENT_BYTES
             && let Some((index, size)) = self.order.pop_front()
         {
             self.prompts.remove(&index);
@@ -97,56 +97,62 @@ impl Recent {
     }
 }
 
-impl From<Vec<Arc<Prompt>>> for Prompts {
+impl From<Vec<Arc<Prompt>>> for PromptSet {
     fn from(all: Vec<Arc<Prompt>>) -> Self {
         let columns = all.iter().flat_map(|prompt| prompt.columns.keys().cloned()).collect();
         let (chat, longest) = (all.iter().any(|prompt| prompt.chat), all.iter().map(|prompt| prompt.tokens.len()).max());
-        Self { all: OnceLock::from(all), source: Source::Prepared, columns, chat, longest: longest.unwrap_or(0) }
+        Self { all: OnceLock::from(all), source: PromptSource::Prepared, columns, chat, longest: longest.unwrap_or(0) }
     }
 }
 
-impl From<Cut> for Prompts {
-    fn from(cut: Cut) -> Self {
+impl From<SplitTexts> for PromptSet {
+    fn from(cut: SplitTexts) -> Self {
         let Self { columns, chat, longest, .. } = cut.texts();
         let (columns, chat, longest) = (columns.clone(), *chat, *longest);
-        Self { all: OnceLock::new(), source: Source::Cut(Box::new(cut)), columns, chat, longest }
+        Self { all: OnceLock::new(), source: PromptSource::Cut(Box::new(cut)), columns, chat, longest }
     }
 }
 
-impl Reader {
+impl DatasetReader {
     /// Reads a dataset of this kind, or the built-in prompts, and finds the rows that can be used. Their tokens are made when they
     /// are needed. Also returns a warning that names skipped rows.
-    pub(crate) fn read(&self, given: Option<&Dataset>, kind: Kind, world: &World) -> Result<(Prompts, Option<String>)> {
-        if !matches!(kind, Kind::Prompts) {
+    pub(crate) fn read(&self, given: Option<&Dataset>, kind: DatasetKind, world: &World) -> Result<(PromptSet, Option<String>)> {
+        if !matches!(kind, DatasetKind::Prompts) {
             kind.dataset(given)?;
         }
         if let Some(detail) = kind.lacks_prompt_limit().filter(|_| self.longest_prompt.is_some()) {
             return Err(Error::setting("max_prompt_length", detail));
         }
-        let (table, Known { used, sums, hash, columns, warning }) = self.look(given, kind, world)?;
-        let fingerprint = format!("{OF_ROWS}{hash}");
-        let rows =
-            Rows { reader: self.clone(), kind, table, places: Places::Usable(used), fingerprint, recent: Mutex::default() };
-        let source = Source::Rows(Box::new(rows));
-        Ok((Prompts { all: OnceLock::new(), source, columns, chat: sums.chat, longest: sums.longest }, warning))
+        let (table, UsableSummary { used, sums, hash, columns, warning }) = self.look(given, kind, world)?;
+        let fingerprint = format!("{ROWS_PREFIX}{hash}");
+        let rows = LazyRows {
+            reader: self.clone(),
+            kind,
+            table,
+            places: RowSelection::Usable(used),
+            fingerprint,
+            recent: Mutex::default(),
+        };
+        let source = PromptSource::Rows(Box::new(rows));
+        Ok((PromptSet { all: OnceLock::new(), source, columns, chat: sums.chat, longest: sums.longest }, warning))
     }
 
-    /// Opens a dataset whose rows are drawn from all of them, and judged when they are drawn or, if they must be `counted`, now.
+    /// Opens a dataset whose rows are drawn from all of them, and judged when they are drawn or, if they must be `length_cache`, now.
     pub(crate) fn read_drawn(
         &self,
         dataset: &Dataset,
-        kind: Kind,
+        kind: DatasetKind,
         counted: bool,
         world: &World,
-    ) -> Result<(Prompts, Vec<String>)> {
+    ) -> Result<(PromptSet, Vec<String>)> {
         if let Some(detail) = kind.lacks_prompt_limit().filter(|_| self.longest_prompt.is_some()) {
             return Err(Error::setting("max_prompt_length", detail));
         }
-        let task = Task::new(Activity::FindingRows).out_of(None, Unit::Rows);
-        let table = Table::locate(dataset, &Ranks(world), |_| task.add(1))?;
+        let task = ProgressTask::new(Activity::FindingRows).with_total(None, ProgressUnit::Rows);
+        let table = DatasetTable::locate(dataset, &RunRanks(world), |_| task.add(1))?;
         drop(task);
-        let drawing = Drawing::new(kind, table.count(), self.strict);
-        let of = Readable { reader: self, kind, table: &table };
+        let drawing = LazySelection::new(kind, table.count(), self.strict);
+        let of = DatasetRows { reader: self, kind, table: &table };
         let (columns, fingerprint) = drawing.begin(of)?;
         if counted || drawing.is_small(&table) {
             let all = world.gather("datasets that are judged together", fingerprint.clone())?;
@@ -154,34 +160,34 @@ impl Reader {
             drawing.judge_all(of, are_same.then_some(world))?;
         }
         let warnings = drawing.describe(of);
-        let places = Places::All(Box::new(drawing));
-        let rows = Rows { reader: self.clone(), kind, table, places, fingerprint, recent: Mutex::default() };
-        let source = Source::Rows(Box::new(rows));
-        Ok((Prompts { all: OnceLock::new(), source, columns, chat: false, longest: 0 }, warnings))
+        let places = RowSelection::All(Box::new(drawing));
+        let rows = LazyRows { reader: self.clone(), kind, table, places, fingerprint, recent: Mutex::default() };
+        let source = PromptSource::Rows(Box::new(rows));
+        Ok((PromptSet { all: OnceLock::new(), source, columns, chat: false, longest: 0 }, warnings))
     }
 }
 
-impl Rows {
+impl LazyRows {
     fn len(&self) -> usize {
         match &self.places {
-            Places::Usable(used) => used.len(),
-            Places::All(drawing) => drawing.len(),
+            RowSelection::Usable(used) => used.len(),
+            RowSelection::All(drawing) => drawing.len(),
         }
     }
 
     /// Returns what is known of the rows, if they are judged when they are drawn.
-    fn drawing(&self) -> Option<&Drawing> {
-        if let Places::All(drawing) = &self.places { Some(drawing) } else { None }
+    fn drawing(&self) -> Option<&LazySelection> {
+        if let RowSelection::All(drawing) = &self.places { Some(drawing) } else { None }
     }
 
-    fn readable(&self) -> Readable<'_> {
-        Readable { reader: &self.reader, kind: self.kind, table: &self.table }
+    fn readable(&self) -> DatasetRows<'_> {
+        DatasetRows { reader: &self.reader, kind: self.kind, table: &self.table }
     }
 
-    fn read(&self, index: usize) -> Result<ReadRow> {
-        let Used { row, part } = match &self.places {
-            Places::Usable(used) => used[index],
-            Places::All(drawing) => drawing.used(index),
+    fn read(&self, index: usize) -> Result<ParsedRow> {
+        let RowPart { row, part } = match &self.places {
+            RowSelection::Usable(used) => used[index],
+            RowSelection::All(drawing) => drawing.used(index),
         };
         let (place, columns) = self.table.row(row)?;
         let parts = self.reader.rows_of(self.kind, row, &place, columns)?;
@@ -195,7 +201,7 @@ impl Rows {
 
     fn lengths(&self, world: &World) -> Result<Vec<usize>> {
         let counts = counted(&self.fingerprint, self.len(), world, |rows| {
-            let task = Task::new(Activity::CountingTokens).out_of(rows.len() as u64, Unit::Rows);
+            let task = ProgressTask::new(Activity::CountingTokens).with_total(rows.len() as u64, ProgressUnit::Rows);
             let length = |index| {
                 task.add(1);
                 Ok([self.reader.length(self.kind, self.read(index)?)?])
@@ -209,16 +215,16 @@ impl Rows {
     /// Returns each row's length and the number of its tokens at the beginning that are not learned, or [`MASKED`].
     fn outlines(&self, whole: bool, world: &World) -> Result<Vec<[usize; 2]>> {
         counted(&format!("{} outlines {whole}", self.fingerprint), self.len(), world, |rows| {
-            let task = Task::new(Activity::CountingTokens).out_of(rows.len() as u64, Unit::Rows);
+            let task = ProgressTask::new(Activity::CountingTokens).with_total(rows.len() as u64, ProgressUnit::Rows);
             let outline = |index| {
                 task.add(1);
                 let row = self.read(index)?;
                 if row.is_plain(self.kind) {
                     return Ok([self.reader.length(self.kind, row)?, 0]);
                 }
-                Ok(match Outline::of(&self.reader.prepare(self.kind, row)?.0, whole) {
-                    Outline::Plain(length, unlearned) => [length, unlearned],
-                    Outline::Masked(mask) => [mask.len(), MASKED],
+                Ok(match TextOutline::from_prompt(&self.reader.prepare(self.kind, row)?.0, whole) {
+                    TextOutline::Plain(length, unlearned) => [length, unlearned],
+                    TextOutline::Masked(mask) => [mask.len(), MASKED],
                 })
             };
             let outlines = rows.into_par_iter().with_min_len(ROWS_A_THREAD).map(outline);
@@ -227,10 +233,10 @@ impl Rows {
     }
 
     /// Returns the outline of a row, of which all `outlines` know this.
-    fn outline(&self, outlines: &[[usize; 2]], index: usize, whole: bool) -> Result<Outline> {
+    fn outline(&self, outlines: &[[usize; 2]], index: usize, whole: bool) -> Result<TextOutline> {
         match outlines[index] {
-            [_, MASKED] => Ok(Outline::of(&*self.prepare(index)?, whole)),
-            [length, unlearned] => Ok(Outline::Plain(length, unlearned)),
+            [_, MASKED] => Ok(TextOutline::from_prompt(&*self.prepare(index)?, whole)),
+            [length, unlearned] => Ok(TextOutline::Plain(length, unlearned)),
         }
     }
 
@@ -238,18 +244,18 @@ impl Rows {
         indices.par_iter().with_min_len(ROWS_A_THREAD).map(|index| self.prepare(*index)).collect::<Vec<_>>().into_iter().collect()
     }
 
-    fn recent(&self) -> std::sync::MutexGuard<'_, Recent> {
+    fn recent(&self) -> std::sync::MutexGuard<'_, RecentPrompts> {
         self.recent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Prompts {
+impl PromptSet {
     /// Returns their number, including those that turn out to be unusable when they are drawn.
     pub(crate) fn len(&self) -> usize {
         match &self.source {
-            Source::Rows(rows) => rows.len(),
-            Source::Cut(cut) => cut.len(),
-            Source::Prepared => self.all.get().map_or(0, Vec::len),
+            PromptSource::Rows(rows) => rows.len(),
+            PromptSource::Cut(cut) => cut.len(),
+            PromptSource::Prepared => self.all.get().map_or(0, Vec::len),
         }
     }
 
@@ -262,9 +268,9 @@ impl Prompts {
             return Ok(indices.iter().map(|index| all[*index].clone()).collect());
         }
         let rows = match &self.source {
-            Source::Rows(rows) => rows,
-            Source::Cut(cut) => return cut.get(indices),
-            Source::Prepared => return Ok(Vec::new()),
+            PromptSource::Rows(rows) => rows,
+            PromptSource::Cut(cut) => return cut.get(indices),
+            PromptSource::Prepared => return Ok(Vec::new()),
         };
         let missing: Vec<usize> = {
             let recent = rows.recent();
@@ -280,8 +286,8 @@ impl Prompts {
     }
 
     /// Returns the rows that are judged when they are drawn, and what is known of them.
-    fn drawn(&self) -> Option<(&Rows, &Drawing)> {
-        if let Source::Rows(rows) = &self.source { Some((rows, rows.drawing()?)) } else { None }
+    fn drawn(&self) -> Option<(&LazyRows, &LazySelection)> {
+        if let PromptSource::Rows(rows) = &self.source { Some((rows, rows.drawing()?)) } else { None }
     }
 
     /// Returns whether their order is that of all rows, of which some may turn out to be unusable when they are drawn.
@@ -323,7 +329,7 @@ impl Prompts {
     /// Returns the first prompts, at most this many.
     ///
     /// # Errors
-    /// As [`Prompts::get`] and [`Prompts::usable`]; if there are none, why the first row can't be used.
+    /// As [`PromptSet::get`] and [`PromptSet::usable`]; if there are none, why the first row can't be used.
     pub(crate) fn first(&self, count: usize) -> Result<Vec<Arc<Prompt>>> {
         let (mut first, mut next) = (Vec::new(), 0);
         while first.len() < count && next < self.len() {
@@ -340,7 +346,7 @@ impl Prompts {
     /// Prepares all of them, and keeps them.
     ///
     /// # Errors
-    /// As [`Prompts::get`].
+    /// As [`PromptSet::get`].
     pub(crate) fn all(&self) -> Result<&[Arc<Prompt>]> {
         if self.all.get().is_none() {
             if let Some((rows, drawing)) = self.drawn() {
@@ -359,7 +365,7 @@ impl Prompts {
     /// Prepares the prompts at these positions, some at a time, and passes each on.
     ///
     /// # Errors
-    /// As [`Prompts::get`].
+    /// As [`PromptSet::get`].
     pub(super) fn each(
         &self,
         order: impl IntoIterator<Item = usize>,
@@ -376,7 +382,7 @@ impl Prompts {
                 some.retain(|_| usable.next() == Some(true));
             }
             let prompts = match (self.all.get(), &self.source) {
-                (None, Source::Rows(rows)) => rows.prepared(&some)?,
+                (None, PromptSource::Rows(rows)) => rows.prepared(&some)?,
                 _ => self.get(&some)?,
             };
             prompts.into_iter().try_for_each(&mut take)?;
@@ -386,11 +392,11 @@ impl Prompts {
     /// Returns the number of tokens of each prompt and its first answer; each rank counts those of some.
     ///
     /// # Errors
-    /// As [`Prompts::get`].
+    /// As [`PromptSet::get`].
     pub(crate) fn lengths(&self, world: &World) -> Result<Vec<usize>> {
         match (self.all.get(), &self.source) {
-            (None, Source::Rows(rows)) => rows.lengths(world),
-            (None, Source::Cut(cut)) => Ok(cut.lengths()),
+            (None, PromptSource::Rows(rows)) => rows.lengths(world),
+            (None, PromptSource::Cut(cut)) => Ok(cut.lengths()),
             (all, _) => Ok(all.into_iter().flatten().map(|prompt| prompt.length()).collect()),
         }
     }
@@ -399,14 +405,14 @@ impl Prompts {
     /// `whole`, prompts are learned.
     ///
     /// # Errors
-    /// As [`Prompts::get`].
+    /// As [`PromptSet::get`].
     pub(super) fn outlines(
         &self,
         order: impl IntoIterator<Item = usize>,
         (whole, world): (bool, &World),
-        mut take: impl FnMut(usize, &Outline),
+        mut take: impl FnMut(usize, &TextOutline),
     ) -> Result<()> {
-        if let (None, Source::Rows(rows)) = (self.all.get(), &self.source) {
+        if let (None, PromptSource::Rows(rows)) = (self.all.get(), &self.source) {
             let outlines = rows.outlines(whole, world)?;
             let mut order = order.into_iter();
             loop {
@@ -423,7 +429,7 @@ impl Prompts {
             }
         }
         let order: Vec<usize> = order.into_iter().collect();
-        order.iter().zip(self.get(&order)?).for_each(|(text, prompt)| take(*text, &Outline::of(&prompt, whole)));
+        order.iter().zip(self.get(&order)?).for_each(|(text, prompt)| take(*text, &TextOutline::from_prompt(&prompt, whole)));
         Ok(())
     }
 
@@ -445,15 +451,15 @@ impl Prompts {
     /// Returns a hash of everything that determines their tokens and columns.
     pub(crate) fn fingerprint(&self) -> Result<String> {
         match &self.source {
-            Source::Rows(rows) => Ok(rows.fingerprint.clone()),
-            Source::Cut(cut) => cut.fingerprint(),
-            Source::Prepared => self.fingerprint_of_tokens(),
+            PromptSource::Rows(rows) => Ok(rows.fingerprint.clone()),
+            PromptSource::Cut(cut) => cut.fingerprint(),
+            PromptSource::Prepared => self.fingerprint_of_tokens(),
         }
     }
 
     /// Returns the hash of their tokens and columns, which checkpoints had before rows were tokenized when they are needed.
     pub(crate) fn fingerprint_of_tokens(&self) -> Result<String> {
-        let mut hash = OfTokens::default();
+        let mut hash = PromptDigest::default();
         self.each(0..self.len(), |prompt| hash.add(&prompt))?;
         Ok(hash.done())
     }

@@ -1,8 +1,8 @@
 //! Cuts given texts into sequences, for packing without losing tokens: TRL's `bfd_split` and `wrapped`. Where they are cut follows from
 //! the texts' lengths; their tokens are made when they are needed.
 
-use super::prompts::{OF_ROWS, Prompts};
-use super::{Answers, Prompt, hex};
+use super::prompts::{PromptSet, ROWS_PREFIX};
+use super::{Prompt, PromptAnswers, hex};
 use crate::dist::World;
 use crate::{Error, Result};
 use serde_json::Map;
@@ -16,19 +16,19 @@ use std::sync::Arc;
 const MOST_PARTS: u128 = 16;
 
 /// Tokens, each with whether it is learned.
-type Text = Vec<(u32, u8)>;
+type MaskedTokens = Vec<(u32, u8)>;
 
 /// What must be known of a text to cut it.
-pub(super) enum Outline {
+pub(super) enum TextOutline {
     /// Its number of tokens, and of those at its beginning that are not learned.
     Plain(usize, usize),
     /// Of each token, whether it is learned.
     Masked(Vec<u8>),
 }
 
-impl Outline {
+impl TextOutline {
     /// Returns that of a prepared row.
-    pub(super) fn of(prompt: &Prompt, whole: bool) -> Self {
+    pub(super) fn from_prompt(prompt: &Prompt, whole: bool) -> Self {
         let learned = prompt.answers.as_ref().and_then(|answers| answers.learned.as_ref());
         match learned {
             Some(mask) => Self::Masked(std::iter::repeat_n(0, prompt.tokens.len()).chain(mask.iter().copied()).collect()),
@@ -53,8 +53,8 @@ impl Outline {
 }
 
 /// A sequence: the texts that it is made of, in order, each with the places of its tokens.
-struct Part {
-    row: Row,
+struct SplitSequence {
+    row: SplitRow,
     pieces: Vec<(usize, Range<usize>)>,
     /// Number of its tokens.
     length: usize,
@@ -64,7 +64,7 @@ struct Part {
 
 /// Which row of a dataset a sequence counts as.
 #[derive(Clone, Copy)]
-enum Row {
+enum SplitRow {
     /// The text itself, which was not cut.
     Whole,
     /// That of its text.
@@ -73,13 +73,13 @@ enum Row {
     Numbered(usize),
 }
 
-impl Part {
-    fn new(row: Row) -> Self {
+impl SplitSequence {
+    fn new(row: SplitRow) -> Self {
         Self { row, pieces: Vec::new(), length: 0, learned: false }
     }
 
     /// Appends tokens of a text.
-    fn push(&mut self, text: usize, outline: &Outline, places: Range<usize>) {
+    fn push(&mut self, text: usize, outline: &TextOutline, places: Range<usize>) {
         let first = if self.pieces.is_empty() { places.start + 1 } else { places.start };
         self.learned |= outline.learns(first..places.end);
         self.length += places.len();
@@ -89,13 +89,13 @@ impl Part {
 
 /// How long texts are.
 #[derive(Default)]
-struct Sizes {
+struct TextSizes {
     total: u128,
     /// The sum of their squares.
     squares: u128,
 }
 
-impl Sizes {
+impl TextSizes {
     fn add(&mut self, length: usize) {
         self.total += length as u128;
         self.squares += (length as u128).pow(2);
@@ -108,21 +108,21 @@ impl Sizes {
 }
 
 /// Texts cut into sequences.
-pub(super) struct Cut {
-    texts: Prompts,
-    parts: Vec<Part>,
+pub(super) struct SplitTexts {
+    texts: PromptSet,
+    parts: Vec<SplitSequence>,
     /// Whether prompts are learned.
     whole: bool,
     /// What the places of the cuts follow from.
     rule: String,
 }
 
-impl Cut {
+impl SplitTexts {
     pub(super) fn len(&self) -> usize {
         self.parts.len()
     }
 
-    pub(super) fn texts(&self) -> &Prompts {
+    pub(super) fn texts(&self) -> &PromptSet {
         &self.texts
     }
 
@@ -134,7 +134,7 @@ impl Cut {
     /// Returns a hash of everything that determines the sequences.
     pub(super) fn fingerprint(&self) -> Result<String> {
         let hash = Sha256::new_with_prefix(self.texts.fingerprint()?).chain_update(&self.rule).finalize();
-        Ok(format!("{}{}", OF_ROWS, hex(&hash)))
+        Ok(format!("{}{}", ROWS_PREFIX, hex(&hash)))
     }
 
     /// Returns the sequences at these positions.
@@ -150,33 +150,33 @@ impl Cut {
             .collect()
     }
 
-    fn sequence(&self, part: &Part, prompts: &HashMap<usize, Arc<Prompt>>) -> Result<Prompt> {
+    fn sequence(&self, part: &SplitSequence, prompts: &HashMap<usize, Arc<Prompt>>) -> Result<Prompt> {
         let changed = || Error::Bug("a text is shorter than it was");
         let found = part.pieces.iter().map(|(index, places)| Some((prompts.get(index)?, places.clone())));
         let pieces: Vec<(&Arc<Prompt>, Range<usize>)> = found.collect::<Option<_>>().ok_or_else(changed)?;
         let row = match (part.row, pieces.first()) {
-            (Row::Whole, Some((prompt, _))) => return Ok(Prompt::clone(prompt)),
-            (Row::OfText, Some((prompt, _))) => prompt.row,
-            (Row::Numbered(row), _) => row,
+            (SplitRow::Whole, Some((prompt, _))) => return Ok(Prompt::clone(prompt)),
+            (SplitRow::OfText, Some((prompt, _))) => prompt.row,
+            (SplitRow::Numbered(row), _) => row,
             (_, None) => return Err(changed()),
         };
-        let tokens: Text = pieces.into_iter().flat_map(|(prompt, places)| text(prompt, places, self.whole)).collect();
+        let tokens: MaskedTokens = pieces.into_iter().flat_map(|(prompt, places)| text(prompt, places, self.whole)).collect();
         sequence(row, &tokens).filter(|prompt| prompt.length() == part.length).ok_or_else(changed)
     }
 }
 
 /// Cuts texts longer than `length` into parts that don't attend to each other; the first token of a part is not learned.
-pub(crate) fn split(texts: Prompts, length: usize, whole: bool, world: &World) -> Result<Prompts> {
-    let (mut parts, mut sizes) = (Vec::with_capacity(texts.len()), Sizes::default());
+pub(crate) fn split(texts: PromptSet, length: usize, whole: bool, world: &World) -> Result<PromptSet> {
+    let (mut parts, mut sizes) = (Vec::with_capacity(texts.len()), TextSizes::default());
     texts.outlines(0..texts.len(), (whole, world), |text, outline| {
         let total = outline.length();
         sizes.add(total);
         if total <= length {
-            parts.push(Part { row: Row::Whole, pieces: vec![(text, 0..total)], length: total, learned: true });
+            parts.push(SplitSequence { row: SplitRow::Whole, pieces: vec![(text, 0..total)], length: total, learned: true });
             return;
         }
         for first in (0..total).step_by(length) {
-            let mut part = Part::new(Row::OfText);
+            let mut part = SplitSequence::new(SplitRow::OfText);
             part.push(text, outline, first..total.min(first + length));
             parts.push(part);
         }
@@ -186,14 +186,14 @@ pub(crate) fn split(texts: Prompts, length: usize, whole: bool, world: &World) -
 
 /// Concatenates texts in this order and cuts them into sequences of `length`, in which each text attends to those before it.
 pub(crate) fn wrap(
-    texts: Prompts,
+    texts: PromptSet,
     order: impl IntoIterator<Item = usize>,
     length: usize,
     whole: bool,
     world: &World,
-) -> Result<Prompts> {
-    let (mut parts, mut part, mut begun) = (Vec::new(), Part::new(Row::Numbered(0)), 0);
-    let (mut ordered, mut sizes) = (Sha256::new(), Sizes::default());
+) -> Result<PromptSet> {
+    let (mut parts, mut part, mut begun) = (Vec::new(), SplitSequence::new(SplitRow::Numbered(0)), 0);
+    let (mut ordered, mut sizes) = (Sha256::new(), TextSizes::default());
     let order = order.into_iter().inspect(|text| ordered.update(text.to_le_bytes()));
     texts.outlines(order, (whole, world), |text, outline| {
         let (mut first, total) = (0, outline.length());
@@ -204,7 +204,7 @@ pub(crate) fn wrap(
             first = end;
             if part.length == length {
                 begun += 1;
-                parts.push(std::mem::replace(&mut part, Part::new(Row::Numbered(begun))));
+                parts.push(std::mem::replace(&mut part, SplitSequence::new(SplitRow::Numbered(begun))));
             }
         }
     })?;
@@ -214,9 +214,9 @@ pub(crate) fn wrap(
 }
 
 /// Leaves out parts of which nothing is learned, and makes the others' tokens now or later.
-fn cut(texts: Prompts, mut parts: Vec<Part>, whole: bool, rule: String, now: bool) -> Result<Prompts> {
+fn cut(texts: PromptSet, mut parts: Vec<SplitSequence>, whole: bool, rule: String, now: bool) -> Result<PromptSet> {
     parts.retain(|part| part.learned);
-    let cut = Prompts::from(Cut { texts, parts, whole, rule });
+    let cut = PromptSet::from(SplitTexts { texts, parts, whole, rule });
     if now {
         cut.all()?;
     }
@@ -244,7 +244,7 @@ fn sequence(row: usize, part: &[(u32, u8)]) -> Option<Prompt> {
     if chosen.is_empty() || learned.as_ref().is_some_and(|mask| !mask.contains(&1)) {
         return None;
     }
-    let answers = Some(Answers::new(chosen, learned, Vec::new()));
+    let answers = Some(PromptAnswers::new(chosen, learned, Vec::new()));
     let prompt = Prompt::new(row, &crate::data::TextOrChat::Text(String::new()), String::new(), Map::new());
     Some(Prompt { tokens: vec![first.0], answers, ..prompt })
 }
@@ -254,14 +254,14 @@ mod tests {
     use super::*;
 
     fn prompt(asked: &str, tokens: &[u32], chosen: &[u32], learned: Option<&[u8]>) -> Arc<Prompt> {
-        let answers = Some(Answers::new(chosen.to_vec(), learned.map(<[u8]>::to_vec), Vec::new()));
+        let answers = Some(PromptAnswers::new(chosen.to_vec(), learned.map(<[u8]>::to_vec), Vec::new()));
         let new = Prompt::new(0, &crate::data::TextOrChat::Text(asked.into()), asked.into(), Map::new());
         Arc::new(Prompt { tokens: tokens.to_vec(), answers, ..new })
     }
 
-    type Shown = (Vec<u32>, Vec<u32>, Option<Vec<u8>>);
+    type ShownSequence = (Vec<u32>, Vec<u32>, Option<Vec<u8>>);
 
-    fn shown(prompts: &Prompts) -> Vec<Shown> {
+    fn shown(prompts: &PromptSet) -> Vec<ShownSequence> {
         let one = |prompt: &Arc<Prompt>| {
             let answers = prompt.answers.as_ref().unwrap();
             (prompt.tokens.clone(), answers.chosen.clone(), answers.learned.clone())
@@ -272,20 +272,21 @@ mod tests {
     #[test]
     fn a_long_text_is_split_and_others_stay() {
         let rows = vec![prompt("", &[1], &[2, 3, 4, 5], None), prompt("ab", &[6, 7], &[8, 9, 10, 11], None)];
-        let got = split(rows.into(), 4, false, &World::alone()).unwrap();
+        let got = split(rows.into(), 4, false, &World::single_process()).unwrap();
         let want = [(vec![1], vec![2, 3, 4], None), (vec![6], vec![7, 8, 9], Some(vec![0, 1, 1])), (vec![10], vec![11], None)];
         assert_eq!(shown(&got), want, "the token 5 alone has nothing before it");
         assert_eq!(got.all().unwrap().iter().map(|p| p.index).collect::<Vec<_>>(), [0, 1, 2]);
         let short = vec![prompt("ab", &[6, 7], &[8], None)];
-        assert_eq!(shown(&split(short.into(), 4, false, &World::alone()).unwrap()), [(vec![6, 7], vec![8], None)]);
+        assert_eq!(shown(&split(short.into(), 4, false, &World::single_process()).unwrap()), [(vec![6, 7], vec![8], None)]);
     }
 
     #[test]
     fn wrapped_texts_follow_each_other_and_only_prompts_are_not_learned() {
         let rows = [prompt("", &[1], &[2, 3], None), prompt("ab", &[4, 5], &[6, 7], None), prompt("", &[8], &[9], Some(&[1]))];
         let want = [(vec![1], vec![2, 3, 4], Some(vec![1, 1, 0])), (vec![5], vec![6, 7, 8], Some(vec![1, 1, 0]))];
-        let wrap =
-            |order: Vec<usize>, length, whole| super::wrap(Prompts::from(rows.to_vec()), order, length, whole, &World::alone());
+        let wrap = |order: Vec<usize>, length, whole| {
+            super::wrap(PromptSet::from(rows.to_vec()), order, length, whole, &World::single_process())
+        };
         assert_eq!(shown(&wrap(vec![0, 1, 2], 4, false).unwrap()), want);
         assert_eq!(shown(&wrap(vec![0, 1], 8, true).unwrap()), [(vec![1], vec![2, 3, 4, 5, 6, 7], None)]);
         assert_eq!(shown(&wrap(vec![1, 0], 2, true).unwrap()).len(), 3, "a last token alone learns nothing");

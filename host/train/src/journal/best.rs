@@ -1,25 +1,25 @@
 //! The best checkpoint, and the metric that decides which it is.
 
 use crate::Error;
-use crate::config::{self, Config};
+use crate::config::{self, RunConfig};
 use serde::{Deserialize, Serialize};
 
 /// Metrics of updates, which an evaluation does not have.
-pub(crate) const OF_UPDATES: [&str; 3] = ["grad_norm", "learning_rate", "num_tokens"];
+pub(crate) const UPDATE_METRICS: [&str; 3] = ["grad_norm", "learning_rate", "num_tokens"];
 
 /// Metrics of a critic's updates, which an evaluation does not have.
-pub(crate) const OF_CRITIC: [&str; 2] = ["critic_grad_norm", "critic_learning_rate"];
+pub(crate) const CRITIC_METRICS: [&str; 2] = ["critic_grad_norm", "critic_learning_rate"];
 
 /// The best checkpoint so far.
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize, Serialize)]
-pub(crate) struct Best {
+pub(crate) struct BestCheckpoint {
     pub step: u64,
     /// Its value of `metric_for_best_model`.
     pub value: f64,
 }
 
 /// Returns the error for a metric that a run does not have, listing its metrics, and those of evaluations if there are any.
-pub(crate) fn no_such_metric(settings: &Config, name: &str, names: &[&str]) -> Error {
+pub(crate) fn no_such_metric(settings: &RunConfig, name: &str, names: &[&str]) -> Error {
     let prefix = if name.starts_with("eval_") { "eval_" } else { "" };
     let names: Vec<String> = names.iter().map(|name| format!("{prefix}{name}")).collect();
     let meant = config::did_you_mean(name, names.iter().map(String::as_str));

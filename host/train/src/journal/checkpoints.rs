@@ -2,10 +2,10 @@
 
 use super::super::{Error, Result};
 use super::{Journal, RunFolder};
-use crate::checkpoint::{self, JointSave, PartsTimeout, Retained, Written};
-use crate::config::{OnSaveError, printable_path};
+use crate::checkpoint::{self, JointSave, PartsTimeout, RetentionOutcome, SaveOutcome};
+use crate::config::{SaveErrorAction, printable_path};
 use crate::metrics::Metric;
-use crate::run::{Event, RunFiles};
+use crate::run::{RunEvent, RunFiles};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
@@ -36,7 +36,7 @@ impl Journal {
 
     /// Decides whether a checkpoint of this step is the best so far.
     pub(crate) fn compare_with_best(&mut self, step: u64) {
-        if let Some((name, greater)) = self.settings.best_by() {
+        if let Some((name, greater)) = self.settings.best_model_metric() {
             self.saves.compare(step, name, greater);
         }
     }
@@ -44,9 +44,9 @@ impl Journal {
     /// Records that the run ends before its last step, after this many evaluations without improvement.
     pub(crate) fn stops_early(&mut self, step: u64, evaluations: u64) -> Result<()> {
         let settings = self.settings.clone();
-        let metric = settings.best_by().map_or("", |(name, _)| name);
+        let metric = settings.best_model_metric().map_or("", |(name, _)| name);
         tracing::info!("stopping early after step {step}: {evaluations} evaluations in a row have not improved {metric}");
-        self.event(&Event::StoppedEarly { step, evaluations, metric })
+        self.event(&RunEvent::StoppedEarly { step, evaluations, metric })
     }
 
     /// Returns the best checkpoint as `trainer_state.json` describes it, with transformers' names.
@@ -98,7 +98,7 @@ impl Journal {
 
     /// Waits until this rank's part is written. Returns why it could not be.
     pub(crate) fn finish_part(&mut self) -> Option<String> {
-        if !self.folder.is_elsewhere() {
+        if !self.folder.is_of_other_process() {
             return None;
         }
         let error = self.saves.writer.wait()?.outcome.err()?;
@@ -133,8 +133,8 @@ impl Journal {
             tracing::warn!("{}: an earlier part of a checkpoint can't be removed: {error}", printable_path(&folder));
         }
         (self.saves.joint, self.saves.newest) = (begun, newest);
-        self.saves.go_to(folder.clone());
-        self.folder = RunFolder::elsewhere(folder);
+        self.saves.set_folder(folder.clone());
+        self.folder = RunFolder::from_other_process(folder);
         Ok(())
     }
 
@@ -145,8 +145,10 @@ impl Journal {
 
     /// Records a checkpoint that has finished since the last call; with `wait`, waits for the current one.
     pub(crate) fn record_saves(&mut self, wait: bool) -> Result<()> {
-        let ended = if wait { self.saves.writer.wait() } else { self.saves.writer.ended() };
-        let Some(Written { step, outcome, took }) = ended.filter(|_| !self.folder.is_elsewhere()) else { return Ok(()) };
+        let ended = if wait { self.saves.writer.wait() } else { self.saves.writer.take_finished() };
+        let Some(SaveOutcome { step, outcome, took }) = ended.filter(|_| !self.folder.is_of_other_process()) else {
+            return Ok(());
+        };
         let path = match outcome {
             Ok(path) => path,
             Err(error) => return self.save_failed(step, error),
@@ -154,7 +156,7 @@ impl Journal {
         self.saves.best_written = self.saves.best;
         self.saves.failure = None;
         let path = path.display().to_string();
-        self.event(&Event::CheckpointSaved { step, path, seconds: took.as_secs_f64() })?;
+        self.event(&RunEvent::CheckpointSaved { step, path, seconds: took.as_secs_f64() })?;
         // As in transformers, 0 and less are no limit.
         match self.settings.save_total_limit.and_then(|limit| usize::try_from(limit).ok()) {
             None | Some(0) => Ok(()),
@@ -165,16 +167,16 @@ impl Journal {
     fn retain(&mut self, limit: usize) -> Result<()> {
         let best = self.saves.best.map(|best| best.step);
         let retained = checkpoint::retain(self.path(), limit, best);
-        let Retained { removed, left_alone } =
+        let RetentionOutcome { removed, left_alone } =
             retained.map_err(|source| Error::Write { path: self.path().to_owned(), source })?;
         if !removed.is_empty() {
-            self.event(&Event::CheckpointsRemoved { steps: removed })?;
+            self.event(&RunEvent::CheckpointsRemoved { steps: removed })?;
         }
         for (step, reason) in left_alone {
             if self.saves.left_alone.insert(step) {
                 let path = RunFiles(self.path()).checkpoint(step);
                 tracing::warn!("{} is kept in addition to the {limit} of save_total_limit: {reason}", path.display());
-                self.event(&Event::CheckpointKept { step, path: path.display().to_string(), reason })?;
+                self.event(&RunEvent::CheckpointKept { step, path: path.display().to_string(), reason })?;
             }
         }
         Ok(())
@@ -187,11 +189,11 @@ impl Journal {
             self.saves.is_owed = true;
             return Ok(());
         }
-        if self.settings.on_save_error == OnSaveError::Fail {
+        if self.settings.on_save_error == SaveErrorAction::Fail {
             return Err(error.into());
         }
         tracing::warn!("{error}; continuing to the next save");
-        self.event(&Event::CheckpointFailed { step, reason: error.to_string() })?;
+        self.event(&RunEvent::CheckpointFailed { step, reason: error.to_string() })?;
         self.saves.failure = Some(error);
         Ok(())
     }
@@ -203,7 +205,7 @@ impl Journal {
             return Err(error.into());
         }
         let best = self.saves.best.filter(|_| self.settings.load_best_model_at_end);
-        if let (Some(best), Some((name, _))) = (best, self.settings.best_by()) {
+        if let (Some(best), Some((name, _))) = (best, self.settings.best_model_metric()) {
             tracing::info!("the best checkpoint by {name} is from step {} ({})", best.step, best.value);
         }
         Ok(RunFiles(self.path()).checkpoint(best.map_or(step, |best| best.step)))

@@ -1,16 +1,16 @@
 //! Completions as lines of completions.jsonl and failed.jsonl.
 
-use super::Versions;
+use super::PluginVersions;
 use crate::Result;
-use crate::data::{Extras, Tokenizer};
-use crate::episode::Episode;
+use crate::data::{TemplateVariables, Tokenizer};
+use crate::episode::EpisodeOutcome;
 use crate::experience::Experience;
 use crate::plugin::columns::{OLD_LOGP, SAMPLING_LOGP};
 use crate::run::{CompletionLine, EpisodeLine, TokenValues};
 use serde_json::{Value, json};
 
 /// Returns a completion of this step's generation as completions.jsonl has it.
-pub(super) fn line_of<'a>(e: &'a Experience, row: usize, step: u64, plugins: &'a Versions) -> CompletionLine<'a> {
+pub(super) fn line_of<'a>(e: &'a Experience, row: usize, step: u64, plugins: &'a PluginVersions) -> CompletionLine<'a> {
     let rollout = &e.rollouts[row];
     let prompt = &e.prompts[rollout.prompt];
     CompletionLine {
@@ -62,7 +62,7 @@ fn of_extra((name, value): (&String, &String)) -> (String, Value) {
 }
 
 /// Returns what a line has of an episode besides a completion's keys.
-fn of_episode<'a>(e: &'a Experience, row: usize, episode: &'a Episode) -> EpisodeLine<'a> {
+fn of_episode<'a>(e: &'a Experience, row: usize, episode: &'a EpisodeOutcome) -> EpisodeLine<'a> {
     let rollout = &e.rollouts[row];
     // Those of the turns' first tokens.
     let begins = std::iter::once(0).chain(rollout.replies.iter().map(|(_, end)| *end));
@@ -75,7 +75,7 @@ fn of_episode<'a>(e: &'a Experience, row: usize, episode: &'a Episode) -> Episod
         branches: rollout.branches.iter().map(|branch| (branch.start, branch.after)).collect(),
         turns: &episode.turns,
         seed: episode.seed,
-        tools: serde_json::from_str(&episode.extras).map_or(Value::Null, |Extras { tools, .. }| tools),
+        tools: serde_json::from_str(&episode.extras).map_or(Value::Null, |TemplateVariables { tools, .. }| tools),
         agent_output: episode.output.as_deref(),
         failed: episode.failed.as_deref(),
     }

@@ -1,39 +1,39 @@
 //! Tells of findings when they begin to hold.
 
 use super::RunFolder;
-use crate::diagnosis::{self, Held, Settings, Watch};
-use crate::run::{Event, MetricsRow};
+use crate::diagnosis::{self, DiagnosisMonitor, DiagnosisSettings, ReportedFinding};
+use crate::run::{MetricsRow, RunEvent};
 use serde_json::{Map, Value};
 
 /// The watch over a run's metrics, on the process that writes them.
-pub(super) struct Findings {
-    watch: Option<Watch>,
+pub(super) struct MetricsWatch {
+    watch: Option<DiagnosisMonitor>,
     usual_rate: f64,
     /// Whether plugins or their weights have changed since the last line of metrics.
     changed: bool,
 }
 
-impl Findings {
+impl MetricsWatch {
     /// Begins to watch a run; a resumed run has its earlier metrics in its folder.
     pub(super) fn new(folder: &RunFolder, usual_rate: f64) -> Self {
         let watch = (!folder.config().is_empty()).then(|| {
-            let settings = Settings::of(folder.config(), Some(usual_rate));
+            let settings = DiagnosisSettings::from_config(folder.config(), Some(usual_rate));
             diagnosis::resume(folder.path(), settings)
         });
         Self { watch, usual_rate, changed: false }
     }
 
     /// Notes an event after which metrics are not comparable with those before.
-    pub(super) fn notice(&mut self, event: &Event<'_>) {
+    pub(super) fn note_event(&mut self, event: &RunEvent<'_>) {
         self.changed |= event.kind().changes_plugins();
     }
 
     /// Adds a line of metrics, under this configuration. Returns findings that begin to hold.
-    pub(super) fn see(&mut self, line: &Map<String, Value>, config: &str) -> Vec<Held> {
+    pub(super) fn add_row(&mut self, line: &Map<String, Value>, config: &str) -> Vec<ReportedFinding> {
         let Some(watch) = &mut self.watch else { return Vec::new() };
         if std::mem::take(&mut self.changed) {
-            watch.change(Settings::of(config, Some(self.usual_rate)));
+            watch.restart_with(DiagnosisSettings::from_config(config, Some(self.usual_rate)));
         }
-        MetricsRow::from_line(line).map(|row| watch.see(&row)).unwrap_or_default()
+        MetricsRow::from_line(line).map(|row| watch.observe(&row)).unwrap_or_default()
     }
 }

@@ -1,34 +1,34 @@
 //! Writes everything a run records: the files of its folder, metrics, events and checkpoints.
 
 mod best;
+mod checkpoint_saves;
 mod checkpoints;
 mod completion_lines;
-mod derived;
+mod derived_metrics;
 mod findings;
 mod recorder;
 mod run_folder;
-mod saving;
 mod versions;
 
 use crate::config::shell_word;
-use crate::diagnosis::Held;
-pub(super) use best::{Best, OF_CRITIC, OF_UPDATES, no_such_metric};
-pub(super) use recorder::Recorder;
+use crate::diagnosis::ReportedFinding;
+pub(super) use best::{BestCheckpoint, CRITIC_METRICS, UPDATE_METRICS, no_such_metric};
+pub(super) use recorder::StepRecorder;
 pub use run_folder::RunFolder;
-pub(super) use run_folder::{GoesOn, keep_bytes, put};
-pub(super) use versions::Versions;
+pub(super) use run_folder::{ResumePoint, keep_bytes, put};
+pub(super) use versions::PluginVersions;
 
 use super::experience::Experience;
 use super::reward_failure::RewardFailure;
 use super::{Error, Result};
-use crate::config::{self, Config, PluginEntry};
+use crate::config::{self, PluginEntry, RunConfig};
 use crate::data::Tokenizer;
-use crate::metrics::{self, Metric, Prometheus, Reduction, Window};
-use crate::plugin::{DerivedMetric, Source};
-use crate::run::Event;
-use derived::DerivedMetrics;
-use findings::Findings;
-use saving::Saves;
+use crate::metrics::{self, Metric, MetricReduction, MetricsWindow, Prometheus};
+use crate::plugin::{DerivedMetricHint, PluginSource};
+use crate::run::RunEvent;
+use checkpoint_saves::CheckpointSaves;
+use derived_metrics::DerivedMetrics;
+use findings::MetricsWatch;
 use serde::{Deserialize, Serialize};
 use serde_json::Map;
 use std::collections::BTreeMap;
@@ -48,46 +48,46 @@ pub(super) struct Parent {
 
 /// Writes everything that a run records: the files of its folder, metrics, events and checkpoints.
 pub(super) struct Journal {
-    settings: Rc<Config>,
+    settings: Rc<RunConfig>,
     folder: RunFolder,
     /// Metrics of the steps since the last log line.
-    window: Window,
+    window: MetricsWindow,
     /// The plugins that these metrics, and those of later steps, come from.
-    versions: Versions,
+    versions: PluginVersions,
     /// Whether the steps of the window had other versions, weights or settings than the run goes on with.
     is_of_others: bool,
     /// Endpoint that serves the newest metrics, if any.
     scraped: Option<Prometheus>,
-    saves: Saves,
+    saves: CheckpointSaves,
     /// The run's origins, if it is a fork; the latest last.
     parents: Vec<Parent>,
     /// When this process started training.
     begun: Instant,
     derived: DerivedMetrics,
-    findings: Findings,
+    findings: MetricsWatch,
     /// Number of steps done, for other threads.
     steps_done: Arc<AtomicU64>,
 }
 
 /// The part of the journal that a checkpoint holds.
-pub(super) struct Kept {
+pub(super) struct JournalState {
     /// Metrics not yet logged.
-    pub window: Window,
+    pub window: MetricsWindow,
     /// The plugins that these come from; empty if unknown.
-    pub versions: Versions,
+    pub versions: PluginVersions,
     /// Metrics of the steps since the last checkpoint.
-    pub since_save: Window,
-    pub best: Option<Best>,
+    pub since_save: MetricsWindow,
+    pub best: Option<BestCheckpoint>,
     pub parents: Vec<Parent>,
 }
 
 impl Journal {
     /// Creates the journal of a run in this folder.
-    pub(super) fn new(settings: Rc<Config>, folder: RunFolder, scraped: Option<Prometheus>, usual_rate: f64) -> Self {
-        let saves = Saves::new(folder.path().to_owned());
-        let (window, parents, begun) = (Window::default(), Vec::new(), Instant::now());
-        let findings = Findings::new(&folder, usual_rate);
-        let (versions, is_of_others, derived) = (Versions::new(), false, DerivedMetrics::default());
+    pub(super) fn new(settings: Rc<RunConfig>, folder: RunFolder, scraped: Option<Prometheus>, usual_rate: f64) -> Self {
+        let saves = CheckpointSaves::new(folder.path().to_owned());
+        let (window, parents, begun) = (MetricsWindow::default(), Vec::new(), Instant::now());
+        let findings = MetricsWatch::new(&folder, usual_rate);
+        let (versions, is_of_others, derived) = (PluginVersions::new(), false, DerivedMetrics::default());
         let steps_done = Arc::default();
         Self { settings, folder, window, versions, is_of_others, scraped, saves, parents, begun, derived, findings, steps_done }
     }
@@ -98,7 +98,7 @@ impl Journal {
     }
 
     /// Returns the time since training started.
-    pub(super) fn took(&self) -> Duration {
+    pub(super) fn elapsed(&self) -> Duration {
         self.begun.elapsed()
     }
 
@@ -113,8 +113,8 @@ impl Journal {
     }
 
     /// Appends an event to events.jsonl.
-    pub(super) fn event(&mut self, event: &Event<'_>) -> Result<()> {
-        self.findings.notice(event);
+    pub(super) fn event(&mut self, event: &RunEvent<'_>) -> Result<()> {
+        self.findings.note_event(event);
         self.folder.event(event)
     }
 
@@ -125,7 +125,7 @@ impl Journal {
         let what = if rows.is_empty() { "succeeded when retried".to_owned() } else { format!("rows without a score: {rows:?}") };
         tracing::warn!("{error}; {what}");
         let row_reasons = failed.iter().take(3).map(|(_, error)| error.as_str()).collect();
-        self.event(&Event::PluginError { plugin: name, step, reason: error, rows, row_reasons })
+        self.event(&RunEvent::PluginError { plugin: name, step, reason: error, rows, row_reasons })
     }
 
     /// Logs a generation's completions, if enabled.
@@ -142,9 +142,9 @@ impl Journal {
     ///
     /// # Errors
     /// If `metric_for_best_model` is not one of them.
-    pub(super) fn add(&mut self, figures: &Window) -> Result<()> {
+    pub(super) fn add(&mut self, figures: &MetricsWindow) -> Result<()> {
         self.window.merge(figures);
-        if self.settings.best_by().is_some() {
+        if self.settings.best_model_metric().is_some() {
             self.saves.add(figures);
             self.check_best_metric()?;
         }
@@ -154,7 +154,7 @@ impl Journal {
     /// Rejects a `metric_for_best_model` that the run does not have, before much time is spent. If all plugins ship with the
     /// host, it was already checked before the run began.
     fn check_best_metric(&self) -> Result<()> {
-        let Some((name, _)) = self.settings.best_by() else { return Ok(()) };
+        let Some((name, _)) = self.settings.best_model_metric() else { return Ok(()) };
         let mut names: Vec<&str> = self.saves.names().filter(|n| !metrics::is_of_machine(n)).collect();
         // Steps that learn from what was collected before have not all figures.
         let collected = names.contains(&"num_tokens");
@@ -162,9 +162,9 @@ impl Journal {
         let plain = name.strip_prefix("eval_").unwrap_or(name);
         let of_evaluations = plain != name || self.settings.early_stopping_patience.is_some();
         if of_evaluations {
-            names.retain(|name| !OF_UPDATES.contains(name) && !OF_CRITIC.contains(name));
+            names.retain(|name| !UPDATE_METRICS.contains(name) && !CRITIC_METRICS.contains(name));
         }
-        if !collected || names.contains(&plain) || of_evaluations && self.settings.is_of_evaluations(plain) {
+        if !collected || names.contains(&plain) || of_evaluations && self.settings.is_evaluation_metric(plain) {
             return Ok(());
         }
         Err(no_such_metric(&self.settings, name, &names))
@@ -176,7 +176,7 @@ impl Journal {
     /// If `metric_for_best_model` should be one of them but is not.
     pub(super) fn add_evaluation(&mut self, figures: &BTreeMap<String, f64>) -> Result<()> {
         let early = self.settings.early_stopping_patience.is_some();
-        let Some((name, _)) = self.settings.best_by().filter(|(name, _)| early || name.starts_with("eval_")) else {
+        let Some((name, _)) = self.settings.best_model_metric().filter(|(name, _)| early || name.starts_with("eval_")) else {
             return Ok(());
         };
         let name = &format!("eval_{}", name.trim_start_matches("eval_"));
@@ -184,8 +184,8 @@ impl Journal {
             let meant = config::did_you_mean(name, figures.keys().map(String::as_str));
             return Err(Error::setting("metric_for_best_model", format!("no metric is named {name:?}{meant}")));
         }
-        let mut window = Window::default();
-        window.extend(figures.iter().map(|(name, value)| Metric::new(name, *value, Reduction::Last)));
+        let mut window = MetricsWindow::default();
+        window.extend(figures.iter().map(|(name, value)| Metric::new(name, *value, MetricReduction::Last)));
         self.saves.add(&window);
         Ok(())
     }
@@ -202,7 +202,7 @@ impl Journal {
         line.insert("epoch".into(), epoch.into());
         let seconds = self.begun.elapsed().as_secs_f64();
         line.insert("time".into(), seconds.into());
-        line.extend(self.derived.of(figures, seconds));
+        line.extend(self.derived.derive(figures, seconds));
         line.extend(figures.iter().map(|(name, value)| (name.clone(), (*value).into())));
         let mut versions = self.versions.clone();
         if !figures.keys().any(|name| name.starts_with("eval_")) {
@@ -212,15 +212,15 @@ impl Journal {
         }
         line.insert("versions".into(), versions::shown(&versions));
         if let Some(scraped) = &self.scraped {
-            scraped.figures(&line);
+            scraped.set_metrics(&line);
         }
-        let begun = self.findings.see(&line, self.folder.config());
+        let begun = self.findings.add_row(&line, self.folder.config());
         self.folder.metrics(line)?;
-        self.tell(step, &begun)
+        self.report_findings(step, &begun)
     }
 
     /// Sets the metrics that are logged because of the algorithm's.
-    pub(super) fn derive(&mut self, metrics: &[DerivedMetric]) {
+    pub(super) fn derive(&mut self, metrics: &[DerivedMetricHint]) {
         self.derived.set(metrics);
     }
 
@@ -233,7 +233,7 @@ impl Journal {
     pub(super) fn show_progress(&self, step: u64, swaps: u64) {
         self.steps_done.store(step, Ordering::Relaxed);
         if let Some(scraped) = &self.scraped {
-            scraped.progress(step, swaps);
+            scraped.set_progress(step, swaps);
         }
     }
 
@@ -243,7 +243,7 @@ impl Journal {
     }
 
     /// Writes a configuration to config.toml.
-    pub(super) fn set_config(&mut self, config: &Config) -> Result<()> {
+    pub(super) fn set_config(&mut self, config: &RunConfig) -> Result<()> {
         self.folder.set_config(config)
     }
 
@@ -251,7 +251,7 @@ impl Journal {
     pub(super) fn follow(&mut self, saves: bool) -> Result<Option<PathBuf>> {
         let now = self.folder.follow(saves)?;
         if let Some(now) = &now {
-            self.saves.go_to(now.clone());
+            self.saves.set_folder(now.clone());
         }
         Ok(now)
     }
@@ -267,23 +267,29 @@ impl Journal {
     }
 
     /// Records that the plugin of this name now has these bytes, which are already stored.
-    pub(super) fn use_plugin(&mut self, source: &Source) {
+    pub(super) fn use_plugin(&mut self, source: &PluginSource) {
         self.folder.use_plugin(source);
     }
 
     /// Returns the plugins in use.
-    pub(super) fn plugins(&self) -> &[Source] {
+    pub(super) fn plugins(&self) -> &[PluginSource] {
         self.folder.plugins()
     }
 
     /// Returns the part of the journal that a checkpoint holds now.
-    pub(super) fn kept(&self) -> Kept {
-        let (since_save, best) = self.saves.kept();
-        Kept { window: self.window.clone(), versions: self.versions.clone(), since_save, best, parents: self.parents.clone() }
+    pub(super) fn state(&self) -> JournalState {
+        let (since_save, best) = self.saves.state();
+        JournalState {
+            window: self.window.clone(),
+            versions: self.versions.clone(),
+            since_save,
+            best,
+            parents: self.parents.clone(),
+        }
     }
 
     /// Continues from the run's checkpoint of this step. `is_changed` says whether plugins have other weights or settings than in it.
-    pub(super) fn restore(&mut self, step: u64, kept: Kept, is_changed: bool) {
+    pub(super) fn restore(&mut self, step: u64, kept: JournalState, is_changed: bool) {
         (self.window, self.parents) = (kept.window, kept.parents);
         self.derived.resume();
         self.steps_done.store(step, Ordering::Relaxed);
@@ -298,18 +304,18 @@ impl Journal {
     /// Turns the run into a fork, which has no checkpoint of its own yet.
     pub(super) fn become_fork(&mut self, parent: Parent) {
         self.parents.push(parent);
-        self.saves = Saves::new(self.folder.path().to_owned());
+        self.saves = CheckpointSaves::new(self.folder.path().to_owned());
     }
 }
 
 impl Journal {
     /// Writes a line for each finding to the log and to events.jsonl.
-    pub(super) fn tell(&mut self, step: u64, begun: &[Held]) -> Result<()> {
-        for Held { finding, .. } in begun {
+    pub(super) fn report_findings(&mut self, step: u64, begun: &[ReportedFinding]) -> Result<()> {
+        for ReportedFinding { finding, .. } in begun {
             let advice = finding.advice.join("; ");
             tracing::warn!("{} Try {advice}. `rlhost diagnose {}` says more", finding.sentence, shell_word(self.path()));
             let (text, figures) = (finding.sentence.as_str(), finding.figures.as_slice());
-            self.event(&Event::Finding { finding: finding.name, step, text, figures, advice: &finding.advice })?;
+            self.event(&RunEvent::Finding { finding: finding.name, step, text, figures, advice: &finding.advice })?;
         }
         Ok(())
     }

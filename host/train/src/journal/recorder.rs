@@ -1,12 +1,12 @@
 //! Logging windows: they end where a plugin, its settings or its weight change, so that no row of metrics.jsonl mixes two rewards.
 
 use super::Journal;
-use super::versions::Versions;
+use super::versions::PluginVersions;
 use crate::Result;
 use std::collections::BTreeMap;
 
 /// The journal at a step, for parts that record changes there, and what shows a row of metrics to the user.
-pub(crate) struct Recorder<'a> {
+pub(crate) struct StepRecorder<'a> {
     pub journal: &'a mut Journal,
     /// Number of steps done.
     pub step: u64,
@@ -18,12 +18,12 @@ pub(crate) struct Recorder<'a> {
 
 impl Journal {
     /// Sets the versions that the run begins with.
-    pub(crate) fn begin_with(&mut self, versions: Versions) {
+    pub(crate) fn begin_with(&mut self, versions: PluginVersions) {
         self.versions = versions;
     }
 }
 
-impl Recorder<'_> {
+impl StepRecorder<'_> {
     /// Logs the metrics of the steps since the last row, if there were any: what follows is another row's. There are none if a change
     /// after the last step has ended its window.
     pub(crate) fn end_window(&mut self) -> Result<()> {
@@ -37,7 +37,7 @@ impl Recorder<'_> {
     }
 
     /// Records which versions are in use from now on. At the beginning of a run, first ends a window whose steps had others.
-    pub(crate) fn use_versions(&mut self, versions: Versions) -> Result<()> {
+    pub(crate) fn use_versions(&mut self, versions: PluginVersions) -> Result<()> {
         if std::mem::take(&mut self.journal.is_of_others) {
             self.end_window()?;
         }

@@ -1,19 +1,20 @@
 //! The folder of a run and its log files.
 
-use super::Versions;
+use super::PluginVersions;
 use super::completion_lines::{line_of, token_values};
 use crate::checkpoint;
-use crate::config::json_lines::{self, Reader};
+use crate::config::json_lines::{self, JsonLinesReader};
 use crate::config::{
-    self, Config, Grant, Grants, LogCompletions, OnSaveError, ReportTo, files, local_now, printable_path, shell_word,
+    self, CompletionLogging, Grant, Grants, ReportTarget, RunConfig, SaveErrorAction, files, local_now, printable_path,
+    shell_word,
 };
 use crate::data::Tokenizer;
 use crate::experience::Experience;
-use crate::metrics::{Line, Lines, TensorBoard, code_block};
-use crate::plugin::{Plugin, Source};
+use crate::metrics::{JsonLinesWriter, LogLine, TensorBoard, code_block};
+use crate::plugin::{Plugin, PluginSource};
 use crate::run::{
-    self, CheckpointFiles, CompletionLine, Event, PluginVersion, RunFiles, RunLock, Whereabouts, is_completion_undone, is_undone,
-    lock,
+    self, CheckpointFiles, CompletionLine, PluginVersion, RunEvent, RunFiles, RunLock, Whereabouts, is_completion_undone,
+    is_undone, lock,
 };
 use crate::{Error, Result};
 use serde::Deserialize;
@@ -34,23 +35,23 @@ pub struct RunFolder {
     /// The configuration as in config.toml.
     config: String,
     /// None if another process writes.
-    files: Option<Files>,
+    files: Option<RunLogs>,
     /// Whether the run continues if a line can't be written.
     lenient: bool,
     /// Number of completions in failed.jsonl that this process has written.
     failed: usize,
     /// The plugins in use.
-    plugins: Vec<Source>,
+    plugins: Vec<PluginSource>,
     /// What the configuration is granted.
     grants: Vec<Grant>,
 }
 
-struct Files {
+struct RunLogs {
     /// Held while this process works in the folder.
     lock: RunLock,
-    metrics: Lines,
-    events: Lines,
-    completions: Option<Lines>,
+    metrics: JsonLinesWriter,
+    events: JsonLinesWriter,
+    completions: Option<JsonLinesWriter>,
     tensorboard: Option<TensorBoard>,
 }
 
@@ -64,7 +65,7 @@ fn now() -> String {
 
 /// Where a run that has begun before goes on.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct GoesOn {
+pub struct ResumePoint {
     /// After this step.
     pub step: u64,
     /// Whether it begins with the evaluation after that step.
@@ -75,7 +76,7 @@ pub struct GoesOn {
 
 /// What of a log's line decides whether it is kept.
 #[derive(Deserialize)]
-struct Logged {
+struct LogLineStep {
     #[serde(default)]
     step: Option<u64>,
     /// Which evaluations have, and nothing else.
@@ -83,10 +84,10 @@ struct Logged {
     eval_runtime: Option<f64>,
 }
 
-impl GoesOn {
+impl ResumePoint {
     /// Returns whether a line of metrics stays: not those of steps that are repeated, nor of an evaluation that is made again, nor of a
     /// window that is open again. A run that starts over logs its first evaluation again, too.
-    fn keeps(self, line: &Logged) -> bool {
+    fn keeps(self, line: &LogLineStep) -> bool {
         let is_made_again = if line.eval_runtime.is_some() { self.owes_evaluation } else { self.has_open_window };
         let is_repeated = |step| step == self.step && is_made_again;
         line.step.is_some_and(|step| self.step > 0 && !is_undone(step, self.step) && !is_repeated(step))
@@ -94,20 +95,20 @@ impl GoesOn {
 }
 
 /// Keeps the lines of a file, if it exists, that `keep` accepts; removes a partial line at the end.
-fn cut(file: &Path, keep: impl Fn(&Logged) -> bool) -> Result<()> {
+fn cut(file: &Path, keep: impl Fn(&LogLineStep) -> bool) -> Result<()> {
     let fail = || write_error(file);
-    if !files::own_is_there(file).map_err(fail())? {
+    if !files::exists_as_file(file).map_err(fail())? {
         return Ok(());
     }
     // One by one: the file may be larger than memory, and without an end.
-    let mut lines = Reader::open(file, LONGEST_LINE).map_err(fail())?.up_to(u64::MAX);
+    let mut lines = JsonLinesReader::open(file, LONGEST_LINE).map_err(fail())?.with_limit(u64::MAX);
     let mut kept = BufWriter::new(files::temporary_in(file.parent().unwrap_or(Path::new("."))).map_err(fail())?);
-    while let Some(line) = lines.line().map_err(fail())? {
-        let json_lines::Line::Whole(text) = line else {
+    while let Some(line) = lines.next_line().map_err(fail())? {
+        let json_lines::BoundedLine::Whole(text) = line else {
             let detail = format!("line {} is longer than {} MiB", lines.number(), LONGEST_LINE >> 20);
             return Err(fail()(io::Error::new(io::ErrorKind::InvalidData, detail)));
         };
-        if serde_json::from_slice::<Logged>(text).is_ok_and(|line| keep(&line)) {
+        if serde_json::from_slice::<LogLineStep>(text).is_ok_and(|line| keep(&line)) {
             kept.write_all(text).map_err(fail())?;
         }
     }
@@ -145,15 +146,15 @@ fn sweep(folder: &Path) {
 
 /// Marks what a run is granted as granted by its user. Without that, the run goes on, but can't resume by itself.
 fn record_grants(run: &Path, grants: &[Grant]) {
-    if let Err(detail) = run::accept(run, grants) {
+    if let Err(detail) = run::record_grants(run, grants) {
         tracing::warn!("can't record your grants for this run: {detail}; resume it with --accept-grants");
     }
 }
 
 /// Stores a plugin's bytes in a run's folder, under their hash.
-pub(crate) fn keep_bytes(run: &Path, source: &Source) -> Result<()> {
+pub(crate) fn keep_bytes(run: &Path, source: &PluginSource) -> Result<()> {
     let file = RunFiles(run).plugin(source.name(), source.hash());
-    let there = files::own_is_there(&file).is_ok_and(|there| there);
+    let there = files::exists_as_file(&file).is_ok_and(|there| there);
     // One that an interrupted write has left may be cut off.
     let kept = there && files::read(&file, source.bytes().len() as u64).is_ok_and(|bytes| bytes == source.bytes());
     if kept { Ok(()) } else { put(&file, source.bytes()) }
@@ -191,8 +192,8 @@ fn within(path: &Path, named: &[(&'static str, Option<&str>)]) -> Option<(PathBu
 }
 
 /// Returns whether a folder holds only the remains of a run that ended before its first step.
-fn begun_in_vain(path: &Path) -> bool {
-    let left = |name: &str| RunFiles::BEGUN.contains(&name) || is_temporary(name);
+fn holds_only_remains(path: &Path) -> bool {
+    let left = |name: &str| RunFiles::INITIAL.contains(&name) || is_temporary(name);
     let mut names = fs::read_dir(path).into_iter().flatten().map(|entry| entry.map(|e| e.file_name()));
     let nothing_else = names.all(|name| name.is_ok_and(|name| name.to_str().is_some_and(left)));
     let empty = |file: PathBuf| match fs::symlink_metadata(file) {
@@ -205,17 +206,18 @@ fn begun_in_vain(path: &Path) -> bool {
 
 /// Returns whether a run can use this folder.
 fn is_free(path: &Path) -> bool {
-    let occupied = path.is_file() || leads_nowhere(path) || fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_some());
-    !occupied || begun_in_vain(path)
+    let occupied =
+        path.is_file() || is_dangling_link(path) || fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_some());
+    !occupied || holds_only_remains(path)
 }
 
 /// Returns whether a path is a link to something that does not exist.
-fn leads_nowhere(path: &Path) -> bool {
+fn is_dangling_link(path: &Path) -> bool {
     path.is_symlink() && !path.exists()
 }
 
 fn occupied(path: &Path) -> Error {
-    if leads_nowhere(path) {
+    if is_dangling_link(path) {
         let to = fs::read_link(path).unwrap_or_default();
         let detail =
             format!("is a link to {}, which does not exist; create that folder or name another one", printable_path(&to));
@@ -245,7 +247,7 @@ impl RunFolder {
     ///
     /// # Errors
     /// If the folder is not empty or is inside something else.
-    pub fn choose(config: &Config, algorithm: &str) -> Result<PathBuf> {
+    pub fn choose(config: &RunConfig, algorithm: &str) -> Result<PathBuf> {
         let path = config.output_dir.as_deref().map_or_else(|| unused(Path::new("runs"), algorithm), PathBuf::from);
         if !is_free(&path) {
             return Err(occupied(&path));
@@ -283,7 +285,7 @@ impl RunFolder {
     ///
     /// # Errors
     /// If another process uses the folder, or something can't be written.
-    pub fn open(path: PathBuf, config: &Config, goes_on: Option<GoesOn>) -> Result<Self> {
+    pub fn open(path: PathBuf, config: &RunConfig, goes_on: Option<ResumePoint>) -> Result<Self> {
         fs::create_dir_all(&path).map_err(write_error(&path))?;
         let files = RunFiles(&path);
         let begun = files.lock().exists();
@@ -295,34 +297,34 @@ impl RunFolder {
         if goes_on.is_none() && !is_free(&path) {
             return Err(occupied(&path));
         }
-        let goes_on = goes_on.or(begun.then_some(GoesOn { step: 0, owes_evaluation: false, has_open_window: false }));
+        let goes_on = goes_on.or(begun.then_some(ResumePoint { step: 0, owes_evaluation: false, has_open_window: false }));
         for folder in [files.plugins(), files.inbox(), files.tensorboard(), files.made_model(), files.answers()] {
             if fs::symlink_metadata(&folder).is_ok() {
-                files::own_folder(&folder).map_err(write_error(&folder))?;
+                files::create_folder(&folder).map_err(write_error(&folder))?;
             }
         }
         let plugins = files.plugins();
-        files::own_folder(&plugins).map_err(write_error(&plugins))?;
+        files::create_folder(&plugins).map_err(write_error(&plugins))?;
         let mut aside = Vec::new();
         if let Some(at) = goes_on {
             checkpoint::sweep(&path).map_err(write_error(&path))?;
             [path.clone(), plugins, files.made_model()].iter().for_each(|folder| sweep(folder));
             aside = checkpoint::set_aside(&path, at.step).map_err(write_error(&path))?;
             cut(&files.metrics(), |line| at.keeps(line))?;
-            if at.step == 0 && files::own_is_there(&files.failed()).map_err(write_error(&path))? {
+            if at.step == 0 && files::exists_as_file(&files.failed()).map_err(write_error(&path))? {
                 fs::remove_file(files.failed()).map_err(write_error(&path))?;
             }
             cut(&files.completions(), |line| line.step.is_some_and(|step| !is_completion_undone(step, at.step)))?;
             cut(&files.events(), |_| true)?;
         }
-        let open = |file: PathBuf| Lines::append(file.clone()).map_err(write_error(&file));
-        let completions = (config.log_completions != LogCompletions::None).then(|| open(files.completions())).transpose()?;
+        let open = |file: PathBuf| JsonLinesWriter::open(file.clone()).map_err(write_error(&file));
+        let completions = (config.log_completions != CompletionLogging::None).then(|| open(files.completions())).transpose()?;
         let (metrics, events) = (open(files.metrics())?, open(files.events())?);
-        let lenient = config.on_save_error == OnSaveError::Continue;
-        let wanted = config.report_to.contains(&ReportTo::Tensorboard);
+        let lenient = config.on_save_error == SaveErrorAction::Continue;
+        let wanted = config.report_to.contains(&ReportTarget::Tensorboard);
         let go_on_from = goes_on.map(|at| at.step);
         let tensorboard = wanted.then(|| TensorBoard::create(&path, go_on_from)).transpose().map_err(write_error(&path))?;
-        let files = Some(Files { lock, metrics, events, completions, tensorboard });
+        let files = Some(RunLogs { lock, metrics, events, completions, tensorboard });
         let mut this = Self { path, config: String::new(), files, lenient, failed: 0, plugins: Vec::new(), grants: Vec::new() };
         this.set_config(config)?;
         if let Some(tensorboard) = this.files.as_mut().and_then(|files| files.tensorboard.as_mut()) {
@@ -331,18 +333,18 @@ impl RunFolder {
         }
         for (step, path) in aside {
             tracing::warn!("the run resumes from before step {step}; its checkpoint of that step is now {}", path.display());
-            this.event(&Event::CheckpointSuperseded { step, path: path.display().to_string() })?;
+            this.event(&RunEvent::CheckpointSuperseded { step, path: path.display().to_string() })?;
         }
         Ok(this)
     }
 
     /// Returns the folder as the other processes of a run see it: nothing is written.
-    pub fn elsewhere(path: PathBuf) -> Self {
+    pub fn from_other_process(path: PathBuf) -> Self {
         Self { path, config: String::new(), files: None, lenient: true, failed: 0, plugins: Vec::new(), grants: Vec::new() }
     }
 
     /// Returns whether another process writes it.
-    pub fn is_elsewhere(&self) -> bool {
+    pub fn is_of_other_process(&self) -> bool {
         self.files.is_none()
     }
 
@@ -352,19 +354,19 @@ impl RunFolder {
     }
 
     /// Returns the plugins in use.
-    pub fn plugins(&self) -> &[Source] {
+    pub fn plugins(&self) -> &[PluginSource] {
         &self.plugins
     }
 
     /// Records that the plugin of this name now has these bytes, which are already stored.
-    pub fn use_plugin(&mut self, source: &Source) {
+    pub fn use_plugin(&mut self, source: &PluginSource) {
         if let Some(plugin) = self.plugins.iter_mut().find(|plugin| plugin.name() == source.name()) {
             plugin.clone_from(source);
         }
     }
 
     /// Writes a configuration to config.toml, if it has changed.
-    pub fn set_config(&mut self, config: &Config) -> Result<()> {
+    pub fn set_config(&mut self, config: &RunConfig) -> Result<()> {
         let text = toml::to_string(config).map_err(|e| Error::encoding("the configuration", &e))?;
         if text != self.config && self.files.is_some() {
             let files = RunFiles(&self.path);
@@ -400,7 +402,7 @@ impl RunFolder {
         };
         tracing::warn!("{text}");
         self.path.clone_from(&now);
-        self.event(&Event::Warning { text: &text })?;
+        self.event(&RunEvent::Warning { text: &text })?;
         Ok(Some(now))
     }
 
@@ -414,17 +416,17 @@ impl RunFolder {
         let lock = lock(&now).map_err(|e| write_error(&now)(e.into()))?;
         let of_run = RunFiles(&now);
         let plugins = of_run.plugins();
-        files::own_folder(&plugins).map_err(write_error(&plugins))?;
+        files::create_folder(&plugins).map_err(write_error(&plugins))?;
         self.plugins.iter().try_for_each(|source| keep_bytes(&now, source))?;
         record_grants(&now, &self.grants);
         put(&of_run.config(), self.config.as_bytes())?;
         put(&of_run.written_config(), self.config.as_bytes())?;
-        let open = |file: PathBuf| Lines::append(file.clone()).map_err(write_error(&file));
+        let open = |file: PathBuf| JsonLinesWriter::open(file.clone()).map_err(write_error(&file));
         let (metrics, events) = (open(of_run.metrics())?, open(of_run.events())?);
         if let Some(old) = self.files.take() {
             let completions = old.completions.map(|_| open(of_run.completions())).transpose()?;
             let tensorboard = old.tensorboard.map(|_| TensorBoard::create(&now, None)).transpose().map_err(write_error(&now))?;
-            self.files = Some(Files { lock, metrics, events, completions, tensorboard });
+            self.files = Some(RunLogs { lock, metrics, events, completions, tensorboard });
         }
         Ok(now)
     }
@@ -450,7 +452,7 @@ impl RunFolder {
         let inbox = RunFiles(&self.path).inbox();
         if inbox.exists() {
             // Not what a link leads to.
-            files::own_folder(&inbox).map_err(write_error(&inbox))?;
+            files::create_folder(&inbox).map_err(write_error(&inbox))?;
             fs::remove_dir_all(&inbox).map_err(write_error(&inbox))?;
         }
         fs::create_dir(&inbox).map_err(write_error(&inbox))?;
@@ -462,7 +464,7 @@ impl RunFolder {
         &self.path
     }
 
-    fn line(lines: &mut Lines, lenient: bool, line: Line) -> Result<()> {
+    fn line(lines: &mut JsonLinesWriter, lenient: bool, line: LogLine) -> Result<()> {
         match lines.write(line) {
             Err(e) if lenient => {
                 tracing::warn!("can't write {}: {e}; skipping a line", lines.path().display());
@@ -473,7 +475,7 @@ impl RunFolder {
     }
 
     /// Appends a step's metrics to metrics.jsonl and to the TensorBoard file.
-    pub fn metrics(&mut self, line: Line) -> Result<()> {
+    pub fn metrics(&mut self, line: LogLine) -> Result<()> {
         let Some(files) = &mut self.files else { return Ok(()) };
         if let (Some(tensorboard), Some(step)) = (&mut files.tensorboard, line["step"].as_u64()) {
             match tensorboard.scalars(step, &line) {
@@ -485,9 +487,9 @@ impl RunFolder {
     }
 
     /// Appends an event to events.jsonl: time, name and details.
-    pub(crate) fn event(&mut self, event: &Event<'_>) -> Result<()> {
+    pub(crate) fn event(&mut self, event: &RunEvent<'_>) -> Result<()> {
         let Some(files) = &mut self.files else { return Ok(()) };
-        let mut line = Line::new();
+        let mut line = LogLine::new();
         line.insert("time".into(), now().into());
         line.insert("event".into(), json!(event.kind()));
         if let Value::Object(details) = json!(event) {
@@ -497,15 +499,15 @@ impl RunFolder {
     }
 
     /// Stores a plugin's bytes under its hash and records that it was loaded.
-    pub fn keep_plugin(&mut self, source: &Source, role: &str, plugin: &Plugin, grants: &Grants) -> Result<()> {
+    pub fn keep_plugin(&mut self, source: &PluginSource, role: &str, plugin: &Plugin, grants: &Grants) -> Result<()> {
         let name = source.name();
         if self.files.is_some() {
             keep_bytes(&self.path, source)?;
-            if let Some(asker) = plugin.asker() {
+            if let Some(asker) = plugin.http_client() {
                 let files = RunFiles(&self.path);
                 let (folder, file) = (files.answers(), files.answers_of(name));
-                files::own_folder(&folder).map_err(write_error(&folder))?;
-                asker.keep_in(&file).map_err(|e| write_error(&file)(io::Error::other(e)))?;
+                files::create_folder(&folder).map_err(write_error(&folder))?;
+                asker.persist_to(&file).map_err(|e| write_error(&file)(io::Error::other(e)))?;
             }
         }
         self.plugins.push(source.clone());
@@ -513,21 +515,21 @@ impl RunFolder {
         let (version, hash, config) = (plugin.info().version.as_str(), own.hash(), &Value::Object(plugin.config()));
         let granted = Some(grants.to_string()).filter(|_| !grants.is_empty());
         granted.iter().for_each(|granted| tracing::info!("{name} is granted {granted}"));
-        self.event(&Event::PluginLoaded { role, plugin: name, version, hash, settings: own.settings(), config, granted })
+        self.event(&RunEvent::PluginLoaded { role, plugin: name, version, hash, settings: own.settings(), config, granted })
     }
 
     /// Appends the completions of this step's generation, with the texts of their tokens.
     pub(super) fn log_completions(
         &mut self,
-        which: LogCompletions,
+        which: CompletionLogging,
         e: &Experience,
         step: u64,
-        plugins: &Versions,
+        plugins: &PluginVersions,
         tokenizer: &Tokenizer,
     ) -> Result<()> {
         let Some(lines) = self.files.as_mut().and_then(|files| files.completions.as_mut()) else { return Ok(()) };
         for (row, rollout) in e.rollouts.iter().enumerate() {
-            if which == LogCompletions::Sample && rollout.prompt > 0 {
+            if which == CompletionLogging::Sample && rollout.prompt > 0 {
                 break;
             }
             let per_token = Some(token_values(e, row, tokenizer)?);
@@ -545,7 +547,7 @@ impl RunFolder {
         rows: &[usize],
         error: &str,
         step: u64,
-        plugins: &Versions,
+        plugins: &PluginVersions,
     ) -> Result<()> {
         let file = RunFiles(&self.path).failed();
         let room = MOST_FAILED.saturating_sub(self.failed);
@@ -553,7 +555,7 @@ impl RunFolder {
             return Ok(());
         }
         let all: Vec<usize> = if rows.is_empty() { (0..e.rollouts.len()).collect() } else { rows.to_vec() };
-        let mut lines = Lines::append(file.clone()).map_err(write_error(&file))?;
+        let mut lines = JsonLinesWriter::open(file.clone()).map_err(write_error(&file))?;
         for row in all.iter().take(room) {
             if let Value::Object(line) = json!(CompletionLine { error: Some(error), ..line_of(e, *row, step, plugins) }) {
                 Self::line(&mut lines, self.lenient, line)?;

@@ -1,25 +1,25 @@
 //! Builds the batch that a micro-batch's loss gets, and takes this rank's part of the loss's answer.
 
-use super::forward::Forward;
-use crate::columns::{Columns, selected};
+use super::forward::ForwardPass;
+use crate::columns::{NamedColumns, selected};
 use crate::experience::{Experience, MicroBatch};
-use crate::metrics::{Metric, Reduction};
-use crate::moment::Moment;
+use crate::metrics::{Metric, MetricReduction};
 use crate::pass_metrics::PassMetrics;
 use crate::plugin::columns::{
     FINISHED, LABEL, LOGP, MARGIN, MICRO_BATCH_LABEL, OLD_LOGP, OLD_VALUE, PROMPT_LOGP, REF_LOGP, SAMPLING_LOGP, VALUE,
 };
-use crate::plugin::{Batch, Column, Gradient, Needs, Scale, Unit};
+use crate::plugin::{Batch, Column, MicroBatchLoss, NeededInputs, Scale, Unit};
+use crate::policy_progress::PolicyProgress;
 use crate::rollout::Rollout;
 use std::ops::Range;
 use std::rc::Rc;
 
 /// What a loss gets besides its rows and their forward pass.
 pub(super) struct LossInputs {
-    pub needs: Rc<Needs>,
+    pub needs: Rc<NeededInputs>,
     /// The host's own metrics of the pass.
     pub metrics: PassMetrics,
-    pub at: Moment,
+    pub at: PolicyProgress,
     /// The only randomness of the loss.
     pub seed: u64,
     pub scale: Scale,
@@ -32,7 +32,7 @@ pub(super) struct LossInputs {
 }
 
 /// Joins what several ranks' passes show; those without rows show nothing.
-pub(super) fn joined(parts: Vec<Columns>) -> Columns {
+pub(super) fn joined(parts: Vec<NamedColumns>) -> NamedColumns {
     parts
         .into_iter()
         .filter(|part| part.iter().next().is_some())
@@ -44,14 +44,14 @@ pub(super) fn joined(parts: Vec<Columns>) -> Columns {
 }
 
 /// The completions of a batch: rows of an experience, in the order of the batch.
-struct Rows<'a> {
+struct BatchRows<'a> {
     micro_batch: &'a MicroBatch,
     rows: Vec<usize>,
     /// Places of their tokens in the experience's columns.
     tokens: Vec<usize>,
 }
 
-impl<'a> Rows<'a> {
+impl<'a> BatchRows<'a> {
     fn new(micro_batch: &'a MicroBatch) -> Self {
         let (e, rows) = (&micro_batch.experience, micro_batch.rows());
         let tokens = rows.iter().flat_map(|row| e.tokens(&(*row..row + 1))).collect();
@@ -63,7 +63,7 @@ impl<'a> Rows<'a> {
     }
 
     /// Returns a column of the whole experience for these rows.
-    fn of(&self, column: &Column) -> Column {
+    fn select_column(&self, column: &Column) -> Column {
         selected(column, if column.unit == Unit::Token { &self.tokens } else { &self.rows })
     }
 
@@ -112,12 +112,12 @@ impl<'a> Rows<'a> {
 
 /// Returns the label of each completion of a micro-batch as a column of the whole micro-batch.
 pub(super) fn labels(micro_batch: &MicroBatch) -> Column {
-    Column::new(MICRO_BATCH_LABEL, Unit::MicroBatch, Rows::new(micro_batch).labels())
+    Column::new(MICRO_BATCH_LABEL, Unit::MicroBatch, BatchRows::new(micro_batch).labels())
 }
 
 /// Returns the batch of a micro-batch after its forward pass, which shows the columns `observed`.
-pub(super) fn batch(micro_batch: &MicroBatch, observed: &Columns, inputs: &LossInputs) -> Batch {
-    let rows = Rows::new(micro_batch);
+pub(super) fn batch(micro_batch: &MicroBatch, observed: &NamedColumns, inputs: &LossInputs) -> Batch {
+    let rows = BatchRows::new(micro_batch);
     let e = rows.experience();
     let mask = if e.mask.is_empty() { vec![1; rows.tokens.len()] } else { rows.tokens.iter().map(|t| e.mask[*t]).collect() };
     let prompt_tokens = observed.get(PROMPT_LOGP).map(|_| ends(micro_batch.prompt_tokens()));
@@ -147,7 +147,7 @@ fn ends(lengths: impl IntoIterator<Item = usize>) -> Vec<u32> {
 
 /// Returns the column of this name, if there is one. For completions of the policy's current version, the current values also serve as
 /// the old ones, so the first update's ratios are exactly one.
-fn column(name: &str, rows: &Rows<'_>, observed: &Columns, inputs: &LossInputs) -> Option<Column> {
+fn column(name: &str, rows: &BatchRows<'_>, observed: &NamedColumns, inputs: &LossInputs) -> Option<Column> {
     let (e, at) = (rows.experience(), inputs.at);
     let current = |name: &str| observed.values(name).unwrap_or_default();
     match name {
@@ -170,13 +170,13 @@ fn column(name: &str, rows: &Rows<'_>, observed: &Columns, inputs: &LossInputs) 
         _ => {
             let of_micro_batch = inputs.of_micro_batch.iter().find(|column| column.name == name);
             let own = of_micro_batch.or(observed.get(name)).cloned();
-            own.or_else(|| e.columns.get(name).map(|column| rows.of(column)))
+            own.or_else(|| e.columns.get(name).map(|column| rows.select_column(column)))
         }
     }
 }
 
 /// Returns the part of a micro-batch's derivatives that belongs to some of its items.
-pub(super) fn cut(gradient: Gradient, whole: &MicroBatch, items: &Range<usize>) -> Gradient {
+pub(super) fn cut(gradient: MicroBatchLoss, whole: &MicroBatch, items: &Range<usize>) -> MicroBatchLoss {
     let rows = |items: Range<usize>| whole.part(items).rows();
     let e = &whole.experience;
     let size = |unit: Unit, items: Range<usize>| match unit {
@@ -190,11 +190,11 @@ pub(super) fn cut(gradient: Gradient, whole: &MicroBatch, items: &Range<usize>) 
         let own = first..first + size(column.unit, items.clone());
         Column { values: column.values.get(own).map(<[f32]>::to_vec).unwrap_or_default(), ..column }
     };
-    Gradient { derivatives: gradient.derivatives.into_iter().map(cut).collect(), ..gradient }
+    MicroBatchLoss { derivatives: gradient.derivatives.into_iter().map(cut).collect(), ..gradient }
 }
 
 /// Returns the host's own metrics of a pass.
-pub(super) fn metrics(micro_batch: &MicroBatch, forward: &Forward<'_>, inputs: &LossInputs) -> Vec<Metric> {
+pub(super) fn metrics(micro_batch: &MicroBatch, forward: &ForwardPass<'_>, inputs: &LossInputs) -> Vec<Metric> {
     let e = &micro_batch.experience;
     let Some((stats, tokens)) = forward.stats() else { return Vec::new() };
     let entropy = || {
@@ -241,10 +241,10 @@ fn sampling_metrics(rollouts: &[Rollout], logp: &[f32], sampled: &[f32]) -> Vec<
     let least = differences.iter().map(|d| d.exp()).fold(f64::INFINITY, f64::min);
     vec![
         Metric::mean("sampling/sampling_logp_difference/mean", mean(f64::abs), n),
-        Metric::new("sampling/sampling_logp_difference/max", most(f64::abs), Reduction::Max),
-        Metric::new("sampling/importance_sampling_ratio/min", least, Reduction::Min),
+        Metric::new("sampling/sampling_logp_difference/max", most(f64::abs), MetricReduction::Max),
+        Metric::new("sampling/importance_sampling_ratio/min", least, MetricReduction::Min),
         Metric::mean("sampling/importance_sampling_ratio/mean", mean(f64::exp), n),
-        Metric::new("sampling/importance_sampling_ratio/max", most(f64::exp), Reduction::Max),
+        Metric::new("sampling/importance_sampling_ratio/max", most(f64::exp), MetricReduction::Max),
     ]
 }
 
@@ -301,20 +301,20 @@ mod tests {
         let micro_batch = MicroBatch { items: 1..4, experience: Arc::new(e) };
         // Rows 1 to 3 have 2, 3 and 4 tokens.
         let current: Vec<f32> = (0..9u8).map(|token| 10.0 + f32::from(token)).collect();
-        let old = |version: u64| Rows::new(&micro_batch).of_versions(version, &current, micro_batch.experience.old_logp());
+        let old = |version: u64| BatchRows::new(&micro_batch).of_versions(version, &current, micro_batch.experience.old_logp());
         let of_rows = |two_and_three: [f32; 7]| [&[-1.0, -1.0][..], &two_and_three].concat();
         assert_eq!(old(1), of_rows([12.0, 13.0, 14.0, 15.0, 16.0, 17.0, 18.0]));
         assert_eq!(old(0), [10.0, 11.0, -2.0, -2.0, -2.0, -3.0, -3.0, -3.0, -3.0]);
         assert_eq!(old(7), of_rows([-2.0, -2.0, -2.0, -3.0, -3.0, -3.0, -3.0]));
         // A dataset's completions have none.
-        assert_eq!(Rows::new(&micro_batch).of_versions(7, &current, &[]), current);
+        assert_eq!(BatchRows::new(&micro_batch).of_versions(7, &current, &[]), current);
     }
 
     #[test]
     fn adjacent_completions_of_a_prompt_are_a_group_and_so_are_pairs() {
         let mut e = experience();
         e.pairs = Some(vec![(1, 0), (4, 5)]);
-        let groups = |items: Range<usize>, e: Experience| Rows::new(&MicroBatch { items, experience: Arc::new(e) }).groups();
+        let groups = |items: Range<usize>, e: Experience| BatchRows::new(&MicroBatch { items, experience: Arc::new(e) }).groups();
         assert_eq!(groups(0..2, e), [0, 2, 4]);
         assert_eq!(groups(1..6, experience()), [0, 1, 3, 5]);
         assert_eq!(groups(2..2, experience()), [0]);
@@ -334,7 +334,7 @@ mod tests {
                 Column::new(PROMPT_LOGP, Unit::PromptToken, numbers(21..26)),
                 Column::new(SEQUENCE_VALUE, Unit::Sequence, numbers(0..6)),
             ];
-            let cut = super::cut(Gradient { derivatives, ..Gradient::default() }, &whole, &items);
+            let cut = super::cut(MicroBatchLoss { derivatives, ..MicroBatchLoss::default() }, &whole, &items);
             [LOGP, PROMPT_LOGP, SEQUENCE_VALUE].map(|name| cut.by(name).unwrap().to_vec())
         };
         assert_eq!(cut(0..1), [numbers(0..3), numbers(21..23), numbers(0..2)]);

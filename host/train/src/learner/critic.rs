@@ -1,24 +1,24 @@
 //! A critic of its own: a value model that learns from the loss's derivatives with respect to its values, and from nothing else.
 
-use super::trained::{PreparedUpdate, Rates, Trained, Updated};
+use super::training_state::{FinishedUpdate, LearningRates, PreparedUpdate, TrainingState};
 use crate::Result;
 use crate::dist::{Collectives, World};
-use crate::model::{Gradients, ModelFolder, Policy, ValuePass, Watch};
-use crate::optim::{Schedule, Settings};
-use crate::packed::Packed;
-use crate::sharding::{Following, Sharding, Shards};
+use crate::model::{Gradients, ModelFolder, PassObserver, PolicyModel, ValuePass};
+use crate::optim::{LearningRateSchedule, OptimizerSettings};
+use crate::packed_completions::PackedCompletions;
+use crate::sharding::{ModelShards, PassCollectives, Sharding};
 use candle_core::Tensor;
 use std::collections::HashMap;
 
 /// Prefix of its metrics and of what errors say of it.
-pub(crate) const OF_CRITIC: &str = "critic_";
+pub(crate) const CRITIC_PREFIX: &str = "critic_";
 
 /// Prefix of its moments and parameters beside the policy's.
 const NAMES: &str = "value_model.";
 
 /// A value model as a run starts with it.
-pub(crate) struct Begun {
-    pub model: Policy,
+pub(crate) struct InitialCritic {
+    pub model: PolicyModel,
     /// Its folder, unless it is a copy of the policy's model.
     pub source: Option<ModelFolder>,
     /// Whether its weights are those of the checkpoint that the run starts from, so that its moments are, too.
@@ -27,14 +27,19 @@ pub(crate) struct Begun {
 
 /// A value model that learns from the loss's derivatives with respect to its values, and from nothing else.
 pub(crate) struct Critic {
-    begun: Begun,
-    trained: Trained,
+    begun: InitialCritic,
+    trained: TrainingState,
 }
 
 impl Critic {
-    pub(crate) fn new(begun: Begun, settings: Settings, schedule: Schedule, sharding: &mut Sharding) -> Result<Self> {
-        let rates = Rates { schedule, of_head: None };
-        let trained = Trained::new(OF_CRITIC, &begun.model, (settings, rates), sharding)?;
+    pub(crate) fn new(
+        begun: InitialCritic,
+        settings: OptimizerSettings,
+        schedule: LearningRateSchedule,
+        sharding: &mut Sharding,
+    ) -> Result<Self> {
+        let rates = LearningRates { schedule, of_head: None };
+        let trained = TrainingState::new(CRITIC_PREFIX, &begun.model, (settings, rates), sharding)?;
         Ok(Self { begun, trained })
     }
 
@@ -42,20 +47,20 @@ impl Critic {
     /// `key`, its adapter drops values, which are not those that the policy's drops.
     pub(super) fn forward<'a>(
         &'a self,
-        packed: &'a Packed,
+        packed: &'a PackedCompletions,
         key: Option<u64>,
-        watch: Option<&'a dyn Watch>,
+        watch: Option<&'a dyn PassObserver>,
     ) -> Result<ValuePass<'a>> {
         Ok(self.model().forward_values(&packed.forest, &packed.selected.rows, key.map(|key| !key), watch)?)
     }
 
-    /// Returns what the ranks own; see [`Trained::shards`].
-    pub(super) fn shards(&self) -> &Shards {
+    /// Returns what the ranks own; see [`TrainingState::shards`].
+    pub(super) fn shards(&self) -> &ModelShards {
         self.trained.shards()
     }
 
-    /// Follows a pass; see [`Trained::follow`].
-    pub(super) fn follow<'a>(&'a self, by: &'a Collectives<'a>, sums: bool) -> Following<'a> {
+    /// Follows a pass; see [`TrainingState::follow`].
+    pub(super) fn follow<'a>(&'a self, by: &'a Collectives<'a>, sums: bool) -> PassCollectives<'a> {
         self.trained.follow(by, sums)
     }
 
@@ -69,7 +74,7 @@ impl Critic {
         self.trained.zero()
     }
 
-    /// Finds out whether the accumulated gradients give an update; see [`Trained::prepare_update`].
+    /// Finds out whether the accumulated gradients give an update; see [`TrainingState::prepare_update`].
     pub(super) fn prepare_update(&self, step: u64, world: &World) -> Result<PreparedUpdate> {
         self.trained.prepare_update(self.model(), step, world)
     }
@@ -80,12 +85,12 @@ impl Critic {
     }
 
     /// Makes a prepared update.
-    pub(super) fn update(&mut self, prepared: PreparedUpdate) -> Result<Updated> {
+    pub(super) fn update(&mut self, prepared: PreparedUpdate) -> Result<FinishedUpdate> {
         self.trained.update(&self.begun.model, prepared)
     }
 
     /// Returns the value model.
-    pub(super) fn model(&self) -> &Policy {
+    pub(super) fn model(&self) -> &PolicyModel {
         &self.begun.model
     }
 
@@ -94,7 +99,7 @@ impl Critic {
         self.model().weights().named().into_iter().map(|(name, t)| (format!("{NAMES}{name}"), t))
     }
 
-    /// Returns the folder that the weights started from; see [`Begun::source`].
+    /// Returns the folder that the weights started from; see [`InitialCritic::source`].
     pub(super) fn source(&self) -> Option<ModelFolder> {
         self.begun.source.clone()
     }

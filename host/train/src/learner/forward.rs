@@ -1,14 +1,14 @@
 //! The forward pass of a micro-batch, whatever its loss sees of it, and the backward pass from the loss's derivatives.
 
 use super::Critic;
-use crate::columns::Columns;
-use crate::model::{self, Derivatives, Gradients, Pass, ValuePass};
+use crate::columns::NamedColumns;
+use crate::model::{self, Derivatives, Gradients, PolicyPass, ValuePass};
 use crate::ops::logprob::TokenStats;
 use crate::plugin::columns::{ENTROPY, LOG_SUM_SQUARES, LOGP, MEAN_LOGITS, PROMPT_LOGP, SEQUENCE_VALUE, VALUE};
-use crate::plugin::{Column, Gradient, Needs, Unit};
+use crate::plugin::{Column, MicroBatchLoss, NeededInputs, Unit};
 
 /// A forward pass, with what its backward pass needs.
-pub(super) enum Forward<'a> {
+pub(super) enum ForwardPass<'a> {
     /// This rank has no rows.
     Nothing,
     /// One value per completion, by a reward model.
@@ -19,7 +19,7 @@ pub(super) enum Forward<'a> {
 
 /// A pass that predicts tokens: those of completions and, after them, those of pairs' prompts if the loss sees them.
 pub(super) struct TokenPass<'a> {
-    pub pass: Pass<'a>,
+    pub pass: PolicyPass<'a>,
     /// A critic of its own; otherwise the policy may have a value head.
     pub critic: Option<(&'a Critic, ValuePass<'a>)>,
     /// Number of completions' tokens.
@@ -32,8 +32,8 @@ impl TokenPass<'_> {
         self.critic.as_ref().map_or(self.pass.values(), |(_, pass)| Some(pass.values()))
     }
 
-    fn columns(&self, needs: &Needs) -> model::Result<Columns> {
-        let mut columns = Columns::default();
+    fn columns(&self, needs: &NeededInputs) -> model::Result<NamedColumns> {
+        let mut columns = NamedColumns::default();
         let of_completions = |mut values: Vec<f32>| {
             values.truncate(self.tokens);
             values
@@ -60,12 +60,14 @@ impl TokenPass<'_> {
     }
 }
 
-impl Forward<'_> {
+impl ForwardPass<'_> {
     /// Returns what the loss may see, of the columns that the algorithm needs.
-    pub(super) fn columns(&self, needs: &Needs) -> model::Result<Columns> {
+    pub(super) fn columns(&self, needs: &NeededInputs) -> model::Result<NamedColumns> {
         match self {
-            Self::Nothing => Ok(Columns::default()),
-            Self::Values(pass) => Ok(Columns::from_iter([Column::new(SEQUENCE_VALUE, Unit::Sequence, pass.values().to_vec())])),
+            Self::Nothing => Ok(NamedColumns::default()),
+            Self::Values(pass) => {
+                Ok(NamedColumns::from_iter([Column::new(SEQUENCE_VALUE, Unit::Sequence, pass.values().to_vec())]))
+            }
             Self::Tokens(pass) => pass.columns(needs),
         }
     }
@@ -104,7 +106,7 @@ impl Forward<'_> {
     }
 
     /// Adds the gradients of the policy and of a critic, given the loss's derivatives.
-    pub(super) fn backward(self, loss: &Gradient, gradients: &Gradients) -> model::Result<()> {
+    pub(super) fn backward(self, loss: &MicroBatchLoss, gradients: &Gradients) -> model::Result<()> {
         match self {
             Self::Nothing => Ok(()),
             Self::Values(pass) => {

@@ -1,57 +1,58 @@
 //! Computes gradients from micro-batches, and updates from gradients: of the policy, and of a critic that is a model of its own.
 
+mod collectives;
 mod columns;
+mod combined_collectives;
 mod critic;
-mod followed;
 mod forward;
 mod packing;
-mod trained;
-mod watching;
+mod training_state;
 
-pub(super) use critic::{Begun, Critic, OF_CRITIC};
+pub(super) use critic::{CRITIC_PREFIX, Critic, InitialCritic};
 /// Prefix of the policy's errors and metrics: none.
-pub(super) const OF_POLICY: &str = "";
+pub(super) const POLICY_PREFIX: &str = "";
 pub(super) use packing::batches_of;
-pub(super) use trained::Rates;
+pub(super) use training_state::LearningRates;
 
-use super::columns::Columns;
+use super::columns::NamedColumns;
 use super::experience::{Experience, MicroBatch, scale};
-use super::figures::{Figures, Work};
-use super::moment::Moment;
-use super::packed::Packed;
+use super::packed_completions::PackedCompletions;
 use super::plan::{Batching, LearnerPlan};
-use super::plugins::Plugins;
-use super::sharding::{Sharding, Shards, TensorHere};
+use super::plugins::RunPlugins;
+use super::policy_progress::PolicyProgress;
+use super::sharding::{LocalParameter, ModelShards, Sharding};
 use super::shared_model::SharedModel;
+use super::step_metrics::{StepMetrics, StepWork};
 use super::{Error, Result};
-use crate::activity::{self, Activity, Task};
+use crate::activity::{self, Activity, ProgressTask};
 use crate::dist::World;
 use crate::metrics::Metric;
 use crate::model::{
-    self, Architecture, Compared, Direction, Learning, ModelFolder, Passed, Policy, PromptPass, Watch, Weights, of_critic,
+    self, Architecture, DivergenceOptions, LearningOptions, ModelFolder, PassCost, PassDirection, PassObserver, PolicyModel,
+    PromptPass, Weights, is_critic_parameter,
 };
 use crate::ops;
 use crate::ops::dropout::mixed_bits;
-use crate::optim::Settings;
+use crate::optim::OptimizerSettings;
 use crate::plugin::columns::{
     LOGP, MICRO_BATCH_LABEL, MISMATCHED_LOGP, MISMATCHED_REF_LOGP, PROMPT_LOGP, REF_LOGP, SAMPLING_LOGP, SEQUENCE_VALUE,
 };
-use crate::plugin::{Column, Gradient, Needs, Unit};
+use crate::plugin::{Column, MicroBatchLoss, NeededInputs, Unit};
 use candle_core::{DType, Tensor};
 use columns::LossInputs;
-use followed::Watching;
-use forward::{Forward, TokenPass};
+use combined_collectives::CombinedCollectives;
+use forward::{ForwardPass, TokenPass};
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::rc::Rc;
-use trained::{Trained, Updated};
+use training_state::{FinishedUpdate, TrainingState};
 
 /// Distinguishes the seeds of losses from those of dropout.
 const LOSS_SEEDS: u64 = 0x6c6f_7373;
 
 /// What to do with a micro-batch's gradients.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Learn {
+enum GradientAction {
     /// Compute none.
     Nothing,
     /// Add them to the previous ones.
@@ -62,8 +63,8 @@ enum Learn {
 
 /// A step's updates.
 pub(super) struct Updates {
-    policy: Updated,
-    critic: Option<Updated>,
+    policy: FinishedUpdate,
+    critic: Option<FinishedUpdate>,
 }
 
 impl Updates {
@@ -74,7 +75,7 @@ impl Updates {
 
     /// Returns their metrics.
     pub(super) fn metrics(self) -> impl Iterator<Item = Metric> {
-        self.policy.metrics().chain(self.critic.into_iter().flat_map(Updated::metrics))
+        self.policy.metrics().chain(self.critic.into_iter().flat_map(FinishedUpdate::metrics))
     }
 }
 
@@ -88,7 +89,7 @@ pub(super) struct Optimizers {
 }
 
 /// What a rank owns of the trained models and of the optimizers' moments, unaffected by later updates.
-pub(super) struct Shard {
+pub(super) struct RankShard {
     /// Of the policy's weights, as files have them; none of a model with an adapter.
     pub model: Vec<(String, Tensor)>,
     /// Of a value model's.
@@ -107,8 +108,8 @@ pub(super) struct Learner {
     world: Rc<World>,
     batching: Rc<Batching>,
     plan: LearnerPlan,
-    policy: Policy,
-    trained: Trained,
+    policy: PolicyModel,
+    trained: TrainingState,
     critic: Option<Critic>,
     teacher: Option<Rc<SharedModel>>,
 }
@@ -119,12 +120,12 @@ impl Learner {
         world: Rc<World>,
         batching: Rc<Batching>,
         plan: LearnerPlan,
-        policy: Policy,
-        optimizer: (Settings, Rates),
+        policy: PolicyModel,
+        optimizer: (OptimizerSettings, LearningRates),
         critic: Option<Critic>,
         sharding: &mut Sharding,
     ) -> Result<Self> {
-        let trained = Trained::new(OF_POLICY, &policy, optimizer, sharding)?;
+        let trained = TrainingState::new(POLICY_PREFIX, &policy, optimizer, sharding)?;
         Ok(Self { world, batching, plan, policy, trained, critic, teacher: None })
     }
 
@@ -145,10 +146,10 @@ impl Learner {
         &mut self,
         micro_batches: &[MicroBatch],
         mut known: Option<PromptPass>,
-        plugins: &mut Plugins,
-        at: Moment,
-    ) -> Result<(f64, Figures)> {
-        let mut figures = Figures::begin();
+        plugins: &mut RunPlugins,
+        at: PolicyProgress,
+    ) -> Result<(f64, StepMetrics)> {
+        let mut figures = StepMetrics::start();
         self.trained.zero()?;
         self.critic.as_ref().map_or(Ok(()), Critic::zero)?;
         figures.lap("optimizer");
@@ -156,9 +157,9 @@ impl Learner {
         let own = self.own(micro_batches, plugins);
         let passes = self.passes(own.len())?;
         let mut loss = 0.0;
-        let task = Task::new(Activity::Training).out_of(passes as u64, activity::Unit::Things);
+        let task = ProgressTask::new(Activity::Training).with_total(passes as u64, activity::ProgressUnit::Things);
         for number in 0..passes {
-            let learn = if number + 1 == passes { Learn::AddAndSum } else { Learn::Add };
+            let learn = if number + 1 == passes { GradientAction::AddAndSum } else { GradientAction::Add };
             let Some((place, micro_batch)) = own.get(number) else {
                 figures.merge(self.idle_pass(learn)?);
                 continue;
@@ -177,16 +178,21 @@ impl Learner {
     }
 
     /// Computes this rank's part of the loss of micro-batches without learning from them.
-    pub(super) fn evaluate(&self, micro_batches: &[MicroBatch], plugins: &mut Plugins, at: Moment) -> Result<(f64, Figures)> {
-        let (mut figures, mut loss) = (Figures::begin(), 0.0);
+    pub(super) fn evaluate(
+        &self,
+        micro_batches: &[MicroBatch],
+        plugins: &mut RunPlugins,
+        at: PolicyProgress,
+    ) -> Result<(f64, StepMetrics)> {
+        let (mut figures, mut loss) = (StepMetrics::start(), 0.0);
         let inputs = self.inputs(micro_batches, plugins, at)?;
         let own = self.own(micro_batches, plugins);
         for number in 0..self.passes(own.len())? {
             let Some((place, micro_batch)) = own.get(number) else {
-                figures.merge(self.idle_pass(Learn::Nothing)?);
+                figures.merge(self.idle_pass(GradientAction::Nothing)?);
                 continue;
             };
-            let (part, of_pass) = self.pass(micro_batch, Learn::Nothing, &inputs[*place], plugins, None)?;
+            let (part, of_pass) = self.pass(micro_batch, GradientAction::Nothing, &inputs[*place], plugins, None)?;
             loss += part;
             figures.merge(of_pass);
         }
@@ -195,14 +201,14 @@ impl Learner {
 
     /// Returns this rank's part of micro-batches as they go through the model, each with the place of its micro-batch. None is
     /// empty, unless the ranks compute the loss together.
-    fn own(&self, micro_batches: &[MicroBatch], plugins: &Plugins) -> Vec<(usize, MicroBatch)> {
+    fn own(&self, micro_batches: &[MicroBatch], plugins: &RunPlugins) -> Vec<(usize, MicroBatch)> {
         let mut own = packing::packed(micro_batches, &self.world, self.batching.max_tokens);
         own.retain(|(_, part)| plugins.shares_losses() || !part.items.is_empty());
         own
     }
 
     /// Returns what the loss of each micro-batch gets besides its own pass.
-    fn inputs(&self, micro_batches: &[MicroBatch], plugins: &Plugins, at: Moment) -> Result<Vec<LossInputs>> {
+    fn inputs(&self, micro_batches: &[MicroBatch], plugins: &RunPlugins, at: PolicyProgress) -> Result<Vec<LossInputs>> {
         let needs = Rc::new(plugins.needs().clone());
         let scale = scale(micro_batches, self.plan.max_completion_length, needs.has(PROMPT_LOGP));
         let differs = self.plan.differs_from_sampling || self.policy.computes_in() == DType::BF16;
@@ -221,13 +227,13 @@ impl Learner {
     }
 
     /// Computes the log-probabilities of a micro-batch's mismatched completions, if it has any: each rank its part.
-    fn mismatched(&self, micro_batch: &MicroBatch, at: Moment) -> Result<Vec<Column>> {
+    fn mismatched(&self, micro_batch: &MicroBatch, at: PolicyProgress) -> Result<Vec<Column>> {
         let Some(e) = micro_batch.experience.mismatched.as_deref() else { return Ok(Vec::new()) };
         let (rows, frozen) = (micro_batch.items.clone(), self.policy.frozen());
         let (size, most) = (self.batching.rows, self.batching.max_tokens);
-        let parts = batches_of(e, micro_batch.own(&self.world).items, size, most);
+        let parts = batches_of(e, micro_batch.rank_share(&self.world).items, size, most);
         let own = self.trained.shards().passes(&self.world, parts, |watch, part| {
-            let Packed { forest, selected, .. } = &Packed::new(e, part.clone());
+            let PackedCompletions { forest, selected, .. } = &PackedCompletions::new(e, part.clone());
             Ok(e.sums(&frozen.score_watched(forest, selected, self.plan.temperature, watch)?.logp, part))
         })?;
         let logp = self.world.concat("mismatched completions", own.concat())?;
@@ -244,23 +250,23 @@ impl Learner {
     fn pass(
         &self,
         micro_batch: &MicroBatch,
-        learn: Learn,
+        learn: GradientAction,
         inputs: &LossInputs,
-        plugins: &mut Plugins,
+        plugins: &mut RunPlugins,
         known: Option<PromptPass>,
-    ) -> Result<(f64, Figures)> {
+    ) -> Result<(f64, StepMetrics)> {
         let known = known.filter(|_| !self.trained.shards().gathers());
-        let pass = |watching: &Watching<'_>| self.watched_pass(micro_batch, learn, inputs, plugins, (known, watching));
+        let pass = |watching: &CombinedCollectives<'_>| self.watched_pass(micro_batch, learn, inputs, plugins, (known, watching));
         let (loss, mut figures) = self.communicating(learn, pass)?;
         figures.lap("reduce");
         Ok((loss, figures))
     }
 
     /// Takes part in a pass of other ranks, without rows.
-    fn idle_pass(&self, learn: Learn) -> Result<Figures> {
+    fn idle_pass(&self, learn: GradientAction) -> Result<StepMetrics> {
         let mut figures = self.communicating(learn, |watching| {
-            let mut figures = Figures::begin();
-            watching.finish(Direction::Forward)?;
+            let mut figures = StepMetrics::start();
+            watching.finish(PassDirection::Forward)?;
             self.backward(learn, &mut figures, watching, || Ok(()))?;
             Ok(figures)
         })?;
@@ -272,20 +278,20 @@ impl Learner {
     fn watched_pass(
         &self,
         micro_batch: &MicroBatch,
-        learn: Learn,
+        learn: GradientAction,
         inputs: &LossInputs,
-        plugins: &mut Plugins,
-        (known, watching): (Option<PromptPass>, &Watching<'_>),
-    ) -> Result<(f64, Figures)> {
-        let mut figures = Figures::begin();
+        plugins: &mut RunPlugins,
+        (known, watching): (Option<PromptPass>, &CombinedCollectives<'_>),
+    ) -> Result<(f64, StepMetrics)> {
+        let mut figures = StepMetrics::start();
         let packed = self.packed(micro_batch, inputs);
-        let (key, aux_weight) = (self.dropping(learn, inputs.at), self.aux_weight(micro_batch, inputs));
+        let (key, aux_weight) = (self.dropout_seed(learn, inputs.at), self.aux_weight(micro_batch, inputs));
         let forward = self.forward(&packed, &inputs.needs, key, (known, watching), aux_weight);
-        watching.finish(Direction::Forward)?;
+        watching.finish(PassDirection::Forward)?;
         let forward = forward?;
-        figures.did(self.work(&packed));
-        let not_repeated = Passed { forward: -forward.known_work(), backward: 0.0 };
-        figures.did(Work { activations: forward.kept_bytes(), passes: not_repeated, ..Work::default() });
+        figures.add_work(self.work(&packed));
+        let not_repeated = PassCost { forward: -forward.known_work(), backward: 0.0 };
+        figures.add_work(StepWork { activations: forward.kept_bytes(), passes: not_repeated, ..StepWork::default() });
         let observed = forward.columns(&inputs.needs)?;
         figures.lap("forward");
 
@@ -304,11 +310,11 @@ impl Learner {
     }
 
     /// Packs a micro-batch's completions with their prompts, and selects the states that its loss sees.
-    fn packed(&self, micro_batch: &MicroBatch, inputs: &LossInputs) -> Packed {
+    fn packed(&self, micro_batch: &MicroBatch, inputs: &LossInputs) -> PackedCompletions {
         let pack = match (inputs.needs.has(SEQUENCE_VALUE), inputs.needs.has(PROMPT_LOGP)) {
-            (true, _) => Packed::valued,
-            (false, true) => Packed::with_prompts,
-            (false, false) => Packed::new,
+            (true, _) => PackedCompletions::with_values,
+            (false, true) => PackedCompletions::with_prompts,
+            (false, false) => PackedCompletions::new,
         };
         pack(&micro_batch.experience, micro_batch.rows())
     }
@@ -318,37 +324,37 @@ impl Learner {
     /// prompts is `known`, it is continued.
     fn forward<'a>(
         &'a self,
-        packed: &'a Packed,
-        needs: &Needs,
+        packed: &'a PackedCompletions,
+        needs: &NeededInputs,
         key: Option<u64>,
-        (known, watching): (Option<PromptPass>, &'a Watching<'_>),
+        (known, watching): (Option<PromptPass>, &'a CombinedCollectives<'_>),
         aux_weight: f64,
-    ) -> Result<Forward<'a>> {
+    ) -> Result<ForwardPass<'a>> {
         let (forest, selected) = (&packed.forest, &packed.selected);
         if forest.is_empty() {
-            return Ok(Forward::Nothing);
+            return Ok(ForwardPass::Nothing);
         }
-        let watch = Some(&watching.policy as &dyn Watch);
+        let watch = Some(&watching.policy as &dyn PassObserver);
         if needs.has(SEQUENCE_VALUE) {
-            return Ok(Forward::Values(Box::new(self.policy.forward_values(forest, &selected.rows, key, watch)?)));
+            return Ok(ForwardPass::Values(Box::new(self.policy.forward_values(forest, &selected.rows, key, watch)?)));
         }
         let temperature = self.plan.temperature;
         let by_logp = key.is_some() && (needs.has(LOGP) || needs.has(PROMPT_LOGP));
-        let learning = Learning { key, by_logp, watch };
+        let learning = LearningOptions { key, by_logp, watch };
         let pass = self.policy.forward_learning(forest, selected, temperature, learning, known)?;
-        let pass = pass.weighing_aux_loss(aux_weight).smoothing_targets(self.plan.label_smoothing)?;
+        let pass = pass.with_aux_loss_weight(aux_weight).with_smoothed_targets(self.plan.label_smoothing)?;
         let pass = match (needs.divergence(), &self.teacher) {
             (Some((_, beta)), Some(teacher)) => {
-                let (vocabulary, compared) = (self.policy.architecture().vocab_size, Compared { temperature, beta });
-                let watch = watching.teacher.as_ref().map(|teacher| teacher as &dyn Watch);
-                pass.taught_by(teacher.model().teach(forest, &selected.rows, vocabulary, compared, watch)?)?
+                let (vocabulary, compared) = (self.policy.architecture().vocab_size, DivergenceOptions { temperature, beta });
+                let watch = watching.teacher.as_ref().map(|teacher| teacher as &dyn PassObserver);
+                pass.with_teacher(teacher.model().teacher_predictions(forest, &selected.rows, vocabulary, compared, watch)?)?
             }
             _ => pass,
         };
-        let watch = watching.critic.as_ref().map(|critic| critic as &dyn Watch);
+        let watch = watching.critic.as_ref().map(|critic| critic as &dyn PassObserver);
         let critic =
             self.critic.as_ref().map(|critic| Ok::<_, Error>((critic, critic.forward(packed, key, watch)?))).transpose()?;
-        Ok(Forward::Tokens(Box::new(TokenPass { pass, critic, tokens: packed.of_completions })))
+        Ok(ForwardPass::Tokens(Box::new(TokenPass { pass, critic, tokens: packed.of_completions })))
     }
 
     /// Returns the derivatives of a micro-batch's loss by what this rank's pass has `observed`, with this rank's part of the loss, and
@@ -356,16 +362,16 @@ impl Learner {
     fn loss(
         &self,
         micro_batch: &MicroBatch,
-        observed: Columns,
+        observed: NamedColumns,
         inputs: &LossInputs,
-        plugins: &mut Plugins,
-    ) -> Result<(Gradient, Vec<Metric>)> {
+        plugins: &mut RunPlugins,
+    ) -> Result<(MicroBatchLoss, Vec<Metric>)> {
         let Some(whole) = &inputs.shared else { return plugins.loss(columns::batch(micro_batch, &observed, inputs)) };
         let all = columns::joined(self.world.gather("the columns of a loss", observed)?);
         let (gradient, metrics) = plugins.loss(columns::batch(whole, &all, inputs))?;
         let own = columns::cut(gradient, whole, &micro_batch.items);
         let loss = if self.reports(inputs) { own.loss } else { 0.0 };
-        Ok((Gradient { loss, ..own }, metrics))
+        Ok((MicroBatchLoss { loss, ..own }, metrics))
     }
 
     /// Returns whether this rank reports the algorithm's metrics of a loss with these inputs.
@@ -382,20 +388,20 @@ impl Learner {
 
     /// Returns what an adapter's dropout and the noise on embeddings follow from in a pass of a step; none in an evaluation, which has
     /// neither.
-    fn dropping(&self, learn: Learn, at: Moment) -> Option<u64> {
-        (learn != Learn::Nothing).then(|| mixed_bits(self.plan.seed ^ mixed_bits(at.step)))
+    fn dropout_seed(&self, learn: GradientAction, at: PolicyProgress) -> Option<u64> {
+        (learn != GradientAction::Nothing).then(|| mixed_bits(self.plan.seed ^ mixed_bits(at.step)))
     }
 
     /// Runs a backward `pass`, and what is left of it for other ranks. A rank that failed earlier reports it where the others wait for
     /// it.
     fn backward(
         &self,
-        learn: Learn,
-        figures: &mut Figures,
-        watching: &Watching<'_>,
+        learn: GradientAction,
+        figures: &mut StepMetrics,
+        watching: &CombinedCollectives<'_>,
         pass: impl FnOnce() -> model::Result<()>,
     ) -> Result<()> {
-        if learn == Learn::Nothing {
+        if learn == GradientAction::Nothing {
             return Ok(());
         }
         if self.sums(learn) {
@@ -404,7 +410,7 @@ impl Learner {
         }
         let passed = pass();
         figures.lap("backward");
-        watching.finish(Direction::Backward)?;
+        watching.finish(PassDirection::Backward)?;
         Ok(passed?)
     }
 
@@ -412,9 +418,9 @@ impl Learner {
     ///
     /// # Errors
     /// If a gradient or a weight would not be finite. All weights are then unchanged.
-    pub(super) fn update(&mut self, step: u64) -> Result<(Updates, Figures)> {
-        let _task = Task::new(Activity::Training).on("weights");
-        let mut figures = Figures::begin();
+    pub(super) fn update(&mut self, step: u64) -> Result<(Updates, StepMetrics)> {
+        let _task = ProgressTask::new(Activity::Training).with_subject("weights");
+        let mut figures = StepMetrics::start();
         let prepared = self.trained.prepare_update(&self.policy, step - 1, &self.world)?;
         let of_critic = self.critic.as_ref().map(|critic| critic.prepare_update(step - 1, &self.world)).transpose()?;
         let policy = self.trained.update(&self.policy, prepared)?;
@@ -431,12 +437,12 @@ impl Learner {
     }
 
     /// Returns the cost of a forward and backward pass.
-    fn work(&self, packed: &Packed) -> Work {
+    fn work(&self, packed: &PackedCompletions) -> StepWork {
         let models = [Some(&self.policy), self.critic.as_ref().map(Critic::model)];
-        let passed = |model: &Policy| model.passed(&packed.forest, packed.selected.rows.len());
-        let mut passes = Passed::default();
+        let passed = |model: &PolicyModel| model.pass_cost(&packed.forest, packed.selected.rows.len());
+        let mut passes = PassCost::default();
         models.into_iter().flatten().for_each(|model| passes += passed(model));
-        Work { packed: packed.forest.len() as u64, passes, ..Work::default() }
+        StepWork { packed: packed.forest.len() as u64, passes, ..StepWork::default() }
     }
 
     /// Returns whether there is a critic.
@@ -445,11 +451,11 @@ impl Learner {
     }
 
     /// Computes the critic's values of the states in which the tokens of these `parts` of an experience were chosen; none without a critic.
-    /// The policy must be [`Learner::whole`], and all ranks must call this.
+    /// The policy must be [gathered](Learner::gather_policy), and all ranks must call this.
     pub(super) fn values(&self, e: &Experience, parts: Vec<Range<usize>>) -> Result<Vec<f32>> {
         let model = self.critic.as_ref().map_or(&self.policy, Critic::model).frozen();
-        let pass = |watch: Option<&dyn Watch>, rows: Range<usize>| {
-            let packed = Packed::new(e, rows);
+        let pass = |watch: Option<&dyn PassObserver>, rows: Range<usize>| {
+            let packed = PackedCompletions::new(e, rows);
             Ok(model.values_watched(&packed.forest, &packed.selected.rows, watch)?.unwrap_or_default())
         };
         // A critic over the policy's model is gathered with it.
@@ -462,12 +468,12 @@ impl Learner {
     }
 
     /// Returns the trained models.
-    pub(super) fn models(&self) -> impl Iterator<Item = &Policy> {
+    pub(super) fn models(&self) -> impl Iterator<Item = &PolicyModel> {
         std::iter::once(&self.policy).chain(self.critic.as_ref().map(Critic::model))
     }
 
     /// Returns the policy.
-    pub(super) fn policy(&self) -> &Policy {
+    pub(super) fn policy(&self) -> &PolicyModel {
         &self.policy
     }
 
@@ -507,7 +513,7 @@ impl Learner {
     }
 
     /// Returns the parameters that are not trained, by name, with those that this rank has.
-    pub(super) fn untrained_here(&self) -> Vec<TensorHere<'_>> {
+    pub(super) fn untrained_here(&self) -> Vec<LocalParameter<'_>> {
         let mut all = Vec::new();
         for (model, shards) in self.models_with_shards() {
             all.extend(model.weights().untrained().into_iter().map(|(name, t)| shards.here(name, t)));
@@ -538,8 +544,8 @@ impl Learner {
         self.copied(&self.policy)
     }
 
-    fn copied(&self, model: &Policy) -> Result<Weights> {
-        let is_written = |name: &str| !self.is_divided() || model.weights().lora.is_some() || of_critic(name);
+    fn copied(&self, model: &PolicyModel) -> Result<Weights> {
+        let is_written = |name: &str| !self.is_divided() || model.weights().lora.is_some() || is_critic_parameter(name);
         Ok(model.weights_copied_where(is_written)?)
     }
 
@@ -549,8 +555,8 @@ impl Learner {
     }
 
     /// Copies what this rank owns of the trained models and, if requested, of their moments.
-    pub(super) fn shard(&self, with_moments: bool) -> Result<Shard> {
-        let shard = |model: &Policy, shards: &Shards| {
+    pub(super) fn shard(&self, with_moments: bool) -> Result<RankShard> {
+        let shard = |model: &PolicyModel, shards: &ModelShards| {
             if model.weights().lora.is_some() {
                 return Ok(Vec::new());
             }
@@ -558,7 +564,7 @@ impl Learner {
             Ok::<_, Error>(model.weights_copied_where(owns)?.shard(owns)?)
         };
         let moments = with_moments.then(|| self.optimizers()).transpose()?.map(|state| state.moments);
-        Ok(Shard {
+        Ok(RankShard {
             model: shard(&self.policy, self.trained.shards())?,
             value_model: self.critic.as_ref().map_or(Ok(Vec::new()), |critic| shard(critic.model(), critic.shards()))?,
             moments,

@@ -41,14 +41,14 @@ fn cut(items: &[(usize, usize)], prompt: impl Fn(usize) -> usize, most: usize) -
 /// unchanged or, with a token limit, with adjacent ones of an experience joined and split again.
 pub(super) fn packed(micro_batches: &[MicroBatch], world: &World, most: Option<usize>) -> Vec<(usize, MicroBatch)> {
     let Some(most) = most else {
-        return micro_batches.iter().map(|micro_batch| micro_batch.own(world)).enumerate().collect();
+        return micro_batches.iter().map(|micro_batch| micro_batch.rank_share(world)).enumerate().collect();
     };
     let adjoin = |a: &MicroBatch, b: &MicroBatch| Arc::ptr_eq(&a.experience, &b.experience) && a.items.end == b.items.start;
     // The mismatched completions of a micro-batch are a column of all its rows.
     let adjoin = |a: &MicroBatch, b: &MicroBatch| adjoin(a, b) && a.experience.mismatched.is_none();
     let (mut place, mut parts) = (0, Vec::new());
     for run in micro_batches.chunk_by(adjoin) {
-        let whole = run[0].part(run[0].items.start..run[run.len() - 1].items.end).own(world);
+        let whole = run[0].part(run[0].items.start..run[run.len() - 1].items.end).rank_share(world);
         parts.extend(parted(&whole, most).into_iter().map(|part| (place, part)));
         place += run.len();
     }

@@ -1,38 +1,42 @@
 //! The run's plugins: the algorithm and the rewards. Every call of a run goes through here, so the newest batch of each kind is
 //! at hand for the trial of the next version.
 
-mod asked_model;
-mod comparing;
-mod judged;
-mod made_up;
 mod metrics;
+mod pair_judge;
 mod scoring;
+mod scoring_batch;
+mod scoring_model;
 mod separable;
 mod steps;
 mod swap;
+mod synthetic;
 
 use super::phase::Phase;
-use crate::activity::{Activity, Task};
-pub(super) use asked_model::{AskedModel, Opener};
-pub(super) use comparing::REFERENCE;
-pub(super) use judged::Judged;
-pub(super) use judged::Told;
-pub(super) use made_up::Extras;
+use crate::activity::{Activity, ProgressTask};
 pub(super) use metrics::from_plugin;
+pub(super) use pair_judge::REFERENCE;
 pub use scoring::start_of;
-pub(super) use scoring::{Reward, Scored, Scorer, batch, scored, start};
+pub(super) use scoring::{BatchScores, RewardScorer, RunReward, batch, scored, start};
+pub(super) use scoring_batch::ScoringBatch;
+pub(super) use scoring_batch::ScoringEpisode;
+pub(super) use scoring_model::{Opener, ScoringModel};
 pub(super) use separable::is_separable;
-pub(super) use swap::{Chosen, Predecessor, Predecessors, Replaced, Seen, Slot, Swap, Trial, What, dry_run};
+pub(super) use swap::{
+    ChosenSettings, HandledHashes, PluginSlot, PluginTrial, Predecessor, PredecessorEntry, PredecessorKind, Predecessors, Swap,
+    dry_run,
+};
+pub(super) use synthetic::RunFeatures;
 
-use super::columns::Columns;
+use super::columns::NamedColumns;
 use super::ranks::known_to_all;
 use super::{Error, Result};
-use crate::config::{AgentEntry, Config, OnError, PluginEntry};
+use crate::config::{AgentEntry, PluginEntry, RewardErrorAction, RunConfig};
 use crate::dist::World;
 use crate::metrics::Metric;
 use crate::plugin::columns::MISMATCHED_LOGP;
 use crate::plugin::{
-    Algorithm, Assessment, Batch, DerivedMetric, EnvironmentPlugin, Generation, Gradient, Needs, Plugin, PluginState,
+    AlgorithmPlugin, Assessment, Batch, DerivedMetricHint, EnvironmentPlugin, MicroBatchLoss, NeededInputs, Plugin, PluginState,
+    ScoredGeneration,
 };
 use std::rc::Rc;
 use std::sync::Arc;
@@ -43,7 +47,7 @@ pub(super) type PluginStates = Vec<(String, Option<PluginState>)>;
 
 /// The environments of a run's episodes; none if completions have one turn.
 #[derive(Clone, Copy, Default)]
-pub(super) struct Environments<'a> {
+pub(super) struct RunEnvironments<'a> {
     /// The plugins.
     pub plugins: &'a [EnvironmentPlugin],
     /// Their entries in the configuration, in the same order.
@@ -58,31 +62,31 @@ pub(super) struct Partner {
     /// Its weight.
     pub weight: f32,
     /// What to do if an episode fails.
-    pub on_error: OnError,
+    pub on_error: RewardErrorAction,
 }
 
 /// The run's plugins: the algorithm and the rewards. Every call of a run goes through here.
-pub(super) struct Plugins {
+pub(super) struct RunPlugins {
     world: Rc<World>,
     /// The run's configuration; its plugin settings change when plugins do.
-    config: Config,
-    algorithm: Algorithm,
+    config: RunConfig,
+    algorithm: AlgorithmPlugin,
     /// Whether several ranks compute the algorithm's loss together.
     shares_losses: bool,
-    rewards: Vec<Reward>,
+    rewards: Vec<RunReward>,
     environments: Vec<EnvironmentPlugin>,
     swaps: Swaps,
 }
 
-impl Plugins {
+impl RunPlugins {
     /// Creates the plugins of a starting run. A new version is tried on `trial` until there is a newer batch.
     pub(super) fn new(
         world: Rc<World>,
-        config: Config,
-        algorithm: Algorithm,
-        (rewards, environments): (Vec<Reward>, Vec<EnvironmentPlugin>),
-        slots: Vec<Slot>,
-        trial: Trial,
+        config: RunConfig,
+        algorithm: AlgorithmPlugin,
+        (rewards, environments): (Vec<RunReward>, Vec<EnvironmentPlugin>),
+        slots: Vec<PluginSlot>,
+        trial: PluginTrial,
     ) -> Result<Self> {
         let swaps = Swaps::new(slots, trial);
         let mut plugins = Self { world, config, algorithm, shares_losses: false, rewards, environments, swaps };
@@ -107,8 +111,8 @@ impl Plugins {
     }
 
     /// Returns the run's environments, and their entries.
-    pub(super) fn environments(&self) -> Environments<'_> {
-        Environments { plugins: &self.environments, entries: &self.config.environment }
+    pub(super) fn environments(&self) -> RunEnvironments<'_> {
+        RunEnvironments { plugins: &self.environments, entries: &self.config.environment }
     }
 
     /// Returns the run's environments or its agent, in the order in which episodes count them.
@@ -131,7 +135,7 @@ impl Plugins {
 
     /// Returns whether a plugin, a reward model or an environment of the run has this name.
     pub(super) fn has(&self, name: &str) -> bool {
-        let rewards = self.rewards.iter().map(Reward::name);
+        let rewards = self.rewards.iter().map(RunReward::name);
         let environments = self.environments.iter().map(|environment| environment.name());
         rewards.chain(environments).any(|own| own == name) || self.algorithm.name() == name
     }
@@ -140,16 +144,16 @@ impl Plugins {
     pub(super) fn failed_rows(&self, name: &str) -> &[usize] {
         // One that compares completions has rows of its own.
         let reward = self.rewards.iter().find(|reward| reward.name() == name && reward.compare().is_none());
-        reward.and_then(Reward::plugin).map_or(&[], |plugin| plugin.failed_rows())
+        reward.and_then(RunReward::plugin).map_or(&[], |plugin| plugin.failed_rows())
     }
 
     /// Returns the columns that the algorithm asks for.
-    pub(super) fn needs(&self) -> &Needs {
+    pub(super) fn needs(&self) -> &NeededInputs {
         &self.algorithm.info().needs
     }
 
     /// Returns whether the algorithm's loss needs columns that its estimator returns and that these lack.
-    pub(super) fn lacks_estimates(&self, columns: &Columns) -> bool {
+    pub(super) fn lacks_estimates(&self, columns: &NamedColumns) -> bool {
         self.algorithm.required_estimates().any(|name| columns.get(name).is_none())
     }
 
@@ -159,12 +163,12 @@ impl Plugins {
     }
 
     /// Returns the metrics that are logged because of the algorithm's.
-    pub(super) fn derived_metrics(&self) -> &[DerivedMetric] {
+    pub(super) fn derived_metrics(&self) -> &[DerivedMetricHint] {
         &self.algorithm.info().hints.derived_metrics
     }
 
     /// Returns what the algorithm makes of a generation, and its metrics, which are the same on all ranks.
-    pub(super) fn assess(&mut self, generation: Generation) -> Result<(Assessment, Vec<Metric>)> {
+    pub(super) fn assess(&mut self, generation: ScoredGeneration) -> Result<(Assessment, Vec<Metric>)> {
         let generation = Arc::new(generation);
         let (assessment, metrics) = self.algorithm.assess(&generation)?;
         self.swaps.saw_generation(generation);
@@ -172,7 +176,7 @@ impl Plugins {
     }
 
     /// Returns a micro-batch's part of the loss with its derivatives, and the algorithm's metrics of these rows.
-    pub(super) fn loss(&mut self, batch: Batch) -> Result<(Gradient, Vec<Metric>)> {
+    pub(super) fn loss(&mut self, batch: Batch) -> Result<(MicroBatchLoss, Vec<Metric>)> {
         let batch = Arc::new(batch);
         let mut gradient = self.algorithm.loss(&batch)?;
         self.swaps.saw_loss(batch);
@@ -199,7 +203,7 @@ impl Plugins {
 
     /// Returns all plugins, the algorithm first, the environments last.
     fn all_mut(&mut self) -> impl Iterator<Item = &mut Plugin> {
-        let rewards = self.rewards.iter_mut().filter_map(Reward::plugin_mut).map(|plugin| &mut **plugin);
+        let rewards = self.rewards.iter_mut().filter_map(RunReward::plugin_mut).map(|plugin| &mut **plugin);
         std::iter::once(&mut *self.algorithm).chain(rewards).chain(self.environments.iter_mut().map(|e| &mut **e))
     }
 
@@ -217,7 +221,7 @@ impl Plugins {
 
     /// Restores the states of all plugins except those that don't export theirs.
     pub(super) fn take_back(&mut self, plugin_states: PluginStates) {
-        for (plugin, (_, state)) in self.all_mut().zip(plugin_states).filter(|(plugin, _)| !plugin.forgets()) {
+        for (plugin, (_, state)) in self.all_mut().zip(plugin_states).filter(|(plugin, _)| !plugin.loses_state()) {
             plugin.restore(state);
         }
     }
@@ -245,10 +249,10 @@ impl Plugins {
     }
 }
 
-impl Plugins {
+impl RunPlugins {
     /// Returns all rewards of all completions; see [`scored`].
-    pub(crate) fn score(&mut self, judged: Judged, phase: Phase) -> Result<Scored> {
-        let _task = Task::new(Activity::Scoring);
+    pub(crate) fn score(&mut self, judged: ScoringBatch, phase: Phase) -> Result<BatchScores> {
+        let _task = ProgressTask::new(Activity::Scoring);
         let (scored, with_steps) = scored(&mut self.rewards, &self.world, &judged, phase == Phase::Eval)?;
         self.swaps.saw_scores((Arc::new(judged), with_steps.map(Arc::new)), &scored.columns);
         Ok(scored)

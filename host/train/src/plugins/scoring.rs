@@ -1,72 +1,72 @@
-//! Computes the rewards of a generation's completions. [`Reward`] is the interface: anything that returns a column of scores for
+//! Computes the rewards of a generation's completions. [`RunReward`] is the interface: anything that returns a column of scores for
 //! a batch can be behind it, a plugin or a model.
 
-use super::asked_model::AskedModel;
-use super::comparing::{self, Matches};
-use super::judged::{Answers, Judged};
+use super::pair_judge::{self, Matches};
+use super::scoring_batch::{RewardResults, ScoringBatch};
+use super::scoring_model::ScoringModel;
 use super::{from_plugin, steps};
 use crate::Result;
-use crate::config::{self, Compare, OnError, PluginEntry};
-use crate::data::Message;
+use crate::config::{self, ComparisonTarget, PluginEntry, RewardErrorAction};
+use crate::data::ChatMessage;
 use crate::dataset::Prompt;
 use crate::dist::World;
-use crate::experience::RewardColumn;
+use crate::experience::RewardScoreColumn;
 use crate::experience::offsets;
-use crate::figures::Figures;
-use crate::metrics::{Metric, Reduction};
-use crate::plugin::{self, Extra, Outcome, RewardBatch, RewardPlugin, Start, TextColumn};
+use crate::metrics::{Metric, MetricReduction};
+use crate::plugin::{self, CompletionExtra, RewardBatch, RewardPlugin, ScoringOutcome, Start, TextColumn};
 use crate::reward_failure::RewardFailure;
 use crate::rollout::Rollout;
+use crate::step_metrics::StepMetrics;
 use serde_json::{Map, Value};
 use std::ops::Range;
 use std::sync::Arc;
 
 /// A reward of the run: what scores completions, and the weight of its scores.
-pub(crate) struct Reward {
-    by: Scorer,
+pub(crate) struct RunReward {
+    scorer: RewardScorer,
     /// Weight of its scores.
     weight: f32,
-    on_error: OnError,
+    on_error: RewardErrorAction,
     /// What it compares completions with, if it does.
-    compare: Option<Compare>,
+    compare: Option<ComparisonTarget>,
     /// Whether it scores only in evaluations.
     eval_only: bool,
 }
 
 /// What gives the scores.
-pub(crate) enum Scorer {
+pub(crate) enum RewardScorer {
     Plugin(Box<RewardPlugin>),
-    Model(Box<AskedModel>),
+    Model(Box<ScoringModel>),
 }
 
-impl Reward {
+impl RunReward {
     /// Creates a reward with the weight and error policy of its entry.
-    pub(crate) fn new(by: Scorer, entry: &PluginEntry) -> Self {
+    pub(crate) fn new(by: RewardScorer, entry: &PluginEntry) -> Self {
         let PluginEntry { on_error, compare, eval_only, .. } = *entry;
-        Self { by, weight: entry.weight as f32, on_error, compare, eval_only }
+        Self { scorer: by, weight: entry.weight as f32, on_error, compare, eval_only }
     }
 
     /// Returns its name in metrics and events.
     pub(super) fn name(&self) -> &str {
-        match &self.by {
-            Scorer::Plugin(plugin) => plugin.name(),
-            Scorer::Model(asked) => asked.model.name(),
+        match &self.scorer {
+            RewardScorer::Plugin(plugin) => plugin.name(),
+            RewardScorer::Model(asked) => asked.model.name(),
         }
     }
 
     /// Returns the plugin that scores, if it is one.
     pub(crate) fn plugin(&self) -> Option<&RewardPlugin> {
-        if let Scorer::Plugin(plugin) = &self.by { Some(plugin) } else { None }
+        if let RewardScorer::Plugin(plugin) = &self.scorer { Some(plugin) } else { None }
     }
 
     /// Returns the plugin that scores, mutably.
     pub(crate) fn plugin_mut(&mut self) -> Option<&mut RewardPlugin> {
-        if let Scorer::Plugin(plugin) = &mut self.by { Some(plugin) } else { None }
+        if let RewardScorer::Plugin(plugin) = &mut self.scorer { Some(plugin) } else { None }
     }
 
     /// Returns the model that scores, if it is one.
-    pub(crate) fn model_mut(&mut self) -> Option<&mut AskedModel> {
-        if let Scorer::Model(asked) = &mut self.by { Some(asked) } else { None }
+    pub(crate) fn model_mut(&mut self) -> Option<&mut ScoringModel> {
+        if let RewardScorer::Model(asked) = &mut self.scorer { Some(asked) } else { None }
     }
 
     /// Replaces the plugin and returns the old one; a model is not replaced.
@@ -78,17 +78,17 @@ impl Reward {
     }
 
     /// Replaces the model and returns the old one; a plugin is not replaced.
-    pub(super) fn exchange_model(&mut self, model: AskedModel) -> Option<AskedModel> {
+    pub(super) fn exchange_model(&mut self, model: ScoringModel) -> Option<ScoringModel> {
         self.model_mut().map(|own| std::mem::replace(own, model))
     }
 
     /// Returns the model that scores, if it is one.
-    pub(crate) fn model(&self) -> Option<&AskedModel> {
-        if let Scorer::Model(asked) = &self.by { Some(asked) } else { None }
+    pub(crate) fn model(&self) -> Option<&ScoringModel> {
+        if let RewardScorer::Model(asked) = &self.scorer { Some(asked) } else { None }
     }
 
     /// Sets the weight and the error policy.
-    pub(super) fn set(&mut self, weight: f32, on_error: OnError) {
+    pub(super) fn set(&mut self, weight: f32, on_error: RewardErrorAction) {
         (self.weight, self.on_error) = (weight, on_error);
     }
 
@@ -112,14 +112,14 @@ impl Reward {
     }
 
     /// Returns what it compares completions with, if it does.
-    pub(super) fn compare(&self) -> Option<Compare> {
+    pub(super) fn compare(&self) -> Option<ComparisonTarget> {
         self.compare
     }
 
     /// Returns its scores of all completions, and its own metrics of those that this rank scored.
-    fn score(&mut self, world: &World, judged: &Judged) -> Result<(Answers, Vec<Metric>)> {
+    fn score(&mut self, world: &World, judged: &ScoringBatch) -> Result<(RewardResults, Vec<Metric>)> {
         let Some(compare) = self.compare else { return self.ask(world, judged) };
-        if comparing::is_idle(judged, compare) {
+        if pair_judge::is_idle(judged, compare) {
             let detail =
                 "has nothing to compare with: others needs two completions of a prompt, or the dataset's column \"reference\"";
             let place = format!("plugin.{}.compare", self.name());
@@ -127,30 +127,36 @@ impl Reward {
         }
         if self.model().is_some() {
             // Only plugins have metrics of their own.
-            let answers = comparing::by_model(judged, compare, |judged| Ok(self.ask(world, judged)?.0))?;
+            let answers = pair_judge::by_model(judged, compare, |judged| Ok(self.ask(world, judged)?.0))?;
             return Ok((answers, Vec::new()));
         }
-        let Some(matches) = Matches::of(judged, compare) else { return self.ask(world, judged) };
+        let Some(matches) = Matches::new(judged, compare) else { return self.ask(world, judged) };
         let (answers, metrics) = self.ask(world, &matches.judged)?;
         Ok((matches.scores(answers), metrics))
     }
 
     /// Returns its scores of all completions of a batch as they are.
-    fn ask(&mut self, world: &World, judged: &Judged) -> Result<(Answers, Vec<Metric>)> {
+    fn ask(&mut self, world: &World, judged: &ScoringBatch) -> Result<(RewardResults, Vec<Metric>)> {
         let (rows, on_error) = (self.rows(world, &judged.batch), self.on_error);
-        let (own, metrics) = match &mut self.by {
-            Scorer::Model(asked) => (asked.score(judged, rows, on_error)?, Vec::new()),
-            Scorer::Plugin(plugin) => {
-                let Outcome { scores, first_error, failed } = plugin.score_or(&judged.batch, rows, on_error)?;
+        let (own, metrics) = match &mut self.scorer {
+            RewardScorer::Model(asked) => (asked.score(judged, rows, on_error)?, Vec::new()),
+            RewardScorer::Plugin(plugin) => {
+                let ScoringOutcome { scores, first_error, failed } = plugin.score_with_retries(&judged.batch, rows, on_error)?;
                 let failed = failed.into_iter().map(|(row, error)| (row, error.to_string())).collect();
                 let first_error = first_error.map(|error| error.to_string());
                 (
-                    Answers { values: scores.rewards, first_error, failed, extra: scores.extra, ..Answers::default() },
+                    RewardResults {
+                        values: scores.rewards,
+                        first_error,
+                        failed,
+                        extra: scores.extra,
+                        ..RewardResults::default()
+                    },
                     scores.metrics,
                 )
             }
         };
-        let mut all = Answers::default();
+        let mut all = RewardResults::default();
         for part in world.gather("scores", own)? {
             plugin::append_extra(&mut all.extra, all.values.len(), part.extra, part.values.len());
             all.values.extend(part.values);
@@ -163,17 +169,17 @@ impl Reward {
 }
 
 /// The scores of a batch.
-pub(crate) struct Scored {
+pub(crate) struct BatchScores {
     /// One column per reward.
-    pub columns: Vec<RewardColumn>,
+    pub columns: Vec<RewardScoreColumn>,
     /// Columns of the rewards that score only in evaluations.
-    pub for_evaluation: Vec<RewardColumn>,
+    pub for_evaluation: Vec<RewardScoreColumn>,
     /// What rewards logged beside the completions; empty if nothing was.
-    pub extra: Vec<Extra>,
+    pub extra: Vec<CompletionExtra>,
     /// Rewards that failed, even if a retry succeeded.
     pub failures: Vec<RewardFailure>,
     /// Metrics of all rewards.
-    pub figures: Figures,
+    pub figures: StepMetrics,
 }
 
 /// Returns completions as rewards see them; `columns` are the names of the dataset's other columns.
@@ -212,8 +218,8 @@ pub(crate) fn start(prompt: &Prompt, episode: u64, seed: u64) -> Start {
 }
 
 /// Returns the start of an episode with this number and this random seed, of a row with this prompt and these other columns.
-pub fn start_of(prompt: &[Message], columns: &Map<String, Value>, (episode, seed): (u64, u64)) -> Start {
-    let message = |message: &Message| {
+pub fn start_of(prompt: &[ChatMessage], columns: &Map<String, Value>, (episode, seed): (u64, u64)) -> Start {
+    let message = |message: &ChatMessage| {
         let text = |name: &str| message.rest.get(name).and_then(Value::as_str).map(str::to_owned);
         plugin::Message {
             role: message.role.clone(),
@@ -228,10 +234,10 @@ pub fn start_of(prompt: &[Message], columns: &Map<String, Value>, (episode, seed
 
 /// Asks the models that value steps, first of all: other rewards may see what they say. Returns their answers by their places.
 fn step_values(
-    rewards: &mut [Reward],
+    rewards: &mut [RunReward],
     world: &World,
-    judged: &Judged,
-    asked: impl Fn(&Reward) -> bool,
+    judged: &ScoringBatch,
+    asked: impl Fn(&RunReward) -> bool,
 ) -> Result<steps::StepValues> {
     let mut given = steps::StepValues::new();
     for (at, reward) in rewards.iter_mut().enumerate().filter(|(_, reward)| asked(reward)) {
@@ -246,32 +252,32 @@ fn step_values(
 /// Returns all rewards of all completions, with the host's metrics about them; those for evaluations alone only if it is one. Also
 /// returns the generation as plugins see it, if step values were added.
 pub(crate) fn scored(
-    rewards: &mut [Reward],
+    rewards: &mut [RunReward],
     world: &World,
-    judged: &Judged,
+    judged: &ScoringBatch,
     evaluating: bool,
-) -> Result<(Scored, Option<Judged>)> {
-    let mut figures = Figures::begin();
+) -> Result<(BatchScores, Option<ScoringBatch>)> {
+    let mut figures = StepMetrics::start();
     let (mut columns, mut failures, mut for_evaluation) = (Vec::with_capacity(rewards.len()), Vec::new(), Vec::new());
-    let mut extra: Vec<Extra> = Vec::new();
-    let asked = |reward: &Reward| evaluating || !reward.eval_only;
+    let mut extra: Vec<CompletionExtra> = Vec::new();
+    let asked = |reward: &RunReward| evaluating || !reward.eval_only;
     let mut given = step_values(rewards, world, judged, asked)?;
-    let with_steps = steps::seen(judged, &given);
+    let with_steps = steps::with_step_columns(judged, &given);
     for (at, reward) in rewards.iter_mut().enumerate().filter(|(_, reward)| asked(reward)) {
         let seen = with_steps.as_ref().filter(|_| reward.sees_steps()).unwrap_or(judged);
         let (answers, own) = match given.remove(&at) {
             Some((_, answers)) => (answers, Vec::new()),
             None => reward.score(world, seen)?,
         };
-        let (name, Answers { values, first_error, failed, extra: own_extra, .. }) = (reward.name().to_owned(), answers);
-        extra.resize(extra.len().max(own_extra.len()), Extra::new());
+        let (name, RewardResults { values, first_error, failed, extra: own_extra, .. }) = (reward.name().to_owned(), answers);
+        extra.resize(extra.len().max(own_extra.len()), CompletionExtra::new());
         extra.iter_mut().zip(own_extra).for_each(|(extra, own)| extra.extend(own));
         figures.add(own);
-        let errors = Metric::new(format!("plugins/{name}/errors"), failed.len() as f64, Reduction::Sum);
+        let errors = Metric::new(format!("plugins/{name}/errors"), failed.len() as f64, MetricReduction::Sum);
         figures.add(world.once([errors]));
         failures.extend(first_error.map(|error| RewardFailure { name: name.clone(), error, failed }));
         let into = if reward.eval_only { &mut for_evaluation } else { &mut columns };
-        into.push(RewardColumn { name, weight: reward.weight, values });
+        into.push(RewardScoreColumn { name, weight: reward.weight, values });
     }
-    Ok((Scored { columns, for_evaluation, extra, failures, figures }, with_steps))
+    Ok((BatchScores { columns, for_evaluation, extra, failures, figures }, with_steps))
 }

@@ -1,9 +1,9 @@
 //! Tests whether an algorithm's loss can be computed on any split of a micro-batch.
 
-use super::made_up;
+use super::synthetic;
 use crate::ops::dropout::mixed_bits;
 use crate::plugin::columns::{ADVANTAGE, ENTROPY, FINISHED, LABEL, LOG_SUM_SQUARES, MARGIN, MICRO_BATCH_LABEL};
-use crate::plugin::{self, Algorithm, Batch, Column, Gradient, Shape, Unit};
+use crate::plugin::{self, AlgorithmPlugin, Batch, Column, MicroBatchLoss, Shape, Unit};
 use std::ops::Range;
 
 /// Number of rows or pairs, and of tokens in each sequence, on which a loss is tried.
@@ -16,12 +16,12 @@ const LENGTH: usize = 2;
 ///
 /// # Errors
 /// If the plugin's loss fails.
-pub(crate) fn is_separable(algorithm: &mut Algorithm) -> plugin::Result<bool> {
+pub(crate) fn is_separable(algorithm: &mut AlgorithmPlugin) -> plugin::Result<bool> {
     let state = algorithm.snapshot()?;
     let columns = columns_of_loss(algorithm);
     let (shape, by) = (algorithm.data().shape, spread(algorithm));
     let mut derivatives = |items: Range<usize>| {
-        let gradient = algorithm.loss(&made_up(items.clone(), &columns, shape, by));
+        let gradient = algorithm.loss(&synthetic_batch(items.clone(), &columns, shape, by));
         // Each loss follows from the same state.
         algorithm.restore(state.clone());
         gradient.map(|gradient| by_item(&gradient, items.len()))
@@ -34,16 +34,16 @@ pub(crate) fn is_separable(algorithm: &mut Algorithm) -> plugin::Result<bool> {
 
 /// Returns the columns that an algorithm's loss needs, with what their entries belong to. One that has estimated nothing yet does so for a
 /// synthetic generation; if it can't, it fails where it is tried on a real one.
-fn columns_of_loss(algorithm: &mut Algorithm) -> Vec<(String, Unit)> {
+fn columns_of_loss(algorithm: &mut AlgorithmPlugin) -> Vec<(String, Unit)> {
     if algorithm.required_estimates().any(|name| algorithm.unit_of_estimate(name).is_none()) {
-        let _ = algorithm.estimate(&made_up::generation(&[LENGTH; TRIED], algorithm));
+        let _ = algorithm.estimate(&synthetic::generation(&[LENGTH; TRIED], algorithm));
     }
     let needs = &algorithm.info().needs;
-    needs.names().filter_map(|name| Some((name.to_owned(), made_up::unit_in_loss(algorithm, name)?))).collect()
+    needs.names().filter_map(|name| Some((name.to_owned(), synthetic::unit_in_loss(algorithm, name)?))).collect()
 }
 
 /// Returns the derivatives of a loss of this many items, item by item.
-fn by_item(gradient: &Gradient, items: usize) -> Vec<f32> {
+fn by_item(gradient: &MicroBatchLoss, items: usize) -> Vec<f32> {
     let of_item = |item: usize| {
         let part = move |column: &Column| {
             let size = column.values.len() / items;
@@ -55,13 +55,13 @@ fn by_item(gradient: &Gradient, items: usize) -> Vec<f32> {
 }
 
 /// Returns a batch of these synthetic rows or pairs, which have the same values in whatever batch they are.
-fn made_up(items: Range<usize>, columns: &[(String, Unit)], shape: Shape, by: f32) -> Batch {
-    let each = made_up::sequences_of_item(shape);
+fn synthetic_batch(items: Range<usize>, columns: &[(String, Unit)], shape: Shape, by: f32) -> Batch {
+    let each = synthetic::sequences_of_item(shape);
     let sequences = items.start * each..items.end * each;
     let groups = (0..=sequences.len() as u32).step_by(each).collect();
-    let mut batch = made_up::batch(&vec![LENGTH; sequences.len()], groups, shape);
+    let mut batch = synthetic::batch(&vec![LENGTH; sequences.len()], groups, shape);
     batch.prompt_tokens = (0..=items.len()).map(|item| (item * LENGTH) as u32).collect();
-    batch.scale = made_up::batch(&[LENGTH; 2 * TRIED][..TRIED * each], vec![0; TRIED + 1], shape).scale;
+    batch.scale = synthetic::batch(&[LENGTH; 2 * TRIED][..TRIED * each], vec![0; TRIED + 1], shape).scale;
     batch.scale.prompt_tokens = (TRIED * LENGTH) as u64;
     batch.scale.max_completion_length = LENGTH as u32;
     for (name, unit) in columns {
@@ -81,7 +81,7 @@ fn made_up(items: Range<usize>, columns: &[(String, Unit)], shape: Shape, by: f3
 
 /// Returns by how much log-probabilities are spread: by enough that a loss of pairs or labelled completions, which is nearly a straight
 /// line where the policy is the reference, is no line any more; for others by so little that ratios stay near one.
-fn spread(algorithm: &Algorithm) -> f32 {
+fn spread(algorithm: &AlgorithmPlugin) -> f32 {
     let compares = algorithm.data().shape == Shape::Pairs || algorithm.info().needs.has(LABEL);
     if compares { 1.0 } else { 0.1 }
 }

@@ -1,10 +1,10 @@
 //! The completions of a generation as a file: tensors with tokens and log-probabilities, which other programs read too, and
 //! everything else as JSON in the tensor `manifest`.
 
-use crate::episode::Episode;
+use crate::episode::EpisodeOutcome;
 use crate::plugin::{self, Metric};
 use crate::rollout::Rollout;
-use crate::stored_rollouts::{self, Tensors, of_u8, take};
+use crate::stored_rollouts::{self, RolloutTensors, of_u8, take};
 use candle_core::{Device, Tensor};
 use serde::{Deserialize, Serialize};
 
@@ -13,11 +13,11 @@ const LOGP: &str = "logp";
 
 /// The completions of a generation, those of all ranks together.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
-pub(crate) struct Generation {
+pub(crate) struct LoggedGeneration {
     /// The completions in the order of their prompts; `prompt` is an index among all prompts of the generation.
     pub rollouts: Vec<Rollout>,
     /// The outcome of each completion's episode; empty without episodes.
-    pub episodes: Vec<Episode>,
+    pub episodes: Vec<EpisodeOutcome>,
     /// What was measured while they were written.
     pub metrics: Vec<LoggedMetric>,
 }
@@ -28,12 +28,12 @@ pub(crate) struct LoggedMetric {
     name: String,
     value: f64,
     weight: f64,
-    reduction: Reduction,
+    reduction: LoggedReduction,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
-enum Reduction {
+enum LoggedReduction {
     Mean,
     Sum,
     Min,
@@ -45,10 +45,10 @@ impl LoggedMetric {
     pub(crate) fn new(metric: &Metric) -> Option<Self> {
         let Metric { name, value, weight, reduction } = metric;
         let reduction = match reduction {
-            plugin::Reduction::Mean => Reduction::Mean,
-            plugin::Reduction::Sum => Reduction::Sum,
-            plugin::Reduction::Min => Reduction::Min,
-            plugin::Reduction::Max => Reduction::Max,
+            plugin::Reduction::Mean => LoggedReduction::Mean,
+            plugin::Reduction::Sum => LoggedReduction::Sum,
+            plugin::Reduction::Min => LoggedReduction::Min,
+            plugin::Reduction::Max => LoggedReduction::Max,
         };
         (value.is_finite() && weight.is_finite()).then(|| Self { name: name.clone(), value: *value, weight: *weight, reduction })
     }
@@ -56,16 +56,16 @@ impl LoggedMetric {
     /// Returns the metric.
     pub(crate) fn into_metric(self) -> Metric {
         let reduction = match self.reduction {
-            Reduction::Mean => plugin::Reduction::Mean,
-            Reduction::Sum => plugin::Reduction::Sum,
-            Reduction::Min => plugin::Reduction::Min,
-            Reduction::Max => plugin::Reduction::Max,
+            LoggedReduction::Mean => plugin::Reduction::Mean,
+            LoggedReduction::Sum => plugin::Reduction::Sum,
+            LoggedReduction::Min => plugin::Reduction::Min,
+            LoggedReduction::Max => plugin::Reduction::Max,
         };
         Metric { name: self.name, value: self.value, weight: self.weight, reduction }
     }
 }
 
-impl Generation {
+impl LoggedGeneration {
     /// Returns the bytes of its file, which are the same for equal completions.
     ///
     /// # Errors
@@ -78,12 +78,12 @@ impl Generation {
         };
         let manifest = serde_json::to_vec(&manifest).map_err(|e| e.to_string())?;
         let encode = || {
-            let mut tensors = Tensors::new();
+            let mut tensors = RolloutTensors::new();
             stored_rollouts::add(&self.rollouts, "", &mut tensors)?;
             let logp: Vec<f32> = self.rollouts.iter().flat_map(|rollout| rollout.logp.iter().copied()).collect();
             tensors.insert(LOGP.to_owned(), Tensor::new(logp, &Device::Cpu)?);
             tensors.insert(MANIFEST.to_owned(), Tensor::new(manifest, &Device::Cpu)?);
-            Ok::<Tensors, candle_core::Error>(tensors)
+            Ok::<RolloutTensors, candle_core::Error>(tensors)
         };
         let tensors = encode().map_err(|e| e.to_string())?;
         safetensors::serialize(&tensors, None).map_err(|e| e.to_string())

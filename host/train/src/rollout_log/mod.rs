@@ -5,7 +5,7 @@
 
 mod generation;
 
-pub(super) use generation::{Generation, LoggedMetric};
+pub(super) use generation::{LoggedGeneration, LoggedMetric};
 
 use super::journal::put;
 use super::{Error, Result};
@@ -36,7 +36,7 @@ const LARGEST_INDEX: u64 = 512 << 20;
 /// What tells generations apart.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Deserialize, Serialize)]
 #[serde(tag = "phase", rename_all = "lowercase")]
-pub(super) enum Key {
+pub(super) enum GenerationKey {
     /// A generation that is trained on.
     Train {
         /// Its number.
@@ -62,7 +62,7 @@ pub(super) enum Key {
     },
 }
 
-impl fmt::Display for Key {
+impl fmt::Display for GenerationKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Train { generation } => write!(f, "generation {generation}"),
@@ -74,10 +74,10 @@ impl fmt::Display for Key {
 
 /// A line of the log.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
-pub(super) struct Entry {
+pub(super) struct RolloutLogEntry {
     /// What tells it apart.
     #[serde(flatten)]
-    pub key: Key,
+    pub key: GenerationKey,
     /// Number of updates that made the policy with which its completions were begun.
     pub version: u64,
     /// Checksum of that policy's trained weights.
@@ -97,7 +97,7 @@ pub(super) struct RolloutLog {
     folder: PathBuf,
     /// Whether it is inside of another log's folder.
     is_inner: bool,
-    entries: HashMap<Key, Entry>,
+    entries: HashMap<GenerationKey, RolloutLogEntry>,
 }
 
 impl RolloutLog {
@@ -122,14 +122,14 @@ impl RolloutLog {
         this.check_folders()?;
         let index = this.folder.join(INDEX);
         let unread = |e| Error::unusable(&index, e);
-        let mut lines = match json_lines::Reader::open(&index, LONGEST_LINE) {
-            Ok(lines) => lines.up_to(LARGEST_INDEX),
+        let mut lines = match json_lines::JsonLinesReader::open(&index, LONGEST_LINE) {
+            Ok(lines) => lines.with_limit(LARGEST_INDEX),
             Err(e) if e.kind() == ErrorKind::NotFound => return Ok(this),
             Err(e) => return Err(unread(e)),
         };
         let mut unknown = 0;
-        while let Some(line) = lines.object().map_err(unread)? {
-            match serde_json::from_value::<Entry>(Value::Object(line)) {
+        while let Some(line) = lines.next_object().map_err(unread)? {
+            match serde_json::from_value::<RolloutLogEntry>(Value::Object(line)) {
                 Ok(entry) if is_digest(&entry.sha256) => drop(this.entries.insert(entry.key.clone(), entry)),
                 _ => unknown += 1,
             }
@@ -163,45 +163,45 @@ impl RolloutLog {
     }
 
     /// Continues in another place, where the folder has gone.
-    pub(super) fn follow(&mut self, folder: PathBuf) {
+    pub(super) fn relocate(&mut self, folder: PathBuf) {
         self.folder = folder;
     }
 
     /// Returns the line of a generation.
-    pub(super) fn find(&self, key: &Key) -> Option<&Entry> {
+    pub(super) fn find(&self, key: &GenerationKey) -> Option<&RolloutLogEntry> {
         self.entries.get(key)
     }
 
     /// Returns how many generations that were trained on follow one another from the first.
     pub(super) fn generations(&self) -> u64 {
-        (0..).find(|&generation| !self.entries.contains_key(&Key::Train { generation })).unwrap_or_default()
+        (0..).find(|&generation| !self.entries.contains_key(&GenerationKey::Train { generation })).unwrap_or_default()
     }
 
     /// Reads the completions of a generation.
     ///
     /// # Errors
     /// If its file is missing or is not what was written.
-    pub(super) fn read(&self, entry: &Entry) -> Result<Generation> {
+    pub(super) fn read(&self, entry: &RolloutLogEntry) -> Result<LoggedGeneration> {
         let file = self.file(&entry.sha256);
         let bytes = files::read(&file, LARGEST).map_err(|e| Error::unusable(&file, e))?;
         if hex(&Sha256::digest(&bytes)) != entry.sha256 {
             return Err(Error::unusable(&file, "its SHA-256 is not the one in its name: it was damaged or changed"));
         }
-        Generation::parse(&bytes).map_err(|detail| Error::unusable(&file, detail))
+        LoggedGeneration::parse(&bytes).map_err(|detail| Error::unusable(&file, detail))
     }
 
     /// Writes the completions of a generation, and then its line, both through to the disk. A generation of the same key gives way.
     ///
     /// # Errors
     /// If they can't be written.
-    pub(super) fn append(&mut self, generation: &Generation, entry: impl FnOnce(String) -> Entry) -> Result<()> {
+    pub(super) fn append(&mut self, generation: &LoggedGeneration, entry: impl FnOnce(String) -> RolloutLogEntry) -> Result<()> {
         let fail = |path: &Path| {
             let path = path.to_owned();
             |source| Error::Write { path, source }
         };
         let outer = self.folder.parent().filter(|_| self.is_inner);
         for folder in outer.into_iter().chain([self.folder.as_path()]) {
-            files::own_folder(folder).map_err(fail(folder))?;
+            files::create_folder(folder).map_err(fail(folder))?;
         }
         let bytes = generation.to_bytes().map_err(|detail| fail(&self.folder)(std::io::Error::other(detail)))?;
         let entry = entry(hex(&Sha256::digest(&bytes)));
@@ -212,7 +212,7 @@ impl RolloutLog {
         let index = self.folder.join(INDEX);
         let mut line = line_of(&entry)?;
         line.push('\n');
-        let mut lines = files::own(&index, fs::File::options().read(true).append(true)).map_err(fail(&index))?;
+        let mut lines = files::open_for_writing(&index, fs::File::options().read(true).append(true)).map_err(fail(&index))?;
         if is_cut_off(&mut lines).map_err(fail(&index))? {
             line.insert(0, '\n');
         }
@@ -230,9 +230,9 @@ impl RolloutLog {
     /// If the lines can't be written again.
     pub(super) fn forget_before(&mut self, generation: u64, version: u64) -> Result<()> {
         self.retain(|entry| match &entry.key {
-            Key::Train { generation: own } => *own >= generation,
-            Key::Eval { step, .. } => *step >= version,
-            Key::Episode { generation: own, .. } => *own >= generation,
+            GenerationKey::Train { generation: own } => *own >= generation,
+            GenerationKey::Eval { step, .. } => *step >= version,
+            GenerationKey::Episode { generation: own, .. } => *own >= generation,
         })
     }
 
@@ -252,7 +252,7 @@ impl RolloutLog {
         self.retain(|_| false)
     }
 
-    fn retain(&mut self, stays: impl Fn(&Entry) -> bool) -> Result<()> {
+    fn retain(&mut self, stays: impl Fn(&RolloutLogEntry) -> bool) -> Result<()> {
         let (left, gone): (HashMap<_, _>, Vec<_>) = {
             let (left, gone): (Vec<_>, Vec<_>) = self.entries.drain().partition(|(_, entry)| stays(entry));
             (left.into_iter().collect(), gone.into_iter().map(|(_, entry)| entry).collect())
@@ -262,7 +262,7 @@ impl RolloutLog {
             return Ok(());
         }
         self.check_folders()?;
-        let mut entries: Vec<&Entry> = self.entries.values().collect();
+        let mut entries: Vec<&RolloutLogEntry> = self.entries.values().collect();
         entries.sort_by_key(|entry| entry.version);
         let lines = entries.into_iter().map(|entry| Ok(line_of(entry)? + "\n")).collect::<Result<String>>()?;
         put(&self.folder.join(INDEX), lines.as_bytes())?;
@@ -275,7 +275,7 @@ impl RolloutLog {
     }
 
     /// Removes the file of an entry that is no longer in the log, unless another entry has the same completions.
-    fn remove(&self, entry: &Entry) {
+    fn remove(&self, entry: &RolloutLogEntry) {
         if self.entries.values().any(|other| other.sha256 == entry.sha256) {
             return;
         }
@@ -288,7 +288,7 @@ impl RolloutLog {
     }
 }
 
-fn line_of(entry: &Entry) -> Result<String> {
+fn line_of(entry: &RolloutLogEntry) -> Result<String> {
     serde_json::to_string(entry).map_err(|e| Error::encoding("a line of the rollout log", &e))
 }
 
@@ -311,16 +311,16 @@ fn is_digest(text: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::episode::Episode;
+    use crate::episode::EpisodeOutcome;
     use crate::rollout::Rollout;
 
-    fn generation(token: u32) -> Generation {
+    fn generation(token: u32) -> LoggedGeneration {
         let rollout = Rollout { tokens: vec![token, 2], logp: vec![-0.1, f32::MIN_POSITIVE], ..Rollout::default() };
-        Generation { rollouts: vec![rollout], episodes: vec![Episode::default()], metrics: Vec::new() }
+        LoggedGeneration { rollouts: vec![rollout], episodes: vec![EpisodeOutcome::default()], metrics: Vec::new() }
     }
 
-    fn append(log: &mut RolloutLog, key: Key, version: u64, token: u32) {
-        let entry = |sha256| Entry {
+    fn append(log: &mut RolloutLog, key: GenerationKey, version: u64, token: u32) {
+        let entry = |sha256| RolloutLogEntry {
             key,
             version,
             weights: "w".into(),
@@ -341,14 +341,14 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         let folder = place.path().join("rollouts");
         let mut log = RolloutLog::open(folder.clone()).unwrap();
-        append(&mut log, Key::Train { generation: 0 }, 0, 5);
-        append(&mut log, Key::Train { generation: 1 }, 1, 6);
-        append(&mut log, Key::Train { generation: 1 }, 1, 7);
+        append(&mut log, GenerationKey::Train { generation: 0 }, 0, 5);
+        append(&mut log, GenerationKey::Train { generation: 1 }, 1, 6);
+        append(&mut log, GenerationKey::Train { generation: 1 }, 1, 7);
         // The same completions under another key share a file.
-        append(&mut log, Key::Eval { generation: u64::MAX, step: 1, of: "p".into() }, 1, 7);
+        append(&mut log, GenerationKey::Eval { generation: u64::MAX, step: 1, of: "p".into() }, 1, 7);
         let again = RolloutLog::open(folder.clone()).unwrap();
         assert_eq!((again.generations(), files(&folder)), (2, 2));
-        let entry = again.find(&Key::Train { generation: 1 }).unwrap();
+        let entry = again.find(&GenerationKey::Train { generation: 1 }).unwrap();
         assert_eq!(again.read(entry).unwrap(), generation(7));
         assert_eq!(again.entries, log.entries);
     }
@@ -358,23 +358,28 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         let mut log = RolloutLog::open(place.path().to_owned()).unwrap();
         for generation in 0..4 {
-            append(&mut log, Key::Train { generation }, generation, 5 + generation as u32);
-            append(&mut log, Key::Eval { generation: 9, step: generation, of: "p".into() }, generation, 50 + generation as u32);
+            append(&mut log, GenerationKey::Train { generation }, generation, 5 + generation as u32);
+            append(
+                &mut log,
+                GenerationKey::Eval { generation: 9, step: generation, of: "p".into() },
+                generation,
+                50 + generation as u32,
+            );
         }
         log.forget_before(3, 2).unwrap();
         assert_eq!(files(place.path()), 3);
         let again = RolloutLog::open(place.path().to_owned()).unwrap();
         assert_eq!(again.entries, log.entries);
         assert!(again.entries.values().all(|entry| again.read(entry).is_ok()));
-        assert!(again.find(&Key::Train { generation: 2 }).is_none());
+        assert!(again.find(&GenerationKey::Train { generation: 2 }).is_none());
     }
 
     #[test]
     fn a_damaged_log_says_so_and_reads_nothing_outside_its_folder() {
         let place = tempfile::tempdir().unwrap();
         let mut log = RolloutLog::open(place.path().to_owned()).unwrap();
-        append(&mut log, Key::Train { generation: 0 }, 0, 5);
-        let entry = log.find(&Key::Train { generation: 0 }).unwrap().clone();
+        append(&mut log, GenerationKey::Train { generation: 0 }, 0, 5);
+        let entry = log.find(&GenerationKey::Train { generation: 0 }).unwrap().clone();
         let file = log.file(&entry.sha256);
         let mut bytes = fs::read(&file).unwrap();
         *bytes.last_mut().unwrap() ^= 1;
@@ -382,13 +387,13 @@ mod tests {
         assert!(log.read(&entry).unwrap_err().to_string().contains("damaged or changed"));
         fs::remove_file(&file).unwrap();
         assert!(log.read(&entry).is_err());
-        let outside = Entry { sha256: "../secret".into(), ..entry };
+        let outside = RolloutLogEntry { sha256: "../secret".into(), ..entry };
         let half = r#"{"phase":"train","generation":0,"version""#;
         fs::write(place.path().join(INDEX), format!("{}\n{half}", line_of(&outside).unwrap())).unwrap();
         let mut log = RolloutLog::open(place.path().to_owned()).unwrap();
         assert!(log.entries.is_empty());
         // What follows half a line is a line of its own.
-        append(&mut log, Key::Train { generation: 4 }, 4, 5);
+        append(&mut log, GenerationKey::Train { generation: 4 }, 4, 5);
         assert_eq!(RolloutLog::open(place.path().to_owned()).unwrap().entries, log.entries);
     }
 
@@ -397,7 +402,7 @@ mod tests {
     fn nothing_is_removed_through_a_link() {
         let (place, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let mut log = RolloutLog::open(other.path().to_owned()).unwrap();
-        append(&mut log, Key::Train { generation: 0 }, 0, 5);
+        append(&mut log, GenerationKey::Train { generation: 0 }, 0, 5);
         let (outer, inner) = (place.path().join("rollouts"), place.path().join("rollouts/inner"));
         std::os::unix::fs::symlink(other.path(), &outer).unwrap();
         let said = |log: Result<RolloutLog>| log.err().map(|e| e.to_string()).unwrap_or_default();

@@ -1,12 +1,12 @@
 //! Chooses `metric_for_best_model`. If all plugins ship with the host, refuses one that the run will not have before anything is
 //! written; metrics of other plugins are known only after the first step.
 
-use super::plugins::Loaded;
+use super::plugins::LoadedPlugins;
 use crate::Result;
-use crate::config::{Config, PluginEntry};
+use crate::config::{PluginEntry, RunConfig};
 use crate::flow::MetricsPlan;
-use crate::journal::{OF_CRITIC, OF_UPDATES, no_such_metric};
-use crate::origin::Beginning;
+use crate::journal::{CRITIC_METRICS, UPDATE_METRICS, no_such_metric};
+use crate::origin::StartMode;
 use crate::plugin::columns::VALUE;
 use std::collections::BTreeSet;
 
@@ -14,7 +14,7 @@ use std::collections::BTreeSet;
 const GROUPS: [&str; 4] = ["plugins/", "sampling/", "filter_groups/", "skip_groups/"];
 
 /// Metrics of generated completions.
-const OF_COMPLETIONS: [&str; 7] = [
+const COMPLETION_METRICS: [&str; 7] = [
     "completions/clipped_ratio",
     "completions/mean_length",
     "completions/min_length",
@@ -29,37 +29,37 @@ const OF_COMPLETIONS: [&str; 7] = [
 ///
 /// # Errors
 /// If the configuration of the run that resumes can't be read.
-pub(super) fn named(config: &Config, metrics: &MetricsPlan, beginning: &Beginning) -> Result<Option<String>> {
+pub(super) fn named(config: &RunConfig, metrics: &MetricsPlan, beginning: &StartMode) -> Result<Option<String>> {
     let by_default = config.load_best_model_at_end.then(|| metrics.usual.0.to_owned());
     let Some(name) = config.metric_for_best_model.clone().or(by_default) else { return Ok(None) };
     if !config.evaluates() || name.starts_with("eval_") {
         return Ok(Some(name));
     }
     let is_kept = match beginning {
-        Beginning::Resume { origin, .. } => origin.written()?.metric_for_best_model.as_ref() == Some(&name),
+        StartMode::Resume { origin, .. } => origin.written()?.metric_for_best_model.as_ref() == Some(&name),
         _ => false,
     };
     Ok(Some(if is_kept { name } else { format!("eval_{name}") }))
 }
 
 /// Refuses a `metric_for_best_model` that the run will not have, if all plugins ship with the host. The plugins have been tried.
-pub(super) fn check(config: &Config, plugins: &Loaded) -> Result<()> {
-    let (Some((name, _)), Some(reported)) = (config.best_by(), plugins.reported()) else { return Ok(()) };
+pub(super) fn check(config: &RunConfig, plugins: &LoadedPlugins) -> Result<()> {
+    let (Some((name, _)), Some(reported)) = (config.best_model_metric(), plugins.reported()) else { return Ok(()) };
     let plain = name.strip_prefix("eval_").unwrap_or(name);
     let of_evaluations = plain != name || config.early_stopping_patience.is_some();
     let mut fixed = vec!["loss", "aux_loss"];
     fixed.extend(plugins.metrics.of_pass.names());
-    fixed.extend(OF_COMPLETIONS.into_iter().filter(|_| plugins.metrics.of_completions));
+    fixed.extend(COMPLETION_METRICS.into_iter().filter(|_| plugins.metrics.of_completions));
     if !of_evaluations {
-        fixed.extend(OF_UPDATES);
-        fixed.extend(OF_CRITIC.into_iter().filter(|_| plugins.about().needs.has(VALUE)));
+        fixed.extend(UPDATE_METRICS);
+        fixed.extend(CRITIC_METRICS.into_iter().filter(|_| plugins.info().needs.has(VALUE)));
     }
     let scores = |entry: &PluginEntry| ["mean", "std"].map(|figure| format!("rewards/{}/{figure}", entry.name()));
     let scores = config.plugin.iter().filter(|entry| !entry.eval_only).flat_map(scores);
     let names: BTreeSet<String> = fixed.into_iter().map(str::to_owned).chain(scores).chain(reported).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     let in_group = GROUPS.iter().any(|group| plain.starts_with(group));
-    if names.contains(&plain) || in_group || of_evaluations && config.is_of_evaluations(plain) {
+    if names.contains(&plain) || in_group || of_evaluations && config.is_evaluation_metric(plain) {
         return Ok(());
     }
     Err(no_such_metric(config, name, &names))

@@ -1,16 +1,16 @@
 //! Reads the datasets of a run and sets their order.
 
-use super::opened::Opened;
-use super::plugins::Loaded;
-use crate::collector::Data;
-use crate::config::{Config, PackingStrategy, Strategy};
-use crate::data::{self, Dataset, Lengths, Loader, PromptForm, pack};
-use crate::dataset::{self, Learned, Prompts, Reader};
+use super::opened_model::OpenedModel;
+use super::plugins::LoadedPlugins;
+use crate::collector::PromptLoader;
+use crate::config::{IntervalStrategy, PackingStrategy, RunConfig};
+use crate::data::{self, Dataset, Loader, PromptForm, TokenCountBounds, pack};
+use crate::dataset::{self, DatasetReader, LearnedParts, PromptSet};
 use crate::dist::World;
-use crate::origin::Beginning;
+use crate::origin::StartMode;
 use crate::plan::Batching;
 use crate::ranks::after_the_first;
-use crate::{Error, Result, named};
+use crate::{Error, Result, name_resolution};
 use std::sync::Arc;
 
 /// Bytes of files from which on a new run draws from all rows of a dataset: fewer are judged in less than a second.
@@ -20,45 +20,46 @@ const LARGE: u64 = 4 << 20;
 pub(super) struct Datasets {
     /// Names of both that stay valid wherever the run resumes.
     pub names: (Option<String>, Option<String>),
-    pub data: Data,
-    pub evaluated: Option<Prompts>,
+    pub data: PromptLoader,
+    pub evaluated: Option<PromptSet>,
     /// Warnings about rows skipped in either.
     pub warnings: Vec<String>,
 }
 
 /// Reads the training and evaluation datasets of the configuration, for the model that was opened.
 pub(super) fn read(
-    config: &Config,
-    (batching, plugins): (&Batching, &Loaded),
-    opened: &Opened,
-    beginning: &Beginning,
+    config: &RunConfig,
+    (batching, plugins): (&Batching, &LoadedPlugins),
+    opened: &OpenedModel,
+    beginning: &StartMode,
     world: &World,
 ) -> Result<Datasets> {
-    let (given, name) = after_the_first(world, || named::dataset_of(config))?.unzip();
-    let (held_out, name_of_held_out) = after_the_first(world, || named::held_out(config))?.unzip();
+    let (given, name) = after_the_first(world, || name_resolution::dataset_of(config))?.unzip();
+    let (held_out, name_of_held_out) = after_the_first(world, || name_resolution::eval_dataset_of(config))?.unzip();
     let names = (name, name_of_held_out);
 
     let (tokenizer, context) = (&opened.tokenizer, opened.context());
-    let longest = config.longest(context);
+    let longest = config.max_text_length(context);
     let (longest_prompt, strict) = (config.max_prompt_length, config.strict_data);
     let messages = config.has_episodes() || plugins.read_messages();
-    let [packing, of_evaluations] = [config.packing, config.packs_evaluations()].map(|on| Packing::of(config, on, longest));
+    let [packing, of_evaluations] = [config.packing, config.packs_evaluations()].map(|on| Packing::new(config, on, longest));
     let (packing, of_evaluations) = (packing?, of_evaluations?);
-    let lengths = Lengths::of(tokenizer).map(Arc::new);
-    let form = PromptForm::of(config, tokenizer.has_chat()).map(Arc::new);
+    let lengths = TokenCountBounds::from_tokenizer(tokenizer).map(Arc::new);
+    let form = PromptForm::from_config(config, tokenizer.has_chat()).map(Arc::new);
     let (tokenizer, completion) = (tokenizer.clone(), batching.groups.map_or(0, |groups| groups.length));
-    let framed = plugins.about().hints.framed;
-    let reader = Reader { tokenizer, lengths, context, longest, longest_prompt, completion, strict, framed, messages, form };
-    let what = Learned { whole: !config.completion_only_loss, turns: config.assistant_only_loss };
+    let framed = plugins.info().hints.framed;
+    let reader =
+        DatasetReader { tokenizer, lengths, context, longest, longest_prompt, completion, strict, framed, messages, form };
+    let what = LearnedParts { includes_prompts: !config.completion_only_loss, turns: config.assistant_only_loss };
     let kind = plugins.flow.rows(what);
     let read = |path: Option<&Dataset>, packing: &Packing| {
-        let reader = Reader { longest: packing.longest, ..reader.clone() };
+        let reader = DatasetReader { longest: packing.longest, ..reader.clone() };
         let (prompts, left_out) = reader.read(path, kind, world)?;
         Ok::<_, Error>((packing.cut(prompts, world)?, Vec::from_iter(left_out)))
     };
     let drawn = given.as_ref().filter(|_| packing.strategy.is_none() && is_drawn(config));
     let drawn = drawn.map(|dataset| Ok::<_, Error>((dataset, has_order_of_all(dataset, beginning, world)?))).transpose()?;
-    let (prompts, left_out): (Prompts, _) = match drawn {
+    let (prompts, left_out): (PromptSet, _) = match drawn {
         Some((dataset, true)) => reader.read_drawn(dataset, kind, counts_epochs(config), world)?,
         _ => read(given.as_ref(), &packing)?,
     };
@@ -73,24 +74,24 @@ pub(super) fn read(
     // Until all are judged, all may be usable.
     let usable = if packs.is_none() && prompts.are_judged() { prompts.usable_so_far()? } else { rows };
     let loader = loader(batching, (rows, usable))?;
-    let data = Data::new(prompts, evaluated.as_ref(), loader, packs)?.skipping(config);
+    let data = PromptLoader::new(prompts, evaluated.as_ref(), loader, packs)?.with_skipping(config);
     Ok(Datasets { names, data, evaluated, warnings })
 }
 
 /// Returns whether a run can begin before all of its rows were seen.
-fn is_drawn(config: &Config) -> bool {
+fn is_drawn(config: &RunConfig) -> bool {
     !config.precompute_ref_log_probs && config.environment.len() < 2
 }
 
 /// Returns whether the number of rows that can be used must be known before the first step.
-fn counts_epochs(config: &Config) -> bool {
+fn counts_epochs(config: &RunConfig) -> bool {
     let strategies = [config.save_strategy, config.logging_strategy, config.evaluation_strategy()];
-    config.max_steps < 0 || strategies.contains(&Strategy::Epoch)
+    config.max_steps < 0 || strategies.contains(&IntervalStrategy::Epoch)
 }
 
 /// Returns whether the order of a dataset is that of all its rows: as in the checkpoint that the run starts from, or for a new run if the
 /// dataset is large. The order of others is that of the rows that can be used.
-fn has_order_of_all(dataset: &Dataset, beginning: &Beginning, world: &World) -> Result<bool> {
+fn has_order_of_all(dataset: &Dataset, beginning: &StartMode, world: &World) -> Result<bool> {
     world.broadcast("the order of the dataset", || match beginning.origin() {
         Some(origin) => Ok(origin.has_order_of_all()),
         // What is wrong with a file is said when it is read.
@@ -114,7 +115,7 @@ struct Packing {
 
 impl Packing {
     /// Returns how rows are packed, if that is `on`.
-    fn of(config: &Config, on: bool, length: usize) -> Result<Self> {
+    fn new(config: &RunConfig, on: bool, length: usize) -> Result<Self> {
         if on && length < 2 {
             let detail =
                 format!("is {length}; with packing it must be at least 2, since nothing predicts a sequence's first token");
@@ -122,12 +123,12 @@ impl Packing {
         }
         let strategy = on.then_some(config.packing_strategy);
         let longest = if matches!(strategy, None | Some(PackingStrategy::Bfd)) { length } else { usize::MAX };
-        let shuffled = (config.shuffle_dataset == Some(true)).then_some(config.seed_of_order());
+        let shuffled = (config.shuffle_dataset == Some(true)).then_some(config.shuffle_seed());
         Ok(Self { strategy, length, longest, whole: !config.completion_only_loss, shuffled })
     }
 
     /// Cuts rows according to the strategy.
-    fn cut(&self, prompts: Prompts, world: &World) -> Result<Prompts> {
+    fn cut(&self, prompts: PromptSet, world: &World) -> Result<PromptSet> {
         Ok(match self.strategy {
             None | Some(PackingStrategy::Bfd) => prompts,
             Some(PackingStrategy::BfdSplit) => dataset::split(prompts, self.length, self.whole, world)?,
@@ -140,7 +141,7 @@ impl Packing {
     }
 
     /// Returns the groups of rows that are packed together; none if a row is a sequence.
-    fn packs(&self, prompts: &Prompts, world: &World) -> Result<Option<Vec<Vec<usize>>>> {
+    fn packs(&self, prompts: &PromptSet, world: &World) -> Result<Option<Vec<Vec<usize>>>> {
         if !matches!(self.strategy, Some(PackingStrategy::Bfd | PackingStrategy::BfdSplit)) {
             return Ok(None);
         }
@@ -157,5 +158,5 @@ fn loader(batching: &Batching, (rows, usable): (usize, usize)) -> Result<Loader>
     // As in TRL, so that prompts which are neighbours in the dataset don't share an update; groups stay whole.
     let in_parts = batching.passes.micro_batches > batching.accumulation;
     let loader = Loader::new(rows, batch, batching.seed, epoch.shuffles, !epoch.drops_rest);
-    Ok(loader.with_usable(usable).mixing(in_parts))
+    Ok(loader.with_usable(usable).with_mixing(in_parts))
 }

@@ -1,9 +1,9 @@
 //! Resolves keys that nobody has set: by the algorithm's own defaults, and by transformers'.
 
 use crate::Result;
-use crate::config::{Config, Period, Strategy};
-use crate::origin::Beginning;
-use crate::plugin::Defaults;
+use crate::config::{IntervalStrategy, Period, RunConfig};
+use crate::origin::StartMode;
+use crate::plugin::HintedDefaults;
 
 /// The number of completions per prompt where neither the user nor the algorithm says one: of single completions, and of those that
 /// pairs are chosen from.
@@ -11,7 +11,7 @@ const GROUP: usize = 8;
 const GROUP_FOR_PAIRS: usize = 2;
 
 /// Sets an algorithm's `own` defaults for the completions that it generates. A run that resumes has them in its configuration.
-pub(super) fn of_algorithm(config: &mut Config, has_pairs: bool, own: &Defaults) {
+pub(super) fn of_algorithm(config: &mut RunConfig, has_pairs: bool, own: &HintedDefaults) {
     let usual = if has_pairs { GROUP_FOR_PAIRS } else { GROUP };
     config.num_generations.get_or_insert(own.num_generations.unwrap_or(usual));
     if let Some(temperature) = own.temperature.filter(|_| !config.named.contains("temperature")) {
@@ -26,8 +26,8 @@ pub(super) fn of_algorithm(config: &mut Config, has_pairs: bool, own: &Defaults)
 ///
 /// # Errors
 /// If the configuration of the run that resumes can't be read.
-pub(super) fn eval_steps(config: &Config, beginning: &Beginning) -> Result<Option<Period>> {
-    let asked = |config: &Config| config.eval_dataset.is_some() && config.eval_strategy == Some(Strategy::Steps);
+pub(super) fn eval_steps(config: &RunConfig, beginning: &StartMode) -> Result<Option<Period>> {
+    let asked = |config: &RunConfig| config.eval_dataset.is_some() && config.eval_strategy == Some(IntervalStrategy::Steps);
     if config.eval_steps.is_some() || !asked(config) {
         return Ok(config.eval_steps);
     }
@@ -41,28 +41,32 @@ mod tests {
 
     #[test]
     fn an_algorithms_defaults_give_way_to_what_is_named() {
-        let own =
-            Defaults { num_generations: Some(2), temperature: Some(0.9), max_completion_length: Some(64), ..Defaults::default() };
-        let resolved = |config: &Config, own: &Defaults| {
+        let own = HintedDefaults {
+            num_generations: Some(2),
+            temperature: Some(0.9),
+            max_completion_length: Some(64),
+            ..HintedDefaults::default()
+        };
+        let resolved = |config: &RunConfig, own: &HintedDefaults| {
             let mut config = config.clone();
             of_algorithm(&mut config, false, own);
             (config.num_generations, config.temperature, config.max_completion_length)
         };
-        let plain = Config::default();
+        let plain = RunConfig::default();
         assert_eq!(resolved(&plain, &own), (Some(2), 0.9, 64));
-        assert_eq!(resolved(&plain, &Defaults::default()), (Some(8), 1.0, 512));
+        assert_eq!(resolved(&plain, &HintedDefaults::default()), (Some(8), 1.0, 512));
         let named = ["temperature", "max_completion_length"].map(str::to_owned).into();
-        assert_eq!(resolved(&Config { named, num_generations: Some(8), ..plain }, &own), (Some(8), 1.0, 512));
+        assert_eq!(resolved(&RunConfig { named, num_generations: Some(8), ..plain }, &own), (Some(8), 1.0, 512));
     }
 
     #[test]
     fn evaluations_follow_the_log_only_where_the_strategy_is_named() {
         let steps = |strategy, dataset: Option<&str>| {
-            let config = Config { eval_strategy: strategy, eval_dataset: dataset.map(str::to_owned), ..Config::default() };
-            eval_steps(&config, &Beginning::New).unwrap()
+            let config = RunConfig { eval_strategy: strategy, eval_dataset: dataset.map(str::to_owned), ..RunConfig::default() };
+            eval_steps(&config, &StartMode::New).unwrap()
         };
-        assert_eq!(steps(Some(Strategy::Steps), Some("e")), Some(Config::default().logging_steps));
-        assert_eq!((steps(Some(Strategy::Steps), None), steps(Some(Strategy::Epoch), Some("e"))), (None, None));
+        assert_eq!(steps(Some(IntervalStrategy::Steps), Some("e")), Some(RunConfig::default().logging_steps));
+        assert_eq!((steps(Some(IntervalStrategy::Steps), None), steps(Some(IntervalStrategy::Epoch), Some("e"))), (None, None));
         assert_eq!(steps(None, Some("e")), None);
     }
 }

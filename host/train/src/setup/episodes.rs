@@ -1,22 +1,22 @@
 //! Checks that episodes can be played: with an environment, or with an agent.
 
-use super::opened::Opened;
-use crate::config::{Config, PluginEntry};
-use crate::data::{Extras, Message};
-use crate::dataset::Prompts;
-use crate::model::Backend;
+use super::opened_model::OpenedModel;
+use crate::config::{PluginEntry, RunConfig};
+use crate::data::{ChatMessage, TemplateVariables};
+use crate::dataset::PromptSet;
+use crate::model::ComputeBackend;
 use crate::{Error, Result};
 
 /// Refuses an environment if the chat template can't continue a turn.
-pub(super) fn check(config: &Config, opened: &Opened) -> Result<()> {
+pub(super) fn check(config: &RunConfig, opened: &OpenedModel) -> Result<()> {
     let Some(entry) = config.environment.first() else { return Ok(()) };
-    let message = |content: &str| Message { role: "user".into(), content: content.into(), ..Message::default() };
-    let tried = opened.tokenizer.following(&[message("a")], &[], &[message("b")], &Extras::default());
+    let message = |content: &str| ChatMessage { role: "user".into(), content: content.into(), ..ChatMessage::default() };
+    let tried = opened.tokenizer.encode_following(&[message("a")], &[], &[message("b")], &TemplateVariables::default());
     tried.map(drop).map_err(|e| Error::setting("environment", format!("{} can't be used: {e}", entry.name())))
 }
 
 /// Refuses an agent if the engine that answers it can't compute with the model.
-pub(super) fn check_agent(config: &Config, opened: &Opened, backend: &Backend, ranks: usize) -> Result<()> {
+pub(super) fn check_agent(config: &RunConfig, opened: &OpenedModel, backend: &ComputeBackend, ranks: usize) -> Result<()> {
     // A replay asks no agent.
     let Some(agent) = config.agent.first().filter(|_| config.replay_rollouts.is_none()) else { return Ok(()) };
     if agent.listen.is_some() && ranks > 1 {
@@ -33,7 +33,7 @@ pub(super) fn check_agent(config: &Config, opened: &Opened, backend: &Backend, r
         return Err(Error::setting("agent", "needs the CPU: set device = \"cpu\"; on a GPU, episodes need an environment"));
     }
     if architecture.recurrence.is_some() {
-        let model = architecture.family.described().model_type;
+        let model = architecture.family.description().model_type;
         let detail = format!(
             "can't be answered by a model of type {model}, whose layers carry a state that can't be cut to the prefix that calls share; \
              use an environment"
@@ -44,7 +44,7 @@ pub(super) fn check_agent(config: &Config, opened: &Opened, backend: &Backend, r
 }
 
 /// Refuses rows that don't say which of several environments they belong to.
-pub(super) fn check_rows<'a>(config: &Config, datasets: impl Iterator<Item = &'a Prompts>) -> Result<()> {
+pub(super) fn check_rows<'a>(config: &RunConfig, datasets: impl Iterator<Item = &'a PromptSet>) -> Result<()> {
     if config.environment.len() < 2 {
         return Ok(());
     }

@@ -2,59 +2,59 @@
 //! the run's folder. Everything is read, checked and loaded before the folder is created, so a mistake leaves nothing behind.
 
 mod best_metric;
+mod compatibility;
 mod data;
 mod defaults;
 mod episodes;
-mod fitting;
-mod held;
-mod kept;
+mod frozen_precision;
+mod initial_plugin;
+mod memory;
 mod model;
 mod models;
 mod named_model;
-mod opened;
+mod opened_model;
 mod overview;
 mod plugins;
 mod reference;
 mod requirements;
-mod room;
 mod schedule;
 mod scripts;
 mod servers;
 mod teacher;
 mod value_model;
-mod values;
+mod value_source;
 
-use super::collector::{Collector, Data, Home, Turns};
-use super::dataset::Prompts;
+use super::collector::{Collector, PromptLoader, RunHome, TurnGenerator};
+use super::dataset::PromptSet;
 use super::evaluation::Evaluation;
-use super::figures::Clock;
-use super::journal::{GoesOn, Journal, Parent};
-use super::learner::{Critic, Learner, OF_POLICY, Rates};
-use super::origin::{Beginning, Origin};
+use super::journal::{Journal, Parent, ResumePoint};
+use super::learner::{Critic, Learner, LearningRates, POLICY_PREFIX};
+use super::origin::{CheckpointOrigin, StartMode};
 use super::periods::Periods;
-use super::plan::{Batching, Plan, StepPlan};
+use super::plan::{Batching, RunPlan, StepPlan};
 use super::plugins::Opener;
 use super::ranks::{compare_datasets, compare_settings, compare_weights};
 use super::rehearsal::check_can_make;
 use super::sharding::Sharding;
 use super::shared_model::SharedModel;
-use super::snapshot::{InputHashes, Restored};
-use super::trainer::{State, Trainer};
+use super::snapshot::{InputHashes, RestoredState};
+use super::step_metrics::StepClock;
+use super::trainer::{Trainer, TrainerState};
 use super::{Error, Result, RunFolder};
-use crate::config::{self, Config, Rule, ZeroStage, printable_path};
+use crate::config::{self, OptimizerRule, RunConfig, ZeroStage, printable_path};
 use crate::dist::World;
 use crate::metrics::Prometheus;
-use crate::model::{Backend, Chosen, ModelFolder, Policy};
+use crate::model::{BackendChoice, ComputeBackend, ModelFolder, PolicyModel};
 use crate::ops::{self, Capability};
-use crate::optim::Settings;
-use crate::plugin::Info;
+use crate::optim::OptimizerSettings;
+use crate::plugin::PluginInfo;
 use crate::plugin::columns::{REF_LOGP, SEQUENCE_VALUE, VALUE};
-use crate::run::{Event, RunBegun, RunFiles};
+use crate::run::{RunEvent, RunFiles, RunStart};
 use candle_core::DType;
 use data::Datasets;
 use models::{aux_loss_coef, check_precisions, check_stage, dropout, noise, old_logp, policy_and_reference};
-use opened::Opened;
-use plugins::Loaded;
+use opened_model::OpenedModel;
+use plugins::LoadedPlugins;
 use reference::NamedModel;
 pub use requirements::{Requirements, requirements};
 use serde_json::{Map, Value};
@@ -62,13 +62,13 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
-use values::Values;
+use value_source::StateValueSource;
 
 /// Loads everything that `config` names, on each rank of the `world`.
 ///
 /// # Errors
 /// If anything in the configuration is wrong or does not fit.
-pub fn set_up(config: Config, beginning: &Beginning, world: Rc<World>) -> Result<Trainer> {
+pub fn set_up(config: RunConfig, beginning: &StartMode, world: Rc<World>) -> Result<Trainer> {
     set_up_for(config, beginning, world, Purpose::Training)
 }
 
@@ -97,16 +97,16 @@ impl Purpose {
 ///
 /// # Errors
 /// As [`set_up`].
-pub fn set_up_for(config: Config, beginning: &Beginning, world: Rc<World>, purpose: Purpose) -> Result<Trainer> {
+pub fn set_up_for(config: RunConfig, beginning: &StartMode, world: Rc<World>, purpose: Purpose) -> Result<Trainer> {
     let (trains, connects) = (purpose != Purpose::Evaluation, purpose == Purpose::Training);
     let instead = purpose.folder();
     world.set_patience(config.dist_timeout_s);
-    let names_folder = instead.is_none() && config.output_dir.is_none() && !matches!(beginning, Beginning::Resume { .. });
-    let Resolved { mut config, backend, batching, mut plugins, opened, datasets, folder, warnings: others } =
+    let names_folder = instead.is_none() && config.output_dir.is_none() && !matches!(beginning, StartMode::Resume { .. });
+    let ResolvedConfig { mut config, backend, batching, mut plugins, opened, datasets, folder, warnings: others } =
         resolve(config, beginning, &world)?;
     let Datasets { data, evaluated, mut warnings, .. } = datasets;
     let opener = Opener { backend: backend.clone(), tokenizer: opened.tokenizer.clone() };
-    let trial = plugins.try_on((&data, &batching), &config, beginning, &world)?;
+    let trial = plugins.run_trial((&data, &batching), &config, beginning, &world)?;
     best_metric::check(&config, &plugins)?;
     episodes::check_rows(&config, std::iter::once(data.prompts()).chain(&evaluated))?;
     episodes::check(&config, &opened)?;
@@ -116,7 +116,7 @@ pub fn set_up_for(config: Config, beginning: &Beginning, world: Rc<World>, purpo
     }
     let of_model = only_here(&plugins, &opened).filter(|_| trains);
     warnings.extend(others.into_iter().chain(of_model).chain(too_long(&batching, &data, &opened)));
-    world.meet_on(backend.device())?;
+    world.connect_devices(backend.device())?;
     let (epoch, steps) = steps(&config, &data, &batching);
     if trains {
         check_goes_on(beginning, steps.max_steps)?;
@@ -131,28 +131,28 @@ pub fn set_up_for(config: Config, beginning: &Beginning, world: Rc<World>, purpo
     }
     let folder = instead.unwrap_or(folder);
     let values = resolve_training(&mut config, &plugins, &opened, beginning, &backend, &world)?;
-    let plan = Plan::new(&config, (plugins.flow, &plugins.metrics), batching, steps, opened.context());
+    let plan = RunPlan::new(&config, (plugins.flow, &plugins.metrics), batching, steps, opened.context());
     let models = models(&config, &plan, (&plugins, &opened), values, beginning, &backend, &world)?;
-    let Models { learner, reference, teacher, usual_rate, rates } = models;
+    let RunModels { learner, reference, teacher, usual_rate, rates } = models;
     (config.learning_rate, config.critic_learning_rate) = rates;
     let evaluation = evaluated.map(|prompts| Evaluation::new(prompts, &config, steps));
     let device = backend.describe();
     let mut run =
-        Run { settings: Rc::new(config), world, beginning, names_folder, max_steps: steps.max_steps, device, usual_rate };
+        RunSetup { settings: Rc::new(config), world, beginning, names_folder, max_steps: steps.max_steps, device, usual_rate };
     let restored = run.restored(&data, &learner)?;
     // By one rank: the one that then also rewrites config.toml.
     let changed = if run.world.is_first() { beginning.changes(&run.settings, run.world.size())? } else { Map::new() };
     let inputs = run.input_hashes(&learner, reference.as_ref(), evaluation.as_ref(), restored.as_ref())?;
-    let longest = run.settings.longest(opened.context());
-    let goes_on = goes_on(beginning, restored.as_ref(), evaluation.as_ref());
+    let longest = run.settings.max_text_length(opened.context());
+    let goes_on = resume_point(beginning, restored.as_ref(), evaluation.as_ref());
     let (journal, source, turns) = run.begin((folder, goes_on), &plugins, &plan, opened, changed, warnings)?;
 
-    let Run { settings, world, .. } = run;
+    let RunSetup { settings, world, .. } = run;
     let (model, folder) = (source.clone(), journal.path().to_owned());
-    let home = Home { model, folder, first_step: beginning.step(), keeps_log: connects };
+    let home = RunHome { model, folder, first_step: beginning.step(), keeps_log: connects };
     let collector = Collector::new(world.clone(), &plan, data, turns, &home, reference, longest)?.with_teacher(teacher);
-    let (plugins, engine) = plugins.in_place(&settings, world.clone(), trial)?;
-    let (state, clock) = (State { inputs, ..State::default() }, Clock::default());
+    let (plugins, engine) = plugins.into_slots(&settings, world.clone(), trial)?;
+    let (state, clock) = (TrainerState { inputs, ..TrainerState::default() }, StepClock::default());
     let mut trainer = Trainer { settings, plan, world, plugins, collector, learner, journal, evaluation, source, state, clock };
     trainer.begin_as(beginning, restored)?;
     trainer.plugins.watch((engine, opener), &trainer.journal, beginning)?;
@@ -160,12 +160,12 @@ pub fn set_up_for(config: Config, beginning: &Beginning, world: Rc<World>, purpo
 }
 
 /// A configuration that names everything that a run reads, with what was opened to find that out.
-struct Resolved {
-    config: Config,
-    backend: Backend,
+struct ResolvedConfig {
+    config: RunConfig,
+    backend: ComputeBackend,
     batching: Batching,
-    plugins: Loaded,
-    opened: Opened,
+    plugins: LoadedPlugins,
+    opened: OpenedModel,
     datasets: Datasets,
     folder: PathBuf,
     warnings: Vec<String>,
@@ -173,10 +173,10 @@ struct Resolved {
 
 /// Opens what the configuration names, and fills in what follows: the plugins' own defaults, and names that stay valid wherever the run
 /// resumes. What follows from the model and the device is filled in by [`resolve_training`].
-fn resolve(mut config: Config, beginning: &Beginning, world: &World) -> Result<Resolved> {
-    let Chosen { backend, mut warnings } = Backend::choose(config.device, config.bf16, world.local_rank())?;
+fn resolve(mut config: RunConfig, beginning: &StartMode, world: &World) -> Result<ResolvedConfig> {
+    let BackendChoice { backend, mut warnings } = ComputeBackend::choose(config.device, config.bf16, world.local_rank())?;
     let mut plugins = plugins::load(&mut config, beginning, world, &backend)?;
-    fitting::check(&config, &plugins, world.size())?;
+    compatibility::check(&config, &plugins, world.size())?;
     overview::of_plugins(&plugins, &config);
     let batching = Batching::new(&config, plugins.flow, world.size());
     config.metric_for_best_model = best_metric::named(&config, &plugins.metrics, beginning)?;
@@ -196,27 +196,27 @@ fn resolve(mut config: Config, beginning: &Beginning, world: &World) -> Result<R
         opened.teacher = Some(folder);
         warnings.extend(warning);
     }
-    plugins.meet(&opened.tokenizer)?;
+    plugins.set_policy_tokenizer(&opened.tokenizer)?;
     overview::of_model(&opened, &config);
     // Before the ranks read data together.
     compare_settings(world, &config, backend.is_bf16())?;
     let datasets = data::read(&config, (&batching, &plugins), &opened, beginning, world)?;
     (config.dataset, config.eval_dataset) = datasets.names.clone();
-    overview::of_data(datasets.data.prompts().len(), datasets.evaluated.as_ref().map(Prompts::len), &config);
-    Ok(Resolved { config, backend, batching, plugins, opened, datasets, folder, warnings })
+    overview::of_data(datasets.data.prompts().len(), datasets.evaluated.as_ref().map(PromptSet::len), &config);
+    Ok(ResolvedConfig { config, backend, batching, plugins, opened, datasets, folder, warnings })
 }
 
 /// Fills in the settings of training that follow from the algorithm, the model and the device; all but the learning rates, which follow
 /// from the size of what is trained. Returns what values the states of the run.
 fn resolve_training(
-    config: &mut Config,
-    plugins: &Loaded,
-    opened: &Opened,
-    beginning: &Beginning,
-    backend: &Backend,
+    config: &mut RunConfig,
+    plugins: &LoadedPlugins,
+    opened: &OpenedModel,
+    beginning: &StartMode,
+    backend: &ComputeBackend,
     world: &World,
-) -> Result<Values> {
-    let Info { needs, hints, .. } = plugins.about();
+) -> Result<StateValueSource> {
+    let PluginInfo { needs, hints, .. } = plugins.info();
     let (values, name) = value_model::choose(config, needs, opened, beginning, world)?;
     config.value_model = name;
     if plugins.flow.learns_samples() {
@@ -231,8 +231,8 @@ fn resolve_training(
 }
 
 /// Returns where a run that begins with this state goes on.
-fn goes_on(beginning: &Beginning, restored: Option<&Restored>, evaluation: Option<&Evaluation>) -> GoesOn {
-    restored.map_or(GoesOn::default(), |restored| GoesOn {
+fn resume_point(beginning: &StartMode, restored: Option<&RestoredState>, evaluation: Option<&Evaluation>) -> ResumePoint {
+    restored.map_or(ResumePoint::default(), |restored| ResumePoint {
         step: beginning.step(),
         owes_evaluation: restored.owes_evaluation(evaluation),
         has_open_window: restored.has_open_window(),
@@ -240,24 +240,24 @@ fn goes_on(beginning: &Beginning, restored: Option<&Restored>, evaluation: Optio
 }
 
 /// Chooses the run's folder.
-fn choose_folder(config: &Config, plugins: &Loaded, beginning: &Beginning, world: &World) -> Result<PathBuf> {
+fn choose_folder(config: &RunConfig, plugins: &LoadedPlugins, beginning: &StartMode, world: &World) -> Result<PathBuf> {
     world.broadcast("the run's folder", || match (beginning, config.output_dir.as_deref()) {
-        (Beginning::Resume { origin, .. }, _) => Ok(origin.run.clone()),
-        (Beginning::Over, Some(given)) => Ok(PathBuf::from(given)),
+        (StartMode::Resume { origin, .. }, _) => Ok(origin.run.clone()),
+        (StartMode::Restart, Some(given)) => Ok(PathBuf::from(given)),
         _ => RunFolder::choose(config, plugins.algorithm_source.name()),
     })
 }
 
 /// Refuses to go back to a checkpoint after which no step would be taken: that would undo later steps for nothing. A fork would be a run
 /// of no steps.
-fn check_goes_on(beginning: &Beginning, max_steps: u64) -> Result<()> {
-    if let (Beginning::Fork { origin, .. }, true) = (beginning, beginning.step() >= max_steps) {
+fn check_goes_on(beginning: &StartMode, max_steps: u64) -> Result<()> {
+    if let (StartMode::Fork { origin, .. }, true) = (beginning, beginning.step() >= max_steps) {
         let checkpoint = printable_path(&origin.checkpoint);
         let detail =
             format!("is {max_steps}, so no step would follow {checkpoint}; the steps before it count, so set a larger one");
         return Err(Error::setting("max_steps", detail));
     }
-    let (Beginning::Resume { origin, .. }, step) = (beginning, beginning.step()) else { return Ok(()) };
+    let (StartMode::Resume { origin, .. }, step) = (beginning, beginning.step()) else { return Ok(()) };
     let later = RunFiles(&origin.run).steps().ok().and_then(|steps| steps.last().copied()).filter(|last| *last > step);
     match later.filter(|_| step >= max_steps) {
         Some(last) => {
@@ -272,49 +272,49 @@ fn check_goes_on(beginning: &Beginning, max_steps: u64) -> Result<()> {
 }
 
 /// Warns about a reward model that transformers can't open.
-fn only_here(plugins: &Loaded, opened: &Opened) -> Option<String> {
+fn only_here(plugins: &LoadedPlugins, opened: &OpenedModel) -> Option<String> {
     let family = opened.source.architecture().family;
-    (plugins.about().needs.has(SEQUENCE_VALUE) && !family.is_classified()).then(|| {
-        let name = family.described().name;
+    (plugins.info().needs.has(SEQUENCE_VALUE) && !family.is_classified()).then(|| {
+        let name = family.description().name;
         format!("transformers has no sequence classification class for {name}, so only rlhost will open this reward model")
     })
 }
 
 /// Returns what of a run decides how much memory it takes.
 fn in_use(
-    config: &Config,
-    plugins: &Loaded,
-    opened: &Opened,
-    (data, batching): (&Data, &Batching),
-    backend: &Backend,
-) -> room::Use {
-    room::Use {
+    config: &RunConfig,
+    plugins: &LoadedPlugins,
+    opened: &OpenedModel,
+    (data, batching): (&PromptLoader, &Batching),
+    backend: &ComputeBackend,
+) -> memory::ModelUse {
+    memory::ModelUse {
         adapter: opened.lora.is_some(),
         groups: batching.groups,
         bf16: backend.is_bf16(),
-        critic: plugins.about().needs.has(VALUE) && config.value_model.as_deref() != Some(values::SHARED),
+        critic: plugins.info().needs.has(VALUE) && config.value_model.as_deref() != Some(value_source::SHARED),
         prompt: data.prompts().longest(),
-        teacher: opened.teacher.as_ref().map_or(0.0, room::bytes_of_frozen),
+        teacher: opened.teacher.as_ref().map_or(0.0, memory::bytes_of_frozen),
     }
 }
 
 /// Logs where a run computes and writes, and warns if it may take more memory than there is.
-fn log_machine(config: &Config, opened: &Opened, how: room::Use, backend: &Backend, folder: &Path) {
+fn log_machine(config: &RunConfig, opened: &OpenedModel, how: memory::ModelUse, backend: &ComputeBackend, folder: &Path) {
     overview::of_machine(config, opened, how, backend);
     overview::of_folder(folder);
     warn_of_room(config, opened, how, backend);
 }
 
 /// Warns about a run that may take more memory than there is.
-fn warn_of_room(config: &Config, opened: &Opened, how: room::Use, backend: &Backend) {
+fn warn_of_room(config: &RunConfig, opened: &OpenedModel, how: memory::ModelUse, backend: &ComputeBackend) {
     if backend.device().is_cpu() {
-        let short = room::shortage(config, &opened.source, how, ops::available_memory());
+        let short = memory::shortage(config, &opened.source, how, ops::available_memory());
         short.iter().for_each(|short| tracing::warn!("{short}"));
     }
 }
 
 /// Warns about completions that the model's context will cut off.
-fn too_long(batching: &Batching, data: &Data, opened: &Opened) -> Option<String> {
+fn too_long(batching: &Batching, data: &PromptLoader, opened: &OpenedModel) -> Option<String> {
     let (longest, context) = (data.prompts().longest(), opened.context());
     let most = batching.groups?.length;
     (longest + most > context).then(|| {
@@ -326,24 +326,24 @@ fn too_long(batching: &Batching, data: &Data, opened: &Opened) -> Option<String>
 }
 
 /// Returns the number of optimizer steps of an epoch, and the steps of the run.
-fn steps(config: &Config, data: &Data, batching: &Batching) -> (u64, StepPlan) {
+fn steps(config: &RunConfig, data: &PromptLoader, batching: &Batching) -> (u64, StepPlan) {
     let epoch = updates_per_epoch(data, batching);
     let max_steps = max_steps(config, epoch);
-    (epoch, StepPlan { max_steps, periods: Periods::of(config, max_steps, epoch) })
+    (epoch, StepPlan { max_steps, periods: Periods::new(config, max_steps, epoch) })
 }
 
 /// Returns the number of optimizer steps of an epoch.
-fn updates_per_epoch(data: &Data, batching: &Batching) -> u64 {
+fn updates_per_epoch(data: &PromptLoader, batching: &Batching) -> u64 {
     data.micro_batches_per_epoch(batching).div_ceil(batching.accumulation) as u64
 }
 
 /// Returns the number of optimizer steps of a run whose epoch has this many.
-fn max_steps(config: &Config, epoch: u64) -> u64 {
+fn max_steps(config: &RunConfig, epoch: u64) -> u64 {
     u64::try_from(config.max_steps).unwrap_or_else(|_| ((config.num_train_epochs * epoch as f64).ceil() as u64).max(1))
 }
 
 /// What a run trains and compares with.
-struct Models {
+struct RunModels {
     learner: Learner,
     reference: Option<SharedModel>,
     teacher: Option<Rc<SharedModel>>,
@@ -355,15 +355,15 @@ struct Models {
 
 /// Creates the learner and the reference model.
 fn models(
-    config: &Config,
-    plan: &Plan,
-    (plugins, opened): (&Loaded, &Opened),
-    values: Values,
-    beginning: &Beginning,
-    backend: &Backend,
+    config: &RunConfig,
+    plan: &RunPlan,
+    (plugins, opened): (&LoadedPlugins, &OpenedModel),
+    values: StateValueSource,
+    beginning: &StartMode,
+    backend: &ComputeBackend,
     world: &Rc<World>,
-) -> Result<Models> {
-    let (needs, rate) = (&plugins.about().needs, plugins.about().hints.learning_rate);
+) -> Result<RunModels> {
+    let (needs, rate) = (&plugins.info().needs, plugins.info().hints.learning_rate);
     check_precisions(config, needs, backend)?;
     check_stage(config, opened.lora, backend, world.size())?;
     let dropout = config.lora_dropout.unwrap_or(0.0);
@@ -372,7 +372,7 @@ fn models(
     let own = needs.has(REF_LOGP) && opened.reference.is_none();
     let (policy, reference) =
         policy_and_reference(&opened.source, opened.lora, config, (own, &values), &mut sharding, beginning, backend)?;
-    sharding.read(OF_POLICY, policy.weights());
+    sharding.read(POLICY_PREFIX, policy.weights());
     let named =
         opened.reference.as_ref().map(|folder| reference::open(folder, config, beginning, backend, &policy, &mut sharding));
     let mut reference = named.transpose()?.or(reference);
@@ -384,13 +384,13 @@ fn models(
     let policy = policy.with_dropout(dropout).with_noise(noise(config, backend)?);
     backend.suggest_bf16(config.bf16, policy.weights().parameters());
     let (adapter, learns_samples) = (opened.lora.is_some(), plugins.flow.learns_samples());
-    let size = |model: &Policy| schedule::Size { parameters: model.weights().parameters(), adapter, learns_samples };
+    let size = |model: &PolicyModel| schedule::TrainedSize { parameters: model.weights().parameters(), adapter, learns_samples };
     let usual_rate = schedule::usual(rate, size(&policy));
     let schedule = schedule::of_policy(config, config.learning_rate.unwrap_or(usual_rate), plan.max_steps)?;
-    let shared = config.critic_learning_rate.filter(|_| matches!(values, Values::Shared));
+    let shared = config.critic_learning_rate.filter(|_| matches!(values, StateValueSource::Shared));
     let of_head = shared.map(|peak| schedule::with_peak(config, peak, plan.max_steps)).transpose()?;
     let mut of_critic = config.critic_learning_rate;
-    let optimizer = Settings {
+    let optimizer = OptimizerSettings {
         rule: rule(config, backend)?,
         beta1: config.adam_beta1,
         beta2: config.adam_beta2,
@@ -399,39 +399,39 @@ fn models(
         max_grad_norm: config.max_grad_norm,
     };
     let mut critic = None;
-    if let Values::Model(own) = values {
+    if let StateValueSource::Model(own) = values {
         let mut begun = value_model::open(own, opened, config, beginning, backend, &policy, &mut sharding)?;
         begun.model = begun.model.with_dropout(dropout);
-        let peak = of_critic.unwrap_or_else(|| schedule::usual(schedule::OF_CRITIC, size(&begun.model)));
+        let peak = of_critic.unwrap_or_else(|| schedule::usual(schedule::CRITIC_LEARNING_RATE, size(&begun.model)));
         of_critic = Some(peak);
         critic = Some(Critic::new(begun, optimizer, schedule::with_peak(config, peak, plan.max_steps)?, &mut sharding)?);
     }
     let rates = (Some(schedule.peak), of_critic);
-    let schedules = Rates { schedule, of_head };
+    let schedules = LearningRates { schedule, of_head };
     let (batching, optimizer) = (plan.batching.clone(), (optimizer, schedules));
     let learner = Learner::new(world.clone(), batching, plan.learner, policy, optimizer, critic, &mut sharding)?;
     let learner = learner.with_teacher(teacher.clone());
-    Ok(Models { learner, reference, teacher, usual_rate, rates })
+    Ok(RunModels { learner, reference, teacher, usual_rate, rates })
 }
 
 /// Returns the optimizer.
 ///
 /// # Errors
 /// If it has no kernel for the backend.
-fn rule(config: &Config, backend: &Backend) -> Result<Rule> {
+fn rule(config: &RunConfig, backend: &ComputeBackend) -> Result<OptimizerRule> {
     let invalid = |place: &str, detail: String| config::Error::Invalid { place: place.to_owned(), detail };
     let rule = config.rule().map_err(|(key, detail)| invalid(key, detail))?;
-    match backend.refusal(Capability::OtherOptimizers).filter(|_| rule != Rule::AdamW) {
+    match backend.refusal(Capability::OtherOptimizers).filter(|_| rule != OptimizerRule::AdamW) {
         Some(detail) => Err(invalid("optim", detail).into()),
         None => Ok(rule),
     }
 }
 
 /// A run with all settings resolved.
-struct Run<'a> {
-    settings: Rc<Config>,
+struct RunSetup<'a> {
+    settings: Rc<RunConfig>,
     world: Rc<World>,
-    beginning: &'a Beginning,
+    beginning: &'a StartMode,
     /// Whether rlhost has chosen the name of the run's folder.
     names_folder: bool,
     max_steps: u64,
@@ -441,13 +441,13 @@ struct Run<'a> {
     usual_rate: f64,
 }
 
-impl Run<'_> {
+impl RunSetup<'_> {
     /// Reads the checkpoint that the run starts from.
-    fn restored(&self, data: &Data, learner: &Learner) -> Result<Option<Restored>> {
+    fn restored(&self, data: &PromptLoader, learner: &Learner) -> Result<Option<RestoredState>> {
         let own = learner.moments();
-        let read = |origin: &Origin| {
+        let read = |origin: &CheckpointOrigin| {
             let written = origin.written()?;
-            let restored = Restored::read(
+            let restored = RestoredState::read(
                 origin,
                 data.fingerprint(),
                 || data.prompts().fingerprint_of_tokens(),
@@ -466,7 +466,7 @@ impl Run<'_> {
         learner: &Learner,
         reference: Option<&SharedModel>,
         evaluation: Option<&Evaluation>,
-        restored: Option<&Restored>,
+        restored: Option<&RestoredState>,
     ) -> Result<InputHashes> {
         let settings = &self.settings;
         let keeps_reference = reference::keeps_reference(settings, self.beginning)?;
@@ -480,44 +480,45 @@ impl Run<'_> {
         ];
         let mut inputs = InputHashes::new(weights, evaluation.map(Evaluation::prompts), &self.world)?;
         inputs.keeps_reference = keeps_reference;
-        if let (Beginning::Resume { origin, .. }, Some(restored), false) = (self.beginning, restored, self.beginning.may_change())
+        if let (StartMode::Resume { origin, .. }, Some(restored), false) = (self.beginning, restored, self.beginning.may_change())
         {
             let written = origin.written()?;
-            let rows = |config: &Config| (config.eval_dataset.clone(), config.dataset_test_split.clone());
+            let rows = |config: &RunConfig| (config.eval_dataset.clone(), config.dataset_test_split.clone());
             let was = restored.inputs();
             inputs.check(if rows(&written) == rows(settings) { was } else { was.with_other_rows() })?;
         }
         Ok(inputs)
     }
 
-    /// Creates the run's folder, or opens it where the run `goes_on`, and records there how the run starts.
+    /// Creates the run's folder, or opens it where the run `resume_point`, and records there how the run starts.
     fn begin(
         &mut self,
-        (path, goes_on): (PathBuf, GoesOn),
-        plugins: &Loaded,
-        plan: &Plan,
-        opened: Opened,
+        (path, goes_on): (PathBuf, ResumePoint),
+        plugins: &LoadedPlugins,
+        plan: &RunPlan,
+        opened: OpenedModel,
         changed: Map<String, Value>,
         warnings: Vec<String>,
-    ) -> Result<(Journal, ModelFolder, Turns)> {
+    ) -> Result<(Journal, ModelFolder, TurnGenerator)> {
         let path = self.claim(path, plugins.algorithm_source.name())?;
         let scraped = self.serve(&path).inspect_err(|_| self.unclaim(&path))?;
         let go_on_from = match self.beginning {
-            Beginning::New | Beginning::Fork { .. } => None,
-            Beginning::Over | Beginning::Resume { .. } => Some(goes_on),
+            StartMode::New | StartMode::Fork { .. } => None,
+            StartMode::Restart | StartMode::Resume { .. } => Some(goes_on),
         };
         let mut folder = match self.world.is_first() {
             true => RunFolder::open(path, &self.settings, go_on_from)?,
-            false => RunFolder::elsewhere(path),
+            false => RunFolder::from_other_process(path),
         };
-        let turns = Turns::new(plan.rollout.clone(), opened.tokenizer.clone(), &opened.source.architecture().eos_token_ids);
-        let pad = opened.tokenizer.pad_id().filter(|_| plugins.about().needs.has(SEQUENCE_VALUE));
-        let source = opened.keep(folder.path(), self.world.is_first())?.padding_with(pad);
+        let turns =
+            TurnGenerator::new(plan.rollout.clone(), opened.tokenizer.clone(), &opened.source.architecture().eos_token_ids);
+        let pad = opened.tokenizer.pad_id().filter(|_| plugins.info().needs.has(SEQUENCE_VALUE));
+        let source = opened.keep(folder.path(), self.world.is_first())?.with_pad_token(pad);
         folder.event(&self.event(&source, changed))?;
-        plugins.keep(&self.settings, &mut folder)?;
+        plugins.store(&self.settings, &mut folder)?;
         for text in warnings {
             tracing::warn!("{text}");
-            folder.event(&Event::Warning { text: &text })?;
+            folder.event(&RunEvent::Warning { text: &text })?;
         }
         Ok((Journal::new(self.settings.clone(), folder, scraped, self.usual_rate), source, turns))
     }
@@ -541,8 +542,8 @@ impl Run<'_> {
     }
 
     /// Returns the run's first event.
-    fn event(&self, source: &ModelFolder, changed: Map<String, Value>) -> Event<'_> {
-        let begun = RunBegun {
+    fn event(&self, source: &ModelFolder, changed: Map<String, Value>) -> RunEvent<'_> {
+        let begun = RunStart {
             step: self.beginning.step(),
             checkpoint: self.beginning.origin().map(|o| o.checkpoint.display().to_string()),
             changed,
@@ -554,9 +555,9 @@ impl Run<'_> {
             usual_learning_rate: self.usual_rate,
         };
         match self.beginning {
-            Beginning::New | Beginning::Over => Event::Started(begun),
-            Beginning::Resume { .. } => Event::Resumed(begun),
-            Beginning::Fork { .. } => Event::Forked(begun),
+            StartMode::New | StartMode::Restart => RunEvent::Started(begun),
+            StartMode::Resume { .. } => RunEvent::Resumed(begun),
+            StartMode::Fork { .. } => RunEvent::Forked(begun),
         }
     }
 
@@ -579,23 +580,23 @@ impl Run<'_> {
     }
 }
 
-impl Run<'_> {
+impl RunSetup<'_> {
     /// Returns whether the run is a fork whose metrics have the port of its parent's.
     fn has_parents_port(&self) -> Result<bool> {
-        let Beginning::Fork { origin, .. } = self.beginning else { return Ok(false) };
+        let StartMode::Fork { origin, .. } = self.beginning else { return Ok(false) };
         Ok(origin.written()?.metrics_port == self.settings.metrics_port)
     }
 }
 
 impl Trainer {
     /// Moves the run to its starting point and checks that all ranks are there.
-    fn begin_as(&mut self, beginning: &Beginning, restored: Option<Restored>) -> Result<()> {
+    fn begin_as(&mut self, beginning: &StartMode, restored: Option<RestoredState>) -> Result<()> {
         self.journal.derive(self.plugins.derived_metrics());
         self.journal.begin_with(self.plugins.versions());
         if let (Some(origin), Some(restored)) = (beginning.origin(), restored) {
             self.restore(beginning, origin, restored)?;
         }
-        if let Beginning::Fork { origin, .. } = beginning {
+        if let StartMode::Fork { origin, .. } = beginning {
             let checkpoint = std::path::absolute(&origin.checkpoint).unwrap_or_else(|_| origin.checkpoint.clone());
             self.journal.become_fork(Parent { checkpoint, step: origin.step });
             // The model that is named is the reference model.
@@ -611,8 +612,8 @@ impl Trainer {
         let weights = [self.learner.named_everywhere(), reference, teacher].concat();
         compare_weights(&self.world, &weights, self.state.global_step)?;
         let evaluated = self.evaluation.as_ref().filter(|_| self.settings.precompute_ref_log_probs).map(Evaluation::prompts);
-        let evaluated = evaluated.map(Prompts::all).transpose()?.unwrap_or_default();
-        let _whole = self.collector.reads_policy().then(|| self.learner.whole()).transpose()?;
+        let evaluated = evaluated.map(PromptSet::all).transpose()?.unwrap_or_default();
+        let _whole = self.collector.reads_policy().then(|| self.learner.gather_policy()).transpose()?;
         self.collector.precompute_reference(evaluated, self.moment(), self.plugins.needs_mismatched())
     }
 }

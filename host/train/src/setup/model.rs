@@ -1,55 +1,56 @@
 //! Finds and opens the model that a run starts with.
 
-use super::held;
+use super::frozen_precision;
 use super::models::resolve_adapter;
-use super::opened::Made;
-use super::opened::Opened;
-use crate::config::Config;
-use crate::data::{TemplateTokens, Tokenizer, Wording};
+use super::opened_model::OpenedModel;
+use super::opened_model::UnstoredModel;
+use crate::config::RunConfig;
+use crate::data::{TemplateTokens, Tokenizer, TokenizerOverrides};
 use crate::dist::World;
-use crate::model::{Backend, ModelFolder, builtin};
-use crate::origin::Beginning;
+use crate::model::{ComputeBackend, ModelFolder, builtin};
+use crate::origin::StartMode;
 use crate::ranks::after_the_first;
 use crate::run::RunFiles;
-use crate::{Error, Result, named};
+use crate::{Error, Result, name_resolution};
 use std::path::{Path, PathBuf};
 
 /// Opens the configuration's model for a run in this folder, computed by this backend. Sets a name that stays valid wherever the run
 /// resumes, all adapter settings, the precision of the base model, and the end token.
 pub(super) fn open(
-    config: &mut Config,
+    config: &mut RunConfig,
     folder: &Path,
-    beginning: &Beginning,
-    (backend, world): (&Backend, &World),
-) -> Result<Opened> {
+    beginning: &StartMode,
+    (backend, world): (&ComputeBackend, &World),
+) -> Result<OpenedModel> {
     // Later checkpoints of a run that was named don't matter to a run that began with one of them.
     let recorded = match beginning {
-        Beginning::Resume { origin, .. } => origin.written()?.model,
+        StartMode::Resume { origin, .. } => origin.written()?.model,
         _ => None,
     };
-    let begun =
-        |given: &str| recorded.clone().filter(|model| Path::new(model).parent() == Some(Path::new(&named::absolute(given))));
+    let begun = |given: &str| {
+        recorded.clone().filter(|model| Path::new(model).parent() == Some(Path::new(&name_resolution::absolute(given))))
+    };
     let named_model = || {
         let given = config.model.as_deref();
-        given.map(|given| named::model_of(begun(given).as_deref().unwrap_or(given))).transpose()
+        given.map(|given| name_resolution::model_of(begun(given).as_deref().unwrap_or(given))).transpose()
     };
     let (model, name) = after_the_first(world, named_model)?.unzip();
     config.model = name;
     let (source, made) = open_model(model, beginning, RunFiles(folder).made_model())?;
-    let source = source.keeping()?;
-    let lora = resolve_adapter(config, &source, matches!(beginning, Beginning::Resume { .. }))?;
-    let (source, dtype) = held::hold(config, source, backend)?;
+    let source = source.with_companions()?;
+    let lora = resolve_adapter(config, &source, matches!(beginning, StartMode::Resume { .. }))?;
+    let (source, dtype) = frozen_precision::resolve_precision(config, source, backend)?;
     config.dtype = dtype;
     let mut wording = wording(config, &source, beginning, world)?;
-    let made_in = made.as_ref().filter(|made| matches!(made, Made::BuiltIn(_))).map(Made::path);
-    let open = |wording: &Wording| {
-        Tokenizer::open_as(source.tokenizer(), wording).map_err(|error| match made_in {
-            Some(folder) => error.of_built_in(folder),
+    let made_in = made.as_ref().filter(|made| matches!(made, UnstoredModel::BuiltIn(_))).map(UnstoredModel::path);
+    let open = |wording: &TokenizerOverrides| {
+        Tokenizer::open_with(source.tokenizer(), wording).map_err(|error| match made_in {
+            Some(folder) => error.without_built_in_folder(folder),
             None => error,
         })
     };
     let mut tokenizer = open(&wording)?;
-    if !tokenizer.names_end() && !matches!(beginning, Beginning::Resume { .. }) {
+    if !tokenizer.has_named_end() && !matches!(beginning, StartMode::Resume { .. }) {
         config.eos_token = named_end(&source, &tokenizer)?;
         wording.eos.clone_from(&config.eos_token);
         tokenizer = open(&wording)?;
@@ -65,7 +66,7 @@ pub(super) fn open(
         let detail = format!("the tokenizer has {tokens} tokens and the model only {rows}");
         return Err(Error::unusable(source.path(), detail));
     }
-    Ok(Opened { source, made, lora, reference: None, teacher: None, tokenizer, wording })
+    Ok(OpenedModel { source, unstored: made, lora, reference: None, teacher: None, tokenizer, wording })
 }
 
 /// Returns the end token of a model whose tokenizer names none. A run records it, so that it keeps it when it resumes.
@@ -82,42 +83,42 @@ fn named_end(source: &ModelFolder, tokenizer: &Tokenizer) -> Result<Option<Strin
 }
 
 /// Returns the model that a run starts with or started with: the named one, or the built-in one, which the run stores.
-fn open_model(named: Option<PathBuf>, beginning: &Beginning, kept: PathBuf) -> Result<(ModelFolder, Option<Made>)> {
+fn open_model(named: Option<PathBuf>, beginning: &StartMode, kept: PathBuf) -> Result<(ModelFolder, Option<UnstoredModel>)> {
     if let Some(path) = named {
         return Ok((ModelFolder::open(path)?, None));
     }
-    if let Beginning::Resume { .. } = beginning {
+    if let StartMode::Resume { .. } = beginning {
         return Ok((ModelFolder::open(kept)?, None));
     }
-    if let Beginning::Fork { origin, .. } = beginning {
+    if let StartMode::Fork { origin, .. } = beginning {
         let parents = RunFiles(&origin.run).made_model();
-        return Ok((ModelFolder::open(&parents)?, Some(Made::Parents(parents))));
+        return Ok((ModelFolder::open(&parents)?, Some(UnstoredModel::Parents(parents))));
     }
     let temporary = tempfile::tempdir().map_err(|source| Error::Write { path: std::env::temp_dir(), source })?;
     builtin::write(temporary.path())?;
-    Ok((ModelFolder::open(temporary.path())?, Some(Made::BuiltIn(temporary))))
+    Ok((ModelFolder::open(temporary.path())?, Some(UnstoredModel::BuiltIn(temporary))))
 }
 
 /// Returns the configuration's overrides of templates and end tokens. Sets the template's full path; a run that continues from a
 /// checkpoint keeps the template there.
-fn wording(config: &mut Config, model: &ModelFolder, beginning: &Beginning, world: &World) -> Result<Wording> {
-    let now = config.strftime_now.as_deref().map(Wording::read_time).transpose();
+fn wording(config: &mut RunConfig, model: &ModelFolder, beginning: &StartMode, world: &World) -> Result<TokenizerOverrides> {
+    let now = config.strftime_now.as_deref().map(TokenizerOverrides::read_time).transpose();
     let now = now.map_err(|detail| Error::setting("strftime_now", detail))?;
     let given = config.chat_template_path.as_deref();
     let named_template = |given: &str| {
-        for name in [given.to_owned(), named::absolute(given)] {
+        for name in [given.to_owned(), name_resolution::absolute(given)] {
             if let Some(kept) = beginning.kept_template(&name)? {
                 return Ok((kept, name));
             }
         }
-        named::template_of(given)
+        name_resolution::template_of(given)
     };
     let (template, given) = after_the_first(world, || given.map(named_template).transpose())?.unzip();
     let folder = template.clone().filter(|path| path.is_dir());
-    let template = template.map(|path| Wording::read_template(&path)).transpose()?;
+    let template = template.map(|path| TokenizerOverrides::read_template(&path)).transpose()?;
     config.chat_template_path = given;
     if let Some((folder, (_, source))) = folder.zip(template.as_ref()) {
-        let TemplateTokens { end, mut written } = Wording::tokens_of(&folder, source)?;
+        let TemplateTokens { end, mut written } = TokenizerOverrides::tokens_of(&folder, source)?;
         if config.eos_token.is_none() {
             written.extend(end.clone());
         }
@@ -125,12 +126,12 @@ fn wording(config: &mut Config, model: &ModelFolder, beginning: &Beginning, worl
         config.eos_token = config.eos_token.take().or(end);
     }
     let (kwargs, eos, pad) = (config.chat_template_kwargs.clone(), config.eos_token.clone(), config.pad_token.clone());
-    Ok(Wording { template, now, kwargs, eos, pad, training: config.assistant_only_loss })
+    Ok(TokenizerOverrides { template, now, kwargs, eos, pad, training: config.assistant_only_loss })
 }
 
 /// Refuses a folder's chat template that writes tokens which the model lacks: as text, they would be several tokens that mean nothing.
 fn check_written(written: &[String], folder: &Path, tokenizer: &Tokenizer) -> Result<()> {
-    let missing: Vec<&str> = written.iter().map(String::as_str).filter(|token| !tokenizer.has(token)).collect();
+    let missing: Vec<&str> = written.iter().map(String::as_str).filter(|token| !tokenizer.has_token(token)).collect();
     if missing.is_empty() {
         return Ok(());
     }

@@ -1,15 +1,18 @@
 //! Creates the policy and the reference model that a run starts with, with or without an adapter.
 
 use super::reference;
-use super::values::Values;
-use crate::activity::{Activity, Task};
-use crate::config::{self, Config, OldLogp, RolloutDtype, ZeroStage};
-use crate::learner::{OF_POLICY, aux_coefficient};
-use crate::model::{Backend, Biases, Decoder, Frozen, Lora, ModelFolder, NewHead, Policy, Stacks, Whole};
+use super::value_source::StateValueSource;
+use crate::activity::{Activity, ProgressTask};
+use crate::config::{self, OldLogpSource, RolloutDtype, RunConfig, ZeroStage};
+use crate::learner::{POLICY_PREFIX, aux_coefficient};
+use crate::model::{
+    ComputeBackend, Decoder, ExpertStacks, FrozenModel, LoraSettings, ModelFolder, PolicyModel, TrainedBiases, TrainedModules,
+    ValueHeadInit,
+};
 use crate::ops::Capability;
-use crate::origin::Beginning;
+use crate::origin::StartMode;
 use crate::plugin::columns::LOG_SUM_SQUARES;
-use crate::plugin::{Defaults, Needs};
+use crate::plugin::{HintedDefaults, NeededInputs};
 use crate::run::CheckpointFiles;
 use crate::sharding::Sharding;
 use crate::shared_model::SharedModel;
@@ -20,16 +23,16 @@ use std::path::Path;
 ///
 /// # Errors
 /// If the configuration asks for a different adapter from the folder's, or for something that adapters don't support.
-pub(super) fn resolve_adapter(config: &mut Config, source: &ModelFolder, resumes: bool) -> Result<Option<Lora>> {
+pub(super) fn resolve_adapter(config: &mut RunConfig, source: &ModelFolder, resumes: bool) -> Result<Option<LoraSettings>> {
     let invalid = |key: &str, detail: String| Err(config::Error::Invalid { place: key.to_owned(), detail }.into());
     let lora = match source.lora() {
         Some(lora) => lora,
-        None if config.asks_for_adapter() => Lora {
+        None if config.asks_for_adapter() => LoraSettings {
             use_rslora: config.use_rslora.unwrap_or(false),
             use_dora: config.use_dora.unwrap_or(false),
-            whole: whole(config, source)?,
+            trained_modules: modules_to_save(config, source)?,
             stacks: stacks(config, source)?,
-            ..Lora::new(config.lora_r.unwrap_or(16), config.lora_alpha.unwrap_or(32.0))
+            ..LoraSettings::new(config.lora_r.unwrap_or(16), config.lora_alpha.unwrap_or(32.0))
         },
         None => {
             let given = [
@@ -81,7 +84,7 @@ pub(super) fn resolve_adapter(config: &mut Config, source: &ModelFolder, resumes
 }
 
 /// Returns a key that asks for something else than a model's adapter has, with what that has.
-fn differs(config: &Config, lora: Lora) -> Option<(&'static str, String)> {
+fn differs(config: &RunConfig, lora: LoraSettings) -> Option<(&'static str, String)> {
     let all = [
         ("lora_r", config.lora_r.is_some_and(|r| r != lora.r), lora.r.to_string()),
         ("lora_alpha", config.lora_alpha.is_some_and(|alpha| alpha != lora.alpha), lora.alpha.to_string()),
@@ -98,18 +101,18 @@ fn differs(config: &Config, lora: Lora) -> Option<(&'static str, String)> {
 const SCORE: &str = "score";
 
 /// Returns the modules that are trained whole beside a new adapter.
-fn whole(config: &Config, source: &ModelFolder) -> Result<Whole> {
+fn modules_to_save(config: &RunConfig, source: &ModelFolder) -> Result<TrainedModules> {
     let names = config.whole_modules().filter(|name| *name != SCORE);
-    Whole::of(names, source.architecture()).map_err(|detail| {
+    TrainedModules::from_names(names, source.architecture()).map_err(|detail| {
         let detail = format!("{detail} ({})", source.base().display());
         config::Error::Invalid { place: "lora_modules_to_save".to_owned(), detail }.into()
     })
 }
 
 /// Returns the matrices of experts that a new adapter applies to.
-fn stacks(config: &Config, source: &ModelFolder) -> Result<Stacks> {
+fn stacks(config: &RunConfig, source: &ModelFolder) -> Result<ExpertStacks> {
     let refused = |detail: String| Err(Error::setting("lora_target_parameters", detail));
-    let stacks = match Stacks::of(config.adapted_parameters(), source.architecture()) {
+    let stacks = match ExpertStacks::from_names(config.adapted_parameters(), source.architecture()) {
         Ok(stacks) => stacks,
         Err(detail) => return refused(format!("{detail} ({})", source.base().display())),
     };
@@ -137,13 +140,18 @@ pub(super) fn check_trainable(folder: &ModelFolder, decoder: &Decoder) -> Result
 }
 
 /// Refuses modules to train whole that a run's model lacks.
-fn check_whole(config: &Config, lora: Option<Lora>, values: &Values, backend: &Backend) -> Result<()> {
+fn check_whole(
+    config: &RunConfig,
+    lora: Option<LoraSettings>,
+    values: &StateValueSource,
+    backend: &ComputeBackend,
+) -> Result<()> {
     let refused = |detail: &str| Err(Error::setting("lora_modules_to_save", detail));
-    let whole = lora.map_or(Whole::NONE, |lora| lora.whole);
-    if matches!(values, Values::Trained) && whole.has_head() {
+    let whole = lora.map_or(TrainedModules::NONE, |lora| lora.trained_modules);
+    if matches!(values, StateValueSource::Trained) && whole.has_head() {
         return refused("names the output matrix, which a reward model does not have; leave it out");
     }
-    if !matches!(values, Values::Trained) && config.whole_modules().any(|name| name == SCORE) {
+    if !matches!(values, StateValueSource::Trained) && config.whole_modules().any(|name| name == SCORE) {
         return refused("names score, the head of a reward model, and this run trains none; leave it out");
     }
     match backend.refusal(Capability::WholeModules).filter(|_| !whole.is_empty()) {
@@ -159,7 +167,7 @@ const DROPOUT: f64 = 0.05;
 ///
 /// # Errors
 /// If the backend does not support dropout.
-pub(super) fn dropout(config: &Config, source: &ModelFolder, backend: &Backend) -> Result<Option<f64>> {
+pub(super) fn dropout(config: &RunConfig, source: &ModelFolder, backend: &ComputeBackend) -> Result<Option<f64>> {
     if !config.use_peft {
         return Ok(config.lora_dropout);
     }
@@ -186,8 +194,8 @@ pub(super) fn dropout(config: &Config, source: &ModelFolder, backend: &Backend) 
 ///
 /// # Errors
 /// If the backend does not support noise.
-pub(super) fn noise(config: &Config, backend: &Backend) -> Result<f64> {
-    let alpha = config.noise().max(0.0);
+pub(super) fn noise(config: &RunConfig, backend: &ComputeBackend) -> Result<f64> {
+    let alpha = config.neftune_alpha().max(0.0);
     match backend.refusal(Capability::Noise).filter(|_| alpha > 0.0) {
         Some(detail) => Err(Error::setting("neftune_noise_alpha", detail)),
         None => Ok(alpha),
@@ -196,7 +204,7 @@ pub(super) fn noise(config: &Config, backend: &Backend) -> Result<f64> {
 
 /// Refuses what a backend can't compute: sums of squared probabilities that the algorithm needs, smoothed targets, and generations in
 /// another precision.
-pub(super) fn check_precisions(config: &Config, needs: &Needs, backend: &Backend) -> Result<()> {
+pub(super) fn check_precisions(config: &RunConfig, needs: &NeededInputs, backend: &ComputeBackend) -> Result<()> {
     if let Some(detail) = backend.refusal(Capability::RolloutPrecision).filter(|_| rounds(config)) {
         return Err(Error::setting("rollout_dtype", detail));
     }
@@ -210,7 +218,7 @@ pub(super) fn check_precisions(config: &Config, needs: &Needs, backend: &Backend
 }
 
 /// Refuses to divide a model among processes where that can't be done, and says so where there is one process.
-pub(super) fn check_stage(config: &Config, lora: Option<Lora>, backend: &Backend, ranks: usize) -> Result<()> {
+pub(super) fn check_stage(config: &RunConfig, lora: Option<LoraSettings>, backend: &ComputeBackend, ranks: usize) -> Result<()> {
     let frozen = config.shard_frozen == Some(true);
     let (key, value) = match frozen {
         true => ("shard_frozen", "true".to_owned()),
@@ -232,16 +240,16 @@ pub(super) fn check_stage(config: &Config, lora: Option<Lora>, backend: &Backend
 }
 
 /// Returns whether generations in training have another precision than training.
-fn rounds(config: &Config) -> bool {
+fn rounds(config: &RunConfig) -> bool {
     config.rollout_dtype != RolloutDtype::Auto
 }
 
 /// Returns the log-probabilities that later updates compare generated completions with.
-pub(super) fn old_logp(config: &Config, backend: &Backend) -> OldLogp {
+pub(super) fn old_logp(config: &RunConfig, backend: &ComputeBackend) -> OldLogpSource {
     let differs = backend.is_bf16() || rounds(config) || !config.rollout_server.is_empty();
-    let old_logp = config.old_logp.unwrap_or(if differs { OldLogp::Recompute } else { OldLogp::Sampling });
+    let old_logp = config.old_logp.unwrap_or(if differs { OldLogpSource::Recompute } else { OldLogpSource::Sampling });
     // Chosen, or left from a start in f32.
-    if differs && old_logp == OldLogp::Sampling {
+    if differs && old_logp == OldLogpSource::Sampling {
         tracing::warn!(
             "old_logp is \"sampling\", but sampling and training round differently here: their log-probabilities differ by some \
              thousandths or more; set it to \"recompute\", the default here, if several updates learn from a generation"
@@ -264,7 +272,7 @@ fn check_rank(rank: usize, source: &ModelFolder) -> Result<()> {
 ///
 /// # Errors
 /// If a name was given that the model does not have.
-pub(super) fn targets(config: &Config, model: &ModelFolder) -> Result<Vec<String>> {
+pub(super) fn targets(config: &RunConfig, model: &ModelFolder) -> Result<Vec<String>> {
     let refused = |detail: String| config::Error::Invalid {
         place: "lora_target_modules".to_owned(),
         detail: format!("{detail} ({})", model.base().display()),
@@ -273,21 +281,21 @@ pub(super) fn targets(config: &Config, model: &ModelFolder) -> Result<Vec<String
 }
 
 /// Returns the coefficient of the auxiliary loss of experts: the algorithm's own, if the model has experts and the user sets none.
-pub(super) fn aux_loss_coef(config: &Config, own: &Defaults, source: &ModelFolder) -> Option<f64> {
+pub(super) fn aux_loss_coef(config: &RunConfig, own: &HintedDefaults, source: &ModelFolder) -> Option<f64> {
     let mixture = source.architecture().mixture.as_ref().filter(|mixture| mixture.has_aux_loss());
     let by_default = mixture.and(own.router_aux_loss_coef);
     config.router_aux_loss_coef.or(by_default)
 }
 
 /// Returns an error if an auxiliary loss of experts is requested for a model without experts.
-fn check_aux_loss(config: &Config, source: &ModelFolder) -> Result<()> {
+fn check_aux_loss(config: &RunConfig, source: &ModelFolder) -> Result<()> {
     match config.router_aux_loss_coef.filter(|coefficient| *coefficient > 0.0) {
         Some(coefficient) if source.architecture().mixture.is_none() => {
             let detail = format!("is {coefficient}, but {} is not a mixture of experts; remove it", source.base().display());
             Err(config::Error::Invalid { place: "router_aux_loss_coef".to_owned(), detail }.into())
         }
         Some(coefficient) if source.architecture().mixture.as_ref().is_some_and(|mixture| !mixture.has_aux_loss()) => {
-            let model_type = source.architecture().family.described().model_type;
+            let model_type = source.architecture().family.description().model_type;
             let detail = format!("is {coefficient}, but a model of type {model_type} has no such loss; remove it");
             Err(config::Error::Invalid { place: "router_aux_loss_coef".to_owned(), detail }.into())
         }
@@ -296,38 +304,38 @@ fn check_aux_loss(config: &Config, source: &ModelFolder) -> Result<()> {
 }
 
 /// Describes what is trained of a model.
-fn said(lora: Option<Lora>, of: &ModelFolder) -> String {
+fn describe(lora: Option<LoraSettings>, of: &ModelFolder) -> String {
     let Some(lora) = lora else { return "a full model".to_owned() };
     let dora = if lora.use_dora { " with DoRA" } else { "" };
-    let whole = lora.whole.listed(of.architecture());
+    let whole = lora.trained_modules.listed(of.architecture());
     let whole = if whole.is_empty() { String::new() } else { format!(" beside {}", whole.join(", ")) };
     let biases = match lora.biases {
-        Biases::None => "",
-        Biases::Adapted => ", with the biases of its layers",
-        Biases::All => ", with all biases",
+        TrainedBiases::None => "",
+        TrainedBiases::Adapted => ", with the biases of its layers",
+        TrainedBiases::All => ", with all biases",
     };
     format!("an adapter of rank {} and alpha {}{dora}{whole}{biases} for {}", lora.r, lora.alpha, of.base().display())
 }
 
 /// Returns whether a model's whole values are needed when it is read: by magnitudes, quantized matrices, or modules that are trained
 /// beside an adapter.
-fn reads_all(lora: Option<Lora>, source: &ModelFolder) -> bool {
-    lora.is_some_and(|lora| lora.use_dora || !lora.whole.is_empty() || source.held().scheme.is_some())
+fn reads_all(lora: Option<LoraSettings>, source: &ModelFolder) -> bool {
+    lora.is_some_and(|lora| lora.use_dora || !lora.trained_modules.is_empty() || source.weight_storage().scheme.is_some())
 }
 
 /// Returns the folder of the policy's model, such that a rank holds only what it owns from the start where ranks share the model.
 fn dividing(
     folder: &ModelFolder,
-    (lora, source): (Option<Lora>, &ModelFolder),
-    values: &Values,
+    (lora, source): (Option<LoraSettings>, &ModelFolder),
+    values: &StateValueSource,
     sharding: &mut Sharding,
 ) -> ModelFolder {
     if reads_all(lora, source) {
         return folder.clone();
     }
     let sizes = folder.architecture();
-    let sizes = if matches!(values, Values::Trained) { &sizes.trunk() } else { sizes };
-    sharding.dividing(OF_POLICY, folder.clone(), sizes, lora.is_none())
+    let sizes = if matches!(values, StateValueSource::Trained) { &sizes.trunk() } else { sizes };
+    sharding.dividing(POLICY_PREFIX, folder.clone(), sizes, lora.is_none())
 }
 
 /// Returns the policy, initial or from the checkpoint, with a critic's head if it has one, and the reference model if the
@@ -337,44 +345,44 @@ fn dividing(
 /// If the checkpoint holds a different adapter from `lora`, or one for another model.
 pub(super) fn policy_and_reference(
     source: &ModelFolder,
-    lora: Option<Lora>,
-    config: &Config,
-    (with_reference, values): (bool, &Values),
+    lora: Option<LoraSettings>,
+    config: &RunConfig,
+    (with_reference, values): (bool, &StateValueSource),
     sharding: &mut Sharding,
-    beginning: &Beginning,
-    backend: &Backend,
-) -> Result<(Policy, Option<SharedModel>)> {
-    let head = NewHead::Drawn(config.seed);
+    beginning: &StartMode,
+    backend: &ComputeBackend,
+) -> Result<(PolicyModel, Option<SharedModel>)> {
+    let head = ValueHeadInit::Drawn(config.seed);
     let mut whole = |folder: &ModelFolder| {
         let folder = dividing(folder, (lora, source), values, sharding);
         match values {
-            Values::Trained => folder.value_model_over(folder.trunk()?, head),
+            StateValueSource::Trained => folder.value_model_over(folder.trunk()?, head),
             _ => folder.decoder(),
         }
     };
     let over = |folder: &ModelFolder, base: Decoder| match values {
-        Values::Trained => folder.value_model_over(base, head),
+        StateValueSource::Trained => folder.value_model_over(base, head),
         _ => folder.decoder_over(base),
     };
-    let policy = |folder: &ModelFolder, decoder: Decoder| -> Result<Policy> {
+    let policy = |folder: &ModelFolder, decoder: Decoder| -> Result<PolicyModel> {
         check_trainable(folder, &decoder)?;
         let decoder = match values {
-            Values::Shared => folder.with_critic(decoder, &CheckpointFiles::find(folder.path()).critic())?,
+            StateValueSource::Shared => folder.with_critic(decoder, &CheckpointFiles::find(folder.path()).critic())?,
             _ => decoder,
         };
-        let policy = Policy::new(decoder).at(backend)?;
+        let policy = PolicyModel::new(decoder).on_backend(backend)?;
         let balances = aux_coefficient(config.router_aux_loss_coef, policy.architecture()) > 0.0;
         Ok(policy.with_gradient_checkpointing(config.gradient_checkpointing).with_aux_loss(balances))
     };
-    let _task = Task::new(Activity::LoadingModel);
+    let _task = ProgressTask::new(Activity::LoadingModel);
     check_aux_loss(config, source)?;
     check_whole(config, lora, values, backend)?;
     let Some(origin) = beginning.origin() else {
         let began = whole(source)?;
         if let Some(lora) = lora.filter(|_| source.lora().is_none()) {
-            let began = began.at(backend)?;
+            let began = began.on_backend(backend)?;
             let adapted = began.clone().with_new_adapter(lora, &targets(config, source)?, config.seed)?;
-            return Ok((policy(source, adapted)?, with_reference.then(|| SharedModel::new(Frozen::new(began)))));
+            return Ok((policy(source, adapted)?, with_reference.then(|| SharedModel::new(FrozenModel::new(began)))));
         }
         if with_reference && (sharding.shares(true) || sharding.shares(false)) {
             // Each is read by itself, so that no rank ever has one whole.
@@ -385,7 +393,7 @@ pub(super) fn policy_and_reference(
         let stored = own.then(|| began.clone());
         let policy = policy(source, began)?;
         let reference = match stored {
-            Some(stored) => Some(Frozen::new(stored.unshared()?.at(backend)?)),
+            Some(stored) => Some(FrozenModel::new(stored.unshared()?.on_backend(backend)?)),
             None => with_reference.then(|| policy.frozen_copy()).transpose()?,
         };
         return Ok((policy, reference.map(SharedModel::new)));
@@ -393,14 +401,14 @@ pub(super) fn policy_and_reference(
 
     let kept = match (beginning, lora) {
         // The run's own model, wherever that is by now.
-        (Beginning::Resume { .. }, Some(_)) => source.with_adapter_in(&origin.checkpoint)?,
+        (StartMode::Resume { .. }, Some(_)) => source.with_adapter_in(&origin.checkpoint)?,
         _ => ModelFolder::open(&origin.checkpoint)?,
     };
     check_kept(&kept, lora, source, &origin.checkpoint)?;
     if lora.is_some() {
-        let began = whole(source)?.at(backend)?;
+        let began = whole(source)?.on_backend(backend)?;
         let policy = policy(&kept, over(&kept, began.clone())?)?;
-        return Ok((policy, with_reference.then(|| SharedModel::new(Frozen::new(began)))));
+        return Ok((policy, with_reference.then(|| SharedModel::new(FrozenModel::new(began)))));
     }
     let policy = policy(&kept, whole(&kept)?)?;
     let reference = with_reference.then(|| reference::initial(source, config, beginning, backend, sharding)).transpose()?;
@@ -408,9 +416,9 @@ pub(super) fn policy_and_reference(
 }
 
 /// Refuses a checkpoint's model that is not what the run trains of its model.
-fn check_kept(kept: &ModelFolder, lora: Option<Lora>, source: &ModelFolder, checkpoint: &Path) -> Result<()> {
+fn check_kept(kept: &ModelFolder, lora: Option<LoraSettings>, source: &ModelFolder, checkpoint: &Path) -> Result<()> {
     if !same_settings(kept.lora(), lora) || lora.is_some() && !same_place(kept.base(), source.base()) {
-        let (has, wanted) = (said(kept.lora(), kept), said(lora, source));
+        let (has, wanted) = (describe(kept.lora(), kept), describe(lora, source));
         let detail = format!(
             "it holds {has}, but this run trains {wanted}; `rlhost merge` creates a full model that a new run can start from"
         );
@@ -420,7 +428,7 @@ fn check_kept(kept: &ModelFolder, lora: Option<Lora>, source: &ModelFolder, chec
 }
 
 /// Returns whether both are full models, or adapters with the same settings.
-pub(super) fn same_settings(a: Option<Lora>, b: Option<Lora>) -> bool {
+pub(super) fn same_settings(a: Option<LoraSettings>, b: Option<LoraSettings>) -> bool {
     match (a, b) {
         (Some(a), Some(b)) => a.fits(&b),
         (a, b) => a.is_none() && b.is_none(),

@@ -1,8 +1,8 @@
 //! Opens a model that a key names beside the run's own, and compares it with the policy.
 
-use super::opened::Opened;
+use super::opened_model::OpenedModel;
 use crate::model::ModelFolder;
-use crate::named::model_of;
+use crate::name_resolution::model_of;
 use crate::{Error, Result};
 
 /// Opens a folder, and returns it with a name that stays valid; or what is wrong.
@@ -12,7 +12,7 @@ pub(super) fn open_named(given: &str) -> std::result::Result<(ModelFolder, Strin
 }
 
 /// Refuses a model, given by this key, that reads fewer than this number of tokens, or shorter texts than the policy.
-pub(super) fn check_sizes(key: &'static str, folder: &ModelFolder, opened: &Opened, tokens: usize) -> Result<()> {
+pub(super) fn check_sizes(key: &'static str, folder: &ModelFolder, opened: &OpenedModel, tokens: usize) -> Result<()> {
     let unfit = |detail: String| Err(Error::setting(key, format!("{} {detail}", folder.path().display())));
     let (own, policy) = (folder.architecture(), opened.source.architecture());
     if own.vocab_size < tokens {

@@ -1,13 +1,13 @@
 //! Says in a few lines what a run is, each as soon as it is known.
 
-use super::opened::Opened;
-use super::plugins::Loaded;
-use super::room::{self, Estimate};
+use super::memory::{self, MemoryEstimate};
+use super::opened_model::OpenedModel;
+use super::plugins::LoadedPlugins;
 use crate::config::words::counted;
-use crate::config::{Config, PluginEntry, printable, printable_path};
+use crate::config::{PluginEntry, RunConfig, printable, printable_path};
 use crate::dist::World;
-use crate::model::{Backend, Dtype, Held};
-use crate::ops::quantized::Scheme;
+use crate::model::{ComputeBackend, WeightDtype, WeightStorage};
+use crate::ops::quantized::QuantizationScheme;
 use crate::plan::{Batching, GroupSizes};
 use crate::run::short_hash;
 use indicatif::HumanCount;
@@ -17,7 +17,7 @@ use std::path::Path;
 const LONGEST_TARGETS: usize = 200;
 
 /// Logs which algorithm trains, and the rewards and environments with their versions.
-pub(super) fn of_plugins(plugins: &Loaded, config: &Config) {
+pub(super) fn of_plugins(plugins: &LoadedPlugins, config: &RunConfig) {
     tracing::info!("algorithm: {} {}", plugins.algorithm_source.name(), short_hash(plugins.algorithm_source.hash()));
     let mut sources = plugins.reward_sources();
     let reward = |entry: &PluginEntry| {
@@ -35,17 +35,17 @@ pub(super) fn of_plugins(plugins: &Loaded, config: &Config) {
 }
 
 /// Logs the model with its size and precision, and the adapter.
-pub(super) fn of_model(opened: &Opened, config: &Config) {
+pub(super) fn of_model(opened: &OpenedModel, config: &RunConfig) {
     let (source, architecture) = (&opened.source, opened.source.architecture());
     let name = config.model.as_deref().map_or_else(|| "built-in".to_owned(), |_| printable_path(source.path()));
-    let family = architecture.family.described().name;
+    let family = architecture.family.description().name;
     let size = millions(architecture.values_of_matrices() as f64);
     let context = HumanCount(architecture.max_positions as u64);
-    let bits = if opened.lora.is_none() { "f32" } else { precision(source.held()) };
+    let bits = if opened.lora.is_none() { "f32" } else { precision(source.weight_storage()) };
     tracing::info!("model: {name} ({family}, {size} parameters in {bits}, context of {context} tokens)");
     if let Some(teacher) = &opened.teacher {
-        let (family, architecture) = (teacher.architecture().family.described().name, teacher.architecture());
-        let (size, bits) = (millions(architecture.values_of_matrices() as f64), precision(teacher.held()));
+        let (family, architecture) = (teacher.architecture().family.description().name, teacher.architecture());
+        let (size, bits) = (millions(architecture.values_of_matrices() as f64), precision(teacher.weight_storage()));
         tracing::info!("teacher: {} ({family}, {size} parameters in {bits})", printable_path(teacher.path()));
     }
     if let Some(lora) = opened.lora {
@@ -61,7 +61,7 @@ pub(super) fn of_model(opened: &Opened, config: &Config) {
 }
 
 /// Logs the size of the datasets.
-pub(super) fn of_data(rows: usize, evaluated: Option<usize>, config: &Config) {
+pub(super) fn of_data(rows: usize, evaluated: Option<usize>, config: &RunConfig) {
     let name = config.dataset.as_deref().map_or_else(|| "built-in prompts".to_owned(), |name| printable_path(Path::new(name)));
     let evaluated = evaluated.map(|rows| format!("; {} for evaluations", HumanCount(rows as u64))).unwrap_or_default();
     tracing::info!("dataset: {name}, {} rows{evaluated}", HumanCount(rows as u64));
@@ -80,7 +80,7 @@ pub(super) fn of_steps(batching: &Batching, world: &World, (max_steps, epoch): (
     let split = if parts > 1 { format!(" in {parts} micro-batches of {micro_batch}") } else { String::new() };
     let items = match batching.groups {
         Some(GroupSizes { train: group, .. }) if !batching.items_are_pairs => {
-            let whole = sizes.generation();
+            let whole = sizes.completions_per_generation();
             let prompts = counted((whole / group) as u64, "prompt");
             let reused = if whole == step { String::new() } else { format!("; a generation has {whole}") };
             format!("{step} completions{split}{processes}{reused}: {prompts} x {group}")
@@ -105,7 +105,7 @@ pub(super) fn of_evaluation(batching: &Batching, rows: usize) {
 }
 
 /// Logs where it computes.
-pub(super) fn of_device(backend: &Backend) {
+pub(super) fn of_device(backend: &ComputeBackend) {
     tracing::info!("device: {}{}", backend.describe(), threads(backend));
 }
 
@@ -114,7 +114,7 @@ pub(super) fn of_folder(folder: &Path) {
     tracing::info!("folder: {}", printable_path(folder));
 }
 
-fn threads(backend: &Backend) -> String {
+fn threads(backend: &ComputeBackend) -> String {
     match backend.device().is_cpu() {
         true => format!(", {} threads", rayon::current_num_threads()),
         false => String::new(),
@@ -122,14 +122,14 @@ fn threads(backend: &Backend) -> String {
 }
 
 /// Logs where it computes, with how much memory.
-pub(super) fn of_machine(config: &Config, opened: &Opened, how: room::Use, backend: &Backend) {
+pub(super) fn of_machine(config: &RunConfig, opened: &OpenedModel, how: memory::ModelUse, backend: &ComputeBackend) {
     of_device(backend);
     if !backend.device().is_cpu() {
         return;
     }
     let size = |bytes: f64| if bytes < 1e9 { format!("{:.0} MB", bytes / 1e6) } else { format!("{:.1} GB", bytes / 1e9) };
     let available = crate::ops::available_memory().map(|bytes| format!("; {} available", size(bytes as f64)));
-    let Estimate { model, critic, teacher, batch } = room::estimate(config, &opened.source, how);
+    let MemoryEstimate { model, critic, teacher, batch } = memory::estimate(config, &opened.source, how);
     let critic = Some(critic).filter(|bytes| *bytes > 0.0).map(|bytes| format!(", {} for the critic", size(bytes)));
     let teacher = Some(teacher).filter(|bytes| *bytes > 0.0).map(|bytes| format!(", {} for the teacher", size(bytes)));
     let batch =
@@ -154,13 +154,13 @@ fn millions(n: f64) -> String {
 }
 
 /// Returns the precision in which weights that are not trained are in memory.
-fn precision(held: Held) -> &'static str {
+fn precision(held: WeightStorage) -> &'static str {
     match held {
-        Held { scheme: Some(Scheme::Int8), .. } => "8 bits",
-        Held { scheme: Some(Scheme::Nf4), .. } => "4 bits",
-        Held { dtype: Some(Dtype::Bf16), .. } => "bf16",
-        Held { dtype: Some(Dtype::F16), .. } => "f16",
-        Held { dtype: Some(Dtype::F32), .. } => "f32",
+        WeightStorage { scheme: Some(QuantizationScheme::Int8), .. } => "8 bits",
+        WeightStorage { scheme: Some(QuantizationScheme::Nf4), .. } => "4 bits",
+        WeightStorage { dtype: Some(WeightDtype::Bf16), .. } => "bf16",
+        WeightStorage { dtype: Some(WeightDtype::F16), .. } => "f16",
+        WeightStorage { dtype: Some(WeightDtype::F32), .. } => "f32",
         _ => "the precision of its files",
     }
 }

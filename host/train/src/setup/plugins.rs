@@ -1,24 +1,30 @@
 //! Loads the run's plugins and tries them on the kind of input they will get.
 
 use super::defaults;
-use super::kept::{Kept, Opening};
+use super::initial_plugin::{InitialPlugin, PluginLoader};
 use super::scripts;
-use crate::activity::{Activity, Task};
-use crate::collector::Data;
-use crate::config::{self, Compare, Config, Grants, PluginEntry};
+use crate::activity::{Activity, ProgressTask};
+use crate::collector::PromptLoader;
+use crate::config::{self, ComparisonTarget, Grants, PluginEntry, RunConfig};
 use crate::data::Tokenizer;
 use crate::dist::World;
 use crate::flow::{Flow, MetricsPlan};
-use crate::model::Backend;
-use crate::named::model_of;
-use crate::origin::Beginning;
+use crate::model::ComputeBackend;
+use crate::name_resolution::model_of;
+use crate::origin::StartMode;
 use crate::plan::Batching;
 use crate::plugin::columns::{OLD_VALUE, REF_LOGP, TEACHER_LOGP, VALUE};
-use crate::plugin::{self, Source};
-use crate::plugin::{Algorithm, Asker, Asking, EMBEDDED, Engine, EnvironmentPlugin, Folders, Info, RewardPlugin, Role};
-use crate::plugins::{AskedModel, Chosen, Extras, Plugins, REFERENCE, Reward, Scorer, Slot, Trial, dry_run, is_separable};
+use crate::plugin::{self, PluginSource};
+use crate::plugin::{
+    AlgorithmPlugin, EMBEDDED, EnvironmentPlugin, Folders, PluginEngine, PluginHttpClient, PluginInfo, RequestPolicy,
+    RewardPlugin, Role,
+};
+use crate::plugins::{
+    ChosenSettings, PluginSlot, PluginTrial, REFERENCE, RewardScorer, RunFeatures, RunPlugins, RunReward, ScoringModel, dry_run,
+    is_separable,
+};
 use crate::ranks::after_the_first;
-use crate::run::{Event, RunFiles, short_hash};
+use crate::run::{RunEvent, RunFiles, short_hash};
 use crate::{Error, Result, RunFolder};
 use serde_json::json;
 use std::path::{Path, PathBuf};
@@ -26,27 +32,33 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 /// The plugins that a configuration names.
-pub(super) struct Loaded {
-    engine: Engine,
+pub(super) struct LoadedPlugins {
+    engine: PluginEngine,
     pub flow: Flow,
     pub metrics: MetricsPlan,
-    algorithm: Algorithm,
-    pub algorithm_source: Source,
-    rewards: Vec<Reward>,
-    reward_sources: Vec<Source>,
-    environments: Vec<(EnvironmentPlugin, Source)>,
-    chosen: Chosen,
+    algorithm: AlgorithmPlugin,
+    pub algorithm_source: PluginSource,
+    rewards: Vec<RunReward>,
+    reward_sources: Vec<PluginSource>,
+    environments: Vec<(EnvironmentPlugin, PluginSource)>,
+    chosen: ChosenSettings,
 }
 
 /// Loads the plugins. Sets in the configuration what they define or choose: the algorithm's own settings, those of the rewards, and the
 /// group size.
-pub(super) fn load(config: &mut Config, beginning: &Beginning, world: &World, backend: &Backend) -> Result<Loaded> {
-    let mut engine = Engine::new()?;
+pub(super) fn load(
+    config: &mut RunConfig,
+    beginning: &StartMode,
+    world: &World,
+    backend: &ComputeBackend,
+) -> Result<LoadedPlugins> {
+    let mut engine = PluginEngine::new()?;
     plugin::set_python_path(&config.python_path);
     scripts::expand(config, &engine, beginning, world)?;
     let (entry, key) = (PluginEntry::new(config.algorithm.clone()), "algorithm".to_owned());
-    let opening = Opening { key, entry: &entry, role: Role::Algorithm, beginning, world };
-    let load = |source: &Source| Ok(Algorithm::load(&engine, source, &config.loss, &config.loss_limits, config.seed)?);
+    let opening = PluginLoader { key, entry: &entry, role: Role::Algorithm, beginning, world };
+    let load =
+        |source: &PluginSource| Ok(AlgorithmPlugin::load(&engine, source, &config.loss, &config.loss_limits, config.seed)?);
     let (algorithm, algorithm_source) = opening.load(load)?;
     let flow = Flow::new(&algorithm, config.learn_from);
     flow.check_needs(&algorithm.info().needs)
@@ -75,24 +87,24 @@ pub(super) fn load(config: &mut Config, beginning: &Beginning, world: &World, ba
     let (mut rewards, mut reward_sources) = (Vec::with_capacity(config.plugin.len()), Vec::new());
     for entry in &mut config.plugin {
         let by = if entry.model {
-            Scorer::Model(Box::new(asked_model(entry, beginning, world, backend)?))
+            RewardScorer::Model(Box::new(open_reward_model(entry, beginning, world, backend)?))
         } else {
-            let (plugin, source) = asked_plugin(&engine, entry, config.seed, (beginning, world))?;
+            let (plugin, source) = load_reward(&engine, entry, config.seed, (beginning, world))?;
             reward_sources.push(source);
-            Scorer::Plugin(Box::new(plugin))
+            RewardScorer::Plugin(Box::new(plugin))
         };
-        rewards.push(Reward::new(by, entry));
+        rewards.push(RunReward::new(by, entry));
     }
     let environments = environments(config, &engine, beginning, world)?;
     check_names(config, algorithm_source.name())?;
     scripts::locate(config, beginning);
     let metrics = flow.metrics();
-    Ok(Loaded { engine, flow, metrics, algorithm, algorithm_source, rewards, reward_sources, environments, chosen })
+    Ok(LoadedPlugins { engine, flow, metrics, algorithm, algorithm_source, rewards, reward_sources, environments, chosen })
 }
 
 /// Refuses rewards and environments that are called like the algorithm: checkpoints keep plugins under their names, on file systems some
 /// of which ignore case.
-fn check_names(config: &Config, algorithm: &str) -> Result<()> {
+fn check_names(config: &RunConfig, algorithm: &str) -> Result<()> {
     let rewards = config.plugin.iter().filter(|entry| !entry.model).map(|entry| ("plugin", entry));
     let mut all = rewards.chain(config.environment.iter().map(|entry| ("environment", entry)));
     match all.find(|(_, entry)| entry.name().eq_ignore_ascii_case(algorithm)) {
@@ -105,7 +117,7 @@ fn check_names(config: &Config, algorithm: &str) -> Result<()> {
 }
 
 /// Returns the names of the settings that a configuration holds before plugins add their defaults.
-fn chosen(config: &Config, algorithm: &str) -> Chosen {
+fn chosen(config: &RunConfig, algorithm: &str) -> ChosenSettings {
     let entries = config.plugin.iter().chain(&config.environment).map(|entry| (entry.name(), &entry.config));
     let all = entries.chain([(algorithm, &config.loss)]);
     all.map(|(name, settings)| (name.to_owned(), settings.keys().cloned().collect())).collect()
@@ -113,17 +125,17 @@ fn chosen(config: &Config, algorithm: &str) -> Chosen {
 
 /// Loads the environments that the configuration names, and sets in their entries the settings that they define.
 fn environments(
-    config: &mut Config,
-    engine: &Engine,
-    beginning: &Beginning,
+    config: &mut RunConfig,
+    engine: &PluginEngine,
+    beginning: &StartMode,
     world: &World,
-) -> Result<Vec<(EnvironmentPlugin, Source)>> {
+) -> Result<Vec<(EnvironmentPlugin, PluginSource)>> {
     let seed = config.seed;
     let load = |entry: &mut PluginEntry| {
-        let opening = Opening { key: path_of("environment", entry), entry, role: Role::Environment, beginning, world };
+        let opening = PluginLoader { key: path_of("environment", entry), entry, role: Role::Environment, beginning, world };
         let (plugin, source) =
             opening.load(|source| Ok(EnvironmentPlugin::load(engine, source, &entry.config, &entry.limits, seed)?))?;
-        if matches!(beginning, Beginning::New) && plugin.asker().is_none() && !entry.hosts.is_empty() {
+        if matches!(beginning, StartMode::New) && plugin.http_client().is_none() && !entry.hosts.is_empty() {
             return Err(idle_hosts("environment", entry));
         }
         entry.config = plugin.config();
@@ -133,15 +145,15 @@ fn environments(
 }
 
 /// Loads a reward plugin, and sets in its entry the settings that it defines.
-fn asked_plugin(
-    engine: &Engine,
+fn load_reward(
+    engine: &PluginEngine,
     entry: &mut PluginEntry,
     seed: u64,
-    (beginning, world): (&Beginning, &World),
-) -> Result<(RewardPlugin, Source)> {
-    let opening = Opening { key: path_of("plugin", entry), entry, role: Role::Reward, beginning, world };
+    (beginning, world): (&StartMode, &World),
+) -> Result<(RewardPlugin, PluginSource)> {
+    let opening = PluginLoader { key: path_of("plugin", entry), entry, role: Role::Reward, beginning, world };
     let (plugin, source) = opening.load(|source| Ok(RewardPlugin::load(engine, source, &entry.config, &entry.limits, seed)?))?;
-    if matches!(beginning, Beginning::New) && plugin.asker().is_none() && !entry.hosts.is_empty() {
+    if matches!(beginning, StartMode::New) && plugin.http_client().is_none() && !entry.hosts.is_empty() {
         return Err(idle_hosts("plugin", entry));
     }
     entry.config = plugin.config();
@@ -160,10 +172,15 @@ fn idle_hosts(table: &str, entry: &PluginEntry) -> Error {
 }
 
 /// Opens a reward model, and sets in its entry a name that stays valid wherever the run resumes, and the hash of its files.
-fn asked_model(entry: &mut PluginEntry, beginning: &Beginning, world: &World, backend: &Backend) -> Result<AskedModel> {
+fn open_reward_model(
+    entry: &mut PluginEntry,
+    beginning: &StartMode,
+    world: &World,
+    backend: &ComputeBackend,
+) -> Result<ScoringModel> {
     let open = |entry: &PluginEntry| {
         let (folder, path) = after_the_first(world, || model_of(&entry.path))?;
-        Ok((AskedModel::open(entry, &folder, backend)?, folder, path))
+        Ok((ScoringModel::open(entry, &folder, backend)?, folder, path))
     };
     let (asked, folder, path) = open(entry).map_err(|error: Error| moved(entry, error, beginning))?;
     entry.path = path;
@@ -175,7 +192,7 @@ fn asked_model(entry: &mut PluginEntry, beginning: &Beginning, world: &World, ba
 }
 
 /// Says what to do if a run that goes on does not find a reward model that it had.
-fn moved(entry: &PluginEntry, error: Error, beginning: &Beginning) -> Error {
+fn moved(entry: &PluginEntry, error: Error, beginning: &StartMode) -> Error {
     let Some(origin) = beginning.origin().filter(|_| !Path::new(&entry.path).exists()) else { return error };
     let (name, file) = (entry.name(), RunFiles(&origin.run).config());
     let detail = format!("{error}; if it has moved, give that plugin its new path, and name = {name:?}, in {}", file.display());
@@ -183,8 +200,8 @@ fn moved(entry: &PluginEntry, error: Error, beginning: &Beginning) -> Error {
 }
 
 /// Refuses to resume with files whose hash is another, unless the user allowed it.
-fn same_as_before(was: Option<&str>, now: &str, what: &str, beginning: &Beginning) -> Result<()> {
-    let resumed = matches!(beginning, Beginning::Resume { .. }) && !beginning.may_change();
+fn same_as_before(was: Option<&str>, now: &str, what: &str, beginning: &StartMode) -> Result<()> {
+    let resumed = matches!(beginning, StartMode::Resume { .. }) && !beginning.may_change();
     match was.filter(|was| resumed && *was != now) {
         None => Ok(()),
         Some(was) => {
@@ -197,10 +214,10 @@ fn same_as_before(was: Option<&str>, now: &str, what: &str, beginning: &Beginnin
 /// Reads the folders that a plugin is granted, and sets in its entry paths that stay valid wherever the run resumes, and their hash. All
 /// ranks must read the same.
 fn grant_folders(
-    engine: &mut Engine,
+    engine: &mut PluginEngine,
     table: &'static str,
     entry: &mut PluginEntry,
-    beginning: &Beginning,
+    beginning: &StartMode,
     world: &World,
 ) -> Result<()> {
     const NOTHING: &str = "nothing";
@@ -233,11 +250,11 @@ fn grant_folders(
 
 /// Lets a reward send requests as its entry says. The first rank asks for all; a run that resumes has the answers it had.
 fn grant(
-    engine: &mut Engine,
+    engine: &mut PluginEngine,
     table: &'static str,
     entry: &PluginEntry,
-    config: &Config,
-    beginning: &Beginning,
+    config: &RunConfig,
+    beginning: &StartMode,
     world: &World,
 ) -> std::result::Result<(), String> {
     if entry.hosts.is_empty() {
@@ -247,9 +264,9 @@ fn grant(
         return Err("an environment that sends requests needs a run of one process, which records the answers".to_owned());
     }
     let asking = match (world.is_first(), config.replay_only) {
-        (false, _) => Asking::Never("the first process sends the requests of all"),
-        (true, true) => Asking::ReplayOnly,
-        (true, false) => Asking::Freely,
+        (false, _) => RequestPolicy::Disabled("the first process sends the requests of all"),
+        (true, true) => RequestPolicy::ReplayOnly,
+        (true, false) => RequestPolicy::Allowed,
     };
     let acts = table == "environment";
     let mut grants = entry.grants();
@@ -257,19 +274,19 @@ fn grant(
         // What was sent may have been done: a tool that is called again does it twice.
         grants.http.retries = 0;
     }
-    let asker = Asker::new(grants, asking)?;
+    let asker = PluginHttpClient::new(grants, asking)?;
     if acts && beginning.may_change() {
         // Episodes that go another way from here on need sessions of their own, not those that the record remembers.
-        if let (Beginning::Resume { origin, .. }, true) = (beginning, world.is_first()) {
+        if let (StartMode::Resume { origin, .. }, true) = (beginning, world.is_first()) {
             set_aside(&RunFiles(&origin.run).answers_of(entry.name()))?;
         }
     } else if world.is_first() {
         let run = match beginning {
-            Beginning::Resume { origin, .. } => Some(origin.run.clone()),
-            Beginning::Over => config.output_dir.as_ref().map(PathBuf::from),
-            Beginning::New | Beginning::Fork { .. } => None,
+            StartMode::Resume { origin, .. } => Some(origin.run.clone()),
+            StartMode::Restart => config.output_dir.as_ref().map(PathBuf::from),
+            StartMode::New | StartMode::Fork { .. } => None,
         };
-        if let Beginning::Fork { origin, .. } = beginning {
+        if let StartMode::Fork { origin, .. } = beginning {
             asker.adopt(&RunFiles(&origin.run).answers_of(entry.name()))?;
         }
         run.map_or(Ok(()), |run| asker.read(&RunFiles(&run).answers_of(entry.name())))?;
@@ -288,8 +305,8 @@ fn set_aside(file: &Path) -> std::result::Result<(), String> {
 
 /// Refuses rewards for an algorithm that learns from what is `given` in a dataset and has nothing scored. A fork leaves out those of
 /// the run that it forks from.
-fn leave_out_rewards(config: &mut Config, given: &str, algorithm: &str, beginning: &Beginning) -> Result<()> {
-    if let Beginning::Fork { fresh, .. } = beginning {
+fn leave_out_rewards(config: &mut RunConfig, given: &str, algorithm: &str, beginning: &StartMode) -> Result<()> {
+    if let StartMode::Fork { fresh, .. } = beginning {
         let before = config.plugin.len() + config.environment.len();
         for entries in [&mut config.plugin, &mut config.environment] {
             entries.retain(|entry| fresh.contains(&entry.path));
@@ -300,7 +317,7 @@ fn leave_out_rewards(config: &mut Config, given: &str, algorithm: &str, beginnin
     }
     // A resumed run has to keep what it was started with.
     let Some(first) =
-        config.plugin.first().or(config.environment.first()).filter(|_| !matches!(beginning, Beginning::Resume { .. }))
+        config.plugin.first().or(config.environment.first()).filter(|_| !matches!(beginning, StartMode::Resume { .. }))
     else {
         return Ok(());
     };
@@ -309,15 +326,15 @@ fn leave_out_rewards(config: &mut Config, given: &str, algorithm: &str, beginnin
     Err(config::Error::Invalid { place: place.into(), detail }.into())
 }
 
-impl Loaded {
+impl LoadedPlugins {
     /// Returns the algorithm's description of itself.
-    pub(super) fn about(&self) -> &Info {
+    pub(super) fn info(&self) -> &PluginInfo {
         self.algorithm.info()
     }
 
     /// Returns whether rewards read prompts as messages: reward models do, and scripts, wherever they come from.
     pub(super) fn read_messages(&self) -> bool {
-        let reads = |reward: &Reward| reward.model().is_some() || reward.plugin().is_some_and(|plugin| plugin.is_script());
+        let reads = |reward: &RunReward| reward.model().is_some() || reward.plugin().is_some_and(|plugin| plugin.is_script());
         self.rewards.iter().any(reads)
     }
 
@@ -325,10 +342,10 @@ impl Loaded {
     ///
     /// # Errors
     /// If one would have to read conversations of episodes without a chat template.
-    pub(super) fn meet(&mut self, policys: &Tokenizer) -> Result<()> {
+    pub(super) fn set_policy_tokenizer(&mut self, policys: &Tokenizer) -> Result<()> {
         let conversing = !self.environments.is_empty() && policys.has_chat();
-        for asked in self.rewards.iter_mut().filter_map(Reward::model_mut) {
-            asked.meet(policys);
+        for asked in self.rewards.iter_mut().filter_map(RunReward::model_mut) {
+            asked.set_policy_tokenizer(policys);
             if conversing && !asked.model.tokenizer().has_chat() {
                 let detail =
                     "it has no chat template to read the conversations of episodes with; train it with one, or leave it out";
@@ -339,15 +356,16 @@ impl Loaded {
     }
 
     /// Tries all plugins on synthetic completions of the dataset's first prompts. Returns the trial.
-    pub(super) fn try_on(
+    pub(super) fn run_trial(
         &mut self,
-        (data, batching): (&Data, &Batching),
-        config: &Config,
-        beginning: &Beginning,
+        (data, batching): (&PromptLoader, &Batching),
+        config: &RunConfig,
+        beginning: &StartMode,
         world: &World,
-    ) -> Result<Trial> {
-        let lacks =
-            |entry: &&PluginEntry| entry.compare == Some(Compare::Reference) && !data.columns().iter().any(|c| c == REFERENCE);
+    ) -> Result<PluginTrial> {
+        let lacks = |entry: &&PluginEntry| {
+            entry.compare == Some(ComparisonTarget::Reference) && !data.columns().iter().any(|c| c == REFERENCE)
+        };
         let invalid = |entry: &PluginEntry, detail: String| {
             Err(config::Error::Invalid { place: format!("plugin.{}.compare", entry.name()), detail }.into())
         };
@@ -356,7 +374,7 @@ impl Loaded {
                 format!("compares with the dataset's column {REFERENCE:?}, and it has none; --columns {REFERENCE}=COLUMN");
             return invalid(entry, detail);
         }
-        let of_references = |entry: &&PluginEntry| entry.compare == Some(Compare::Reference);
+        let of_references = |entry: &&PluginEntry| entry.compare == Some(ComparisonTarget::Reference);
         if let Some(entry) = config.plugin.iter().filter(|_| !config.environment.is_empty()).find(of_references) {
             return invalid(
                 entry,
@@ -365,9 +383,9 @@ impl Loaded {
         }
         // With several environments, the first rows of each are played.
         let all = config.environment.len() > 1;
-        let prompts = if all { data.prompts().all()?.to_vec() } else { data.prompts().first(Trial::PROMPTS)? };
-        let needs = &self.about().needs;
-        let extras = Extras {
+        let prompts = if all { data.prompts().all()?.to_vec() } else { data.prompts().first(PluginTrial::PROMPTS)? };
+        let needs = &self.info().needs;
+        let extras = RunFeatures {
             reference: needs.has(REF_LOGP),
             critic: needs.has(VALUE) || needs.has(OLD_VALUE),
             teacher_logp: needs.has(TEACHER_LOGP),
@@ -375,14 +393,14 @@ impl Loaded {
             margins: false,
         };
         let group = batching.groups.map(|groups| groups.train);
-        let trial = Trial::made_up(&prompts, data.columns(), group, (&self.algorithm, self.flow), extras);
-        let mut trial = trial.comparing(&self.rewards);
+        let trial = PluginTrial::synthetic(&prompts, data.columns(), group, (&self.algorithm, self.flow), extras);
+        let mut trial = trial.with_comparisons(&self.rewards);
         let agent = config.agent.first().map(|agent| agent.name.as_str());
         trial.begin(&prompts, &config.environment, config.environment.first().map(PluginEntry::name).or(agent));
-        let _task = Task::new(Activity::TryingPlugin).on("the plugins");
-        let kept = self.kept(config);
+        let _task = ProgressTask::new(Activity::TryingPlugin).with_subject("the plugins");
+        let kept = self.initial_plugins(config);
         let mut bear = |name: &str, error| match kept.iter().find(|kept| kept.name == name) {
-            Some(kept) => kept.bear(error, config, beginning, world),
+            Some(kept) => kept.tolerate_failure(error, config, beginning, world),
             None => Err(Error::DryRun(error)),
         };
         dry_run(&trial, &mut self.algorithm, &mut self.rewards, &mut bear)?;
@@ -398,45 +416,48 @@ impl Loaded {
     }
 
     /// Returns the plugins with where they are from.
-    fn kept(&self, config: &Config) -> Vec<Kept> {
+    fn initial_plugins(&self, config: &RunConfig) -> Vec<InitialPlugin> {
         let rewards = config.plugin.iter().filter(|entry| !entry.model).zip(&self.reward_sources);
-        let rewards = rewards.map(|(entry, source)| Kept::entry("plugin", entry, source));
+        let rewards = rewards.map(|(entry, source)| InitialPlugin::from_entry("plugin", entry, source));
         let environments = config.environment.iter().zip(&self.environments);
-        let environments = environments.map(|(entry, (_, source))| Kept::entry("environment", entry, source));
-        std::iter::once(Kept::algorithm(config, &self.algorithm_source)).chain(rewards).chain(environments).collect()
+        let environments = environments.map(|(entry, (_, source))| InitialPlugin::from_entry("environment", entry, source));
+        std::iter::once(InitialPlugin::from_algorithm(config, &self.algorithm_source))
+            .chain(rewards)
+            .chain(environments)
+            .collect()
     }
 
     /// Returns the names of the metrics that the plugins reported in their trial, if these are all that they report: those that ship with
     /// the host report them all there, where they ask no server and play no episodes.
     pub(super) fn reported(&self) -> Option<Vec<String>> {
-        let ours = |source: &Source| EMBEDDED.iter().any(|(_, bytes)| *bytes == source.bytes());
-        let asks = self.rewards.iter().filter_map(Reward::plugin).any(|plugin| plugin.asker().is_some());
+        let ours = |source: &PluginSource| EMBEDDED.iter().any(|(_, bytes)| *bytes == source.bytes());
+        let asks = self.rewards.iter().filter_map(RunReward::plugin).any(|plugin| plugin.http_client().is_some());
         let known = ours(&self.algorithm_source) && self.reward_sources.iter().all(ours);
-        (known && !asks && self.environments.is_empty()).then(|| self.engine.reported())
+        (known && !asks && self.environments.is_empty()).then(|| self.engine.reported_metrics())
     }
 
     /// Returns the rewards' components, without reward models, in the order of the configuration.
-    pub(super) fn reward_sources(&self) -> impl Iterator<Item = &Source> {
+    pub(super) fn reward_sources(&self) -> impl Iterator<Item = &PluginSource> {
         self.reward_sources.iter()
     }
 
     /// Returns the environments' components, in the order of the configuration.
-    pub(super) fn environment_sources(&self) -> impl Iterator<Item = &Source> {
+    pub(super) fn environment_sources(&self) -> impl Iterator<Item = &PluginSource> {
         self.environments.iter().map(|(_, source)| source)
     }
 
     /// Stores the plugins in the run's folder and records that they were loaded.
-    pub(super) fn keep(&self, config: &Config, folder: &mut RunFolder) -> Result<()> {
+    pub(super) fn store(&self, config: &RunConfig, folder: &mut RunFolder) -> Result<()> {
         folder.keep_plugin(&self.algorithm_source, "algorithm", &self.algorithm, &Grants::default())?;
         let entries = config.plugin.iter().filter(|entry| !entry.model);
-        let rewards = self.rewards.iter().filter_map(Reward::plugin).zip(&self.reward_sources);
+        let rewards = self.rewards.iter().filter_map(RunReward::plugin).zip(&self.reward_sources);
         for ((plugin, source), entry) in rewards.zip(entries) {
             folder.keep_plugin(source, "reward", plugin, &entry.grants())?;
         }
         for entry in config.plugin.iter().filter(|entry| entry.model) {
             let (role, plugin, version) = ("reward model", entry.name(), "");
             let (hash, config) = (entry.hash.as_deref().unwrap_or_default(), &json!({ "path": entry.path }));
-            folder.event(&Event::PluginLoaded { role, plugin, version, hash, settings: None, config, granted: None })?;
+            folder.event(&RunEvent::PluginLoaded { role, plugin, version, hash, settings: None, config, granted: None })?;
         }
         for ((plugin, source), entry) in self.environments.iter().zip(&config.environment) {
             folder.keep_plugin(source, "environment", plugin, &entry.grants())?;
@@ -445,17 +466,26 @@ impl Loaded {
     }
 
     /// Returns the plugins in their slots, and the engine that loaded them.
-    pub(super) fn in_place(self, config: &Config, world: Rc<World>, trial: Trial) -> Result<(Plugins, Engine)> {
+    pub(super) fn into_slots(
+        self,
+        config: &RunConfig,
+        world: Rc<World>,
+        trial: PluginTrial,
+    ) -> Result<(RunPlugins, PluginEngine)> {
         let Self { engine, algorithm, algorithm_source, rewards, reward_sources, environments, chosen, .. } = self;
-        let mut slots = vec![Slot::algorithm(config, algorithm_source, &algorithm, &chosen)];
-        let plugins = config.plugin.iter().filter(|entry| !entry.model).zip(rewards.iter().filter_map(Reward::plugin));
+        let mut slots = vec![PluginSlot::from_algorithm(config, algorithm_source, &algorithm, &chosen)];
+        let plugins = config.plugin.iter().filter(|entry| !entry.model).zip(rewards.iter().filter_map(RunReward::plugin));
         let scoring = plugins.zip(reward_sources);
-        slots.extend(scoring.map(|((entry, plugin), source)| Slot::entry(Role::Reward, entry, source, plugin, &chosen)));
+        slots.extend(
+            scoring.map(|((entry, plugin), source)| PluginSlot::from_entry(Role::Reward, entry, source, plugin, &chosen)),
+        );
         let acting = environments.iter().zip(&config.environment);
         slots.extend(
-            acting.map(|((plugin, source), entry)| Slot::entry(Role::Environment, entry, source.clone(), plugin, &chosen)),
+            acting.map(|((plugin, source), entry)| {
+                PluginSlot::from_entry(Role::Environment, entry, source.clone(), plugin, &chosen)
+            }),
         );
         let environments = environments.into_iter().map(|(plugin, _)| plugin).collect();
-        Ok((Plugins::new(world, config.clone(), algorithm, (rewards, environments), slots, trial)?, engine))
+        Ok((RunPlugins::new(world, config.clone(), algorithm, (rewards, environments), slots, trial)?, engine))
     }
 }

@@ -1,21 +1,21 @@
 //! Opens a reference model other than the run's initial model.
 
 use super::named_model::{check_sizes, open_named};
-use super::opened::Opened;
-use super::plugins::Loaded;
-use crate::config::{Config, LearnFrom};
+use super::opened_model::OpenedModel;
+use super::plugins::LoadedPlugins;
+use crate::config::{CompletionSource, RunConfig};
 use crate::data::Tokenizer;
 use crate::dist::World;
-use crate::model::{Backend, Frozen, Held, ModelFolder, Policy, Weights};
+use crate::model::{ComputeBackend, FrozenModel, ModelFolder, PolicyModel, WeightStorage, Weights};
 use crate::ops::Capability;
-use crate::origin::Beginning;
+use crate::origin::StartMode;
 use crate::plan::Batching;
 use crate::plugin::columns::REF_LOGP;
 use crate::ranks::after_the_first;
 use crate::run::CheckpointFiles;
 use crate::sharding::Sharding;
 use crate::shared_model::SharedModel;
-use crate::{Error, Result, named};
+use crate::{Error, Result, name_resolution};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
@@ -38,7 +38,7 @@ impl NamedModel {
     ///
     /// # Errors
     /// If there is no such model, or it reads fewer tokens or shorter texts than the policy.
-    pub(super) fn open(key: &'static str, given: &str, opened: &Opened, tokens: usize, world: &World) -> Result<Self> {
+    pub(super) fn open(key: &'static str, given: &str, opened: &OpenedModel, tokens: usize, world: &World) -> Result<Self> {
         let named = after_the_first(world, || Ok(open_named(given)))?;
         let (folder, name) = named.map_err(|detail| Error::setting(key, detail))?;
         check_sizes(key, &folder, opened, tokens)?;
@@ -52,8 +52,8 @@ impl NamedModel {
         key: &'static str,
         given: &str,
         what: &str,
-        config: &Config,
-        beginning: &Beginning,
+        config: &RunConfig,
+        beginning: &StartMode,
     ) -> Result<()> {
         let reason = format!("{} has no {what} with these settings", config.algorithm);
         if beginning.origin().is_some() {
@@ -69,13 +69,13 @@ impl NamedModel {
 /// # Errors
 /// If there is no such model, it reads fewer tokens or shorter texts than the policy, or the algorithm uses none.
 pub(super) fn find(
-    config: &Config,
-    plugins: &Loaded,
+    config: &RunConfig,
+    plugins: &LoadedPlugins,
     batching: &Batching,
-    opened: &Opened,
-    (beginning, world): (&Beginning, &World),
+    opened: &OpenedModel,
+    (beginning, world): (&StartMode, &World),
 ) -> Result<Option<NamedModel>> {
-    if !plugins.about().needs.has(REF_LOGP) {
+    if !plugins.info().needs.has(REF_LOGP) {
         let unused = config.ref_model.as_ref();
         unused.map_or(Ok(()), |given| NamedModel::refuse_unused(KEY, given, "reference model", config, beginning))?;
         return Ok(None);
@@ -89,7 +89,7 @@ pub(super) fn find(
 }
 
 /// Returns a warning if the model that a key names may tokenize texts differently from the policy.
-fn other_tokenizer(key: &str, folder: &ModelFolder, opened: &Opened) -> Option<String> {
+fn other_tokenizer(key: &str, folder: &ModelFolder, opened: &OpenedModel) -> Option<String> {
     let what = match Tokenizer::open(folder.tokenizer()) {
         Ok(own) if own.is_same_as(&opened.tokenizer) => return None,
         Ok(_) => "has another tokenizer.json than the policy",
@@ -103,17 +103,20 @@ fn other_tokenizer(key: &str, folder: &ModelFolder, opened: &Opened) -> Option<S
 ///
 /// # Errors
 /// If the parent's configuration can't be read.
-fn fine_tuned(config: &Config, opened: &Opened, beginning: &Beginning) -> Result<Option<String>> {
-    let Beginning::Fork { origin, .. } = beginning else { return Ok(None) };
+fn fine_tuned(config: &RunConfig, opened: &OpenedModel, beginning: &StartMode) -> Result<Option<String>> {
+    let StartMode::Fork { origin, .. } = beginning else { return Ok(None) };
     let written = origin.written()?;
-    if written.learn_from != LearnFrom::Dataset || config.learn_from == LearnFrom::Dataset || written.model != config.model {
+    if written.learn_from != CompletionSource::Dataset
+        || config.learn_from == CompletionSource::Dataset
+        || written.model != config.model
+    {
         return Ok(None);
     }
     if opened.lora.is_some() {
         tracing::info!("the reference model is the one without the adapter, as before fine-tuning; {KEY} names another one");
         return Ok(None);
     }
-    let checkpoint = named::absolute(&origin.checkpoint.display().to_string());
+    let checkpoint = name_resolution::absolute(&origin.checkpoint.display().to_string());
     tracing::info!("the reference model is {checkpoint}, which this run starts from; {KEY} names another one");
     Ok(Some(checkpoint))
 }
@@ -124,13 +127,13 @@ fn fine_tuned(config: &Config, opened: &Opened, beginning: &Beginning) -> Result
 /// If it can't be read, or is to follow a policy of different sizes.
 pub(super) fn open(
     folder: &ModelFolder,
-    config: &Config,
-    beginning: &Beginning,
-    backend: &Backend,
-    policy: &Policy,
+    config: &RunConfig,
+    beginning: &StartMode,
+    backend: &ComputeBackend,
+    policy: &PolicyModel,
     sharding: &mut Sharding,
 ) -> Result<SharedModel> {
-    let as_stored = || folder.clone().holding(Held::AS_STORED);
+    let as_stored = || folder.clone().with_weight_storage(WeightStorage::AS_STORED);
     let folder = &if backend.supports(Capability::StoredWeights) { as_stored() } else { folder.clone() };
     let reference = initial(folder, config, beginning, backend, sharding)?;
     let (own, policys) = (sizes(reference.model().weights()), sizes(policy.weights()));
@@ -150,9 +153,9 @@ pub(super) fn open(
 /// If it can't be read.
 pub(super) fn initial(
     folder: &ModelFolder,
-    config: &Config,
-    beginning: &Beginning,
-    backend: &Backend,
+    config: &RunConfig,
+    beginning: &StartMode,
+    backend: &ComputeBackend,
     sharding: &mut Sharding,
 ) -> Result<SharedModel> {
     if keeps_reference(config, beginning)? {
@@ -160,14 +163,14 @@ pub(super) fn initial(
             Some(file) => folder.decoder_in(&file)?,
             None => folder.decoder()?,
         };
-        return Ok(SharedModel::new(Frozen::new(decoder.at(backend)?)));
+        return Ok(SharedModel::new(FrozenModel::new(decoder.on_backend(backend)?)));
     }
     let decoder = sharding.dividing(REFERENCE, folder.clone(), folder.architecture(), false).decoder()?;
-    SharedModel::new(Frozen::new(decoder.at(backend)?)).divided(REFERENCE, sharding)
+    SharedModel::new(FrozenModel::new(decoder.on_backend(backend)?)).divided(REFERENCE, sharding)
 }
 
 /// Returns whether checkpoints keep the reference model, as it follows the policy or has followed it.
-pub(super) fn keeps_reference(config: &Config, beginning: &Beginning) -> Result<bool> {
+pub(super) fn keeps_reference(config: &RunConfig, beginning: &StartMode) -> Result<bool> {
     Ok(config.sync_ref_model || moved(beginning, config)?.is_some())
 }
 
@@ -175,7 +178,7 @@ pub(super) fn keeps_reference(config: &Config, beginning: &Beginning) -> Result<
 ///
 /// # Errors
 /// If the checkpoint's configuration can't be read.
-fn moved(beginning: &Beginning, config: &Config) -> Result<Option<PathBuf>> {
+fn moved(beginning: &StartMode, config: &RunConfig) -> Result<Option<PathBuf>> {
     let Some(origin) = beginning.origin() else { return Ok(None) };
     let file = CheckpointFiles::find(&origin.checkpoint).reference();
     if !file.exists() {

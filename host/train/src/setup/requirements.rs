@@ -1,14 +1,14 @@
 //! What each process of a run will hold in memory and exchange, by its settings and the model's sizes, without loading anything.
 
-use super::room::{bytes_held, bytes_of_moments};
+use super::memory::{bytes_held, bytes_of_moments};
 use crate::Result;
-use crate::config::{Config, ModelDtype, ZeroStage, files};
+use crate::config::{ModelDtype, RunConfig, ZeroStage, files};
 use crate::flow::Flow;
-use crate::model::{Architecture, Dtype, Held, ModelFolder};
-use crate::ops::quantized::Scheme;
+use crate::model::{Architecture, ModelFolder, WeightDtype, WeightStorage};
+use crate::ops::quantized::QuantizationScheme;
 use crate::plugin::columns::{REF_LOGP, VALUE};
-use crate::plugin::{Algorithm, Engine, Source};
-use crate::setup::values::SHARED;
+use crate::plugin::{AlgorithmPlugin, PluginEngine, PluginSource};
+use crate::setup::value_source::SHARED;
 use crate::sharding::shares;
 use serde::Serialize;
 use serde_json::Value;
@@ -54,7 +54,7 @@ pub struct Requirements {
 }
 
 /// Sizes that the divided state follows from, in values.
-struct Sizes {
+struct ModelSizes {
     all: f64,
     /// The largest share of a process.
     own: f64,
@@ -66,8 +66,8 @@ struct Sizes {
     tensor: f64,
 }
 
-impl Sizes {
-    fn of(a: &Architecture, ranks: usize) -> Self {
+impl ModelSizes {
+    fn new(a: &Architecture, ranks: usize) -> Self {
         let all = a.parameters();
         let count = |shape: &Vec<usize>| shape.iter().product::<usize>();
         let sizes: Vec<usize> = all.iter().map(|(_, shape)| count(shape)).collect();
@@ -102,7 +102,7 @@ impl Sizes {
 }
 
 /// Values of a new adapter, and of its largest layer next to nothing: they are on every process.
-fn adapter(config: &Config, a: &Architecture) -> f64 {
+fn adapter(config: &RunConfig, a: &Architecture) -> f64 {
     let rank = config.lora_r.unwrap_or(16) as f64;
     let targets = config.lora_targets(&a.modules()).unwrap_or_default();
     let is_target = |name: &str| {
@@ -117,39 +117,39 @@ fn adapter(config: &Config, a: &Architecture) -> f64 {
 }
 
 /// Returns the precision in which a model's configuration says that its weights are stored.
-fn stored(folder: &ModelFolder) -> Option<Dtype> {
+fn stored(folder: &ModelFolder) -> Option<WeightDtype> {
     let text = files::read(&folder.base().join("config.json"), LARGEST_CONFIG).ok()?;
     let config: Value = serde_json::from_slice(&text).ok()?;
     let named = ["dtype", "torch_dtype"].into_iter().find_map(|key| config.get(key)?.as_str());
-    (named? == "float32").then_some(Dtype::F32)
+    (named? == "float32").then_some(WeightDtype::F32)
 }
 
 /// Returns how the weights under an adapter are held; without a setting as they are stored, mostly in 16 bits.
-fn held(config: &Config, stored: Option<Dtype>) -> Held {
+fn held(config: &RunConfig, stored: Option<WeightDtype>) -> WeightStorage {
     let scheme = match (config.load_in_4bit, config.load_in_8bit) {
-        (true, _) => Some(Scheme::Nf4),
-        (_, true) => Some(Scheme::Int8),
+        (true, _) => Some(QuantizationScheme::Nf4),
+        (_, true) => Some(QuantizationScheme::Int8),
         _ => None,
     };
     let dtype = match config.dtype {
-        ModelDtype::Float32 => Some(Dtype::F32),
+        ModelDtype::Float32 => Some(WeightDtype::F32),
         ModelDtype::Auto => stored,
         ModelDtype::Bfloat16 | ModelDtype::Float16 => None,
     };
-    Held { dtype, scheme }
+    WeightStorage { dtype, scheme }
 }
 
 /// Computes what a run of so many processes with this configuration takes of a model. Texts have `tokens` each, prompts included.
 ///
 /// # Errors
 /// If the algorithm can't be loaded.
-pub fn requirements(config: &Config, model: &ModelFolder, ranks: usize, bf16: bool, tokens: usize) -> Result<Requirements> {
-    let algorithm = Source::open(&config.algorithm)?;
-    let algorithm = Algorithm::load(&Engine::new()?, &algorithm, &config.loss, &config.loss_limits, config.seed)?;
+pub fn requirements(config: &RunConfig, model: &ModelFolder, ranks: usize, bf16: bool, tokens: usize) -> Result<Requirements> {
+    let algorithm = PluginSource::open(&config.algorithm)?;
+    let algorithm = AlgorithmPlugin::load(&PluginEngine::new()?, &algorithm, &config.loss, &config.loss_limits, config.seed)?;
     let flow = Flow::new(&algorithm, config.learn_from);
     let needs = &algorithm.info().needs;
     let (a, stage) = (model.architecture(), ZeroStage::new(if ranks > 1 { config.zero_stage } else { 0 }));
-    let sizes = Sizes::of(a, ranks);
+    let sizes = ModelSizes::new(a, ranks);
     let of_moment = config.rule().map_or(0.0, bytes_of_moments);
     let is_adapter = config.use_peft || config.lora_r.is_some() || model.lora().is_some();
     let stored = stored(model);
@@ -170,22 +170,22 @@ pub fn requirements(config: &Config, model: &ModelFolder, ranks: usize, bf16: bo
         r.critic = r.gradients + r.moments + if is_adapter { F32 * trained } else { r.weights };
     }
     if needs.has(REF_LOGP) && (!is_adapter || config.ref_model.is_some()) {
-        r.reference = bytes_held(Held { dtype: stored, scheme: None }) * sizes.weights(frozen);
+        r.reference = bytes_held(WeightStorage { dtype: stored, scheme: None }) * sizes.weights(frozen);
     }
     let rows = config.per_device_train_batch_size * if flow.rows_are_pairs() { 2 } else { 1 };
     // A prompt is there once for all of its completions.
     let in_batch = match flow.generates() {
         true => {
             rows * config.max_completion_length
-                + rows.div_ceil(config.group()) * tokens.saturating_sub(config.max_completion_length)
+                + rows.div_ceil(config.group_size()) * tokens.saturating_sub(config.max_completion_length)
         }
         false => rows * tokens,
     };
     let in_batch = in_batch.min(config.max_tokens_per_microbatch.unwrap_or(usize::MAX));
-    r.activations = super::room::activations(config, a, bf16, in_batch);
+    r.activations = super::memory::activations(config, a, bf16, in_batch);
     if flow.generates() {
         let cached = 2.0 * (a.kv_width() * a.attending()) as f64 * F32;
-        let sequences = config.batches(ranks).generation().div_ceil(ranks).min(config.max_num_seqs);
+        let sequences = config.batches(ranks).completions_per_generation().div_ceil(ranks).min(config.max_num_seqs);
         let gathered = held * (sizes.all - sizes.weights(gathers));
         r.generation =
             gathered + F32 * (sizes.all - if a.tied { 0.0 } else { sizes.root / 2.0 }) + cached * (sequences * tokens) as f64;
@@ -205,7 +205,14 @@ pub fn requirements(config: &Config, model: &ModelFolder, ranks: usize, bf16: bo
 }
 
 /// Returns the bytes that a process receives in a step: sums or parts of gradients, updated weights, and gathered parameters.
-fn received(sizes: &Sizes, trained: f64, (stage, gathers): (ZeroStage, bool), ranks: usize, passes: usize, held: f64) -> f64 {
+fn received(
+    sizes: &ModelSizes,
+    trained: f64,
+    (stage, gathers): (ZeroStage, bool),
+    ranks: usize,
+    passes: usize,
+    held: f64,
+) -> f64 {
     let others = (ranks - 1) as f64 / ranks as f64;
     let gradients = F32 * trained * others;
     let passes = passes as f64;
@@ -238,7 +245,7 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         let model = folder(place.path());
         let of = |stage: u8, ranks: usize| {
-            let config = Config { algorithm: "sft".into(), zero_stage: stage, ..Config::default() };
+            let config = RunConfig { algorithm: "sft".into(), zero_stage: stage, ..RunConfig::default() };
             requirements(&config, &model, ranks, false, 10).unwrap()
         };
         let whole = of(0, 4);
@@ -261,16 +268,16 @@ mod tests {
     fn an_algorithm_takes_what_it_needs() {
         let place = tempfile::tempdir().unwrap();
         let model = folder(place.path());
-        let of = |algorithm: &str, more: Config| {
-            let config = Config { algorithm: algorithm.into(), ..more };
+        let of = |algorithm: &str, more: RunConfig| {
+            let config = RunConfig { algorithm: algorithm.into(), ..more };
             requirements(&config, &model, 1, false, 10).unwrap()
         };
-        let ppo = of("ppo", Config::default());
+        let ppo = of("ppo", RunConfig::default());
         assert_eq!(ppo.critic, ppo.weights + ppo.gradients + ppo.moments);
         assert!(ppo.reference > 0.0 && ppo.generation > 0.0);
-        let dpo = of("dpo", Config::default());
+        let dpo = of("dpo", RunConfig::default());
         assert!(dpo.critic == 0.0 && dpo.reference == 2.0 * dpo.parameters && dpo.generation == 0.0);
-        let adapted = of("dpo", Config { use_peft: true, lora_r: Some(4), ..Config::default() });
+        let adapted = of("dpo", RunConfig { use_peft: true, lora_r: Some(4), ..RunConfig::default() });
         // Each layer's seven maps have 4 x (inputs + outputs) values.
         assert_eq!(adapted.trained, 8.0 * 4.0 * (4.0 * 128.0 + 3.0 * 192.0));
         assert!(adapted.reference == 0.0 && adapted.weights < dpo.weights);

@@ -1,9 +1,9 @@
 //! Entries of scripts that have several functions: each function is a plugin.
 
-use crate::config::{Config, PluginEntry, ScriptPath};
+use crate::config::{PluginEntry, RunConfig, ScriptPath};
 use crate::dist::World;
-use crate::origin::Beginning;
-use crate::plugin::{Engine, Role, ScriptFunction, Source, functions_of};
+use crate::origin::StartMode;
+use crate::plugin::{PluginEngine, PluginSource, Role, ScriptFunction, functions_of};
 use crate::ranks::same_source;
 use crate::{Error, Result};
 use std::path::Path;
@@ -12,9 +12,9 @@ use std::path::Path;
 ///
 /// # Errors
 /// If a script can't be run, or its entry's name could be only one's.
-pub(super) fn expand(config: &mut Config, engine: &Engine, beginning: &Beginning, world: &World) -> Result<()> {
+pub(super) fn expand(config: &mut RunConfig, engine: &PluginEngine, beginning: &StartMode, world: &World) -> Result<()> {
     // A run that goes on has an entry for each already, whatever its files have now.
-    if matches!(beginning, Beginning::Resume { .. }) {
+    if matches!(beginning, StartMode::Resume { .. }) {
         return Ok(());
     }
     let mut entries = Vec::with_capacity(config.plugin.len());
@@ -24,7 +24,7 @@ pub(super) fn expand(config: &mut Config, engine: &Engine, beginning: &Beginning
             entries.push(entry);
             continue;
         }
-        let source = same_source(world, || Ok(Source::open(&entry.path)?.named(entry.name())))?;
+        let source = same_source(world, || Ok(PluginSource::open(&entry.path)?.with_name(entry.name())))?;
         // Errors are those of loading it, when it sees the folders that it was granted.
         let functions = functions_of(engine, &source, &entry.limits).unwrap_or_default();
         let rewards: Vec<&ScriptFunction> = functions.iter().filter(|function| function.kind.role() == Role::Reward).collect();
@@ -67,8 +67,8 @@ fn entries_of(entry: &PluginEntry, rewards: &[&ScriptFunction]) -> Result<Vec<Pl
 }
 
 /// Makes the paths of scripts absolute, so that a run that goes on from another folder watches the files that it began with.
-pub(super) fn locate(config: &mut Config, beginning: &Beginning) {
-    if matches!(beginning, Beginning::Resume { .. }) {
+pub(super) fn locate(config: &mut RunConfig, beginning: &StartMode) {
+    if matches!(beginning, StartMode::Resume { .. }) {
         return;
     }
     for entry in config.plugin.iter_mut().chain(&mut config.environment).filter(|entry| !entry.model) {

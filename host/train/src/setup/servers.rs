@@ -1,19 +1,19 @@
 //! Checks that inference servers can generate a run's completions.
 
-use super::opened::Opened;
+use super::opened_model::OpenedModel;
 use crate::collector::servers::client;
-use crate::config::{Config, RolloutSync};
+use crate::config::{RolloutSync, RunConfig};
 use crate::dist::World;
 use crate::{Error, Result};
-use rlhost_web::inference::{Client, Failure, Server};
+use rlhost_web::inference::{InferenceClient, InferenceFailure, ServerDescription};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 /// Interval of asking a server that is not there yet.
-const AGAIN: Duration = Duration::from_secs(1);
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Refuses servers that can't generate for the run. The first rank, which alone asks them, waits for one that is not there yet.
-pub(super) fn check(config: &Config, opened: &Opened, world: &World) -> Result<()> {
+pub(super) fn check(config: &RunConfig, opened: &OpenedModel, world: &World) -> Result<()> {
     if config.rollout_server.is_empty() || config.replay_rollouts.is_some() {
         return Ok(());
     }
@@ -30,17 +30,17 @@ pub(super) fn replayed_from_anywhere(run: String) -> String {
 }
 
 /// Asks the servers what they are, until one answers or the time for that is over.
-fn wait_for(config: &Config) -> Result<()> {
-    let clients = config.rollout_server.iter().map(|url| client(url)).collect::<Result<Vec<Client>>>()?;
+fn wait_for(config: &RunConfig) -> Result<()> {
+    let clients = config.rollout_server.iter().map(|url| client(url)).collect::<Result<Vec<InferenceClient>>>()?;
     let until = Instant::now() + config.rollout_timeout();
     let mut waits = false;
     loop {
-        let answers: Vec<_> = clients.iter().map(Client::describe).collect();
-        if answers.iter().all(|answer| matches!(answer, Err(Failure::Unreachable { .. }))) && Instant::now() < until {
+        let answers: Vec<_> = clients.iter().map(InferenceClient::describe).collect();
+        if answers.iter().all(|answer| matches!(answer, Err(InferenceFailure::Unreachable { .. }))) && Instant::now() < until {
             if !std::mem::replace(&mut waits, true) {
                 tracing::info!("waiting for {}: no rollout server answers yet", config.rollout_server.join(", "));
             }
-            sleep(AGAIN);
+            sleep(RETRY_INTERVAL);
             continue;
         }
         return report(&clients, answers, config.rollout_timeout_s);
@@ -48,7 +48,11 @@ fn wait_for(config: &Config) -> Result<()> {
 }
 
 /// Says what servers there are.
-fn report(clients: &[Client], answers: Vec<std::result::Result<Server, Failure>>, waited: f64) -> Result<()> {
+fn report(
+    clients: &[InferenceClient],
+    answers: Vec<std::result::Result<ServerDescription, InferenceFailure>>,
+    waited: f64,
+) -> Result<()> {
     let mut found = 0;
     for (client, answer) in clients.iter().zip(answers) {
         match answer {
@@ -57,7 +61,7 @@ fn report(clients: &[Client], answers: Vec<std::result::Result<Server, Failure>>
                 let length = server.max_model_len.map(|length| format!(", at most {length} tokens")).unwrap_or_default();
                 tracing::info!("rollouts come from {}: {} with {}{length}", client.server(), server.kind.name(), server.model);
             }
-            Err(failure @ Failure::Unreachable { .. }) if clients.len() > 1 => {
+            Err(failure @ InferenceFailure::Unreachable { .. }) if clients.len() > 1 => {
                 tracing::warn!("rollout server {failure}; it is used once it answers");
             }
             Err(failure) => return Err(Error::setting("rollout_server", failure)),

@@ -1,14 +1,14 @@
 //! Opens the teacher of algorithms that learn from another model's predictions.
 
-use super::opened::Opened;
-use super::plugins::Loaded;
+use super::opened_model::OpenedModel;
+use super::plugins::LoadedPlugins;
 use super::reference::NamedModel;
-use crate::config::Config;
+use crate::config::RunConfig;
 use crate::dist::World;
-use crate::model::{Backend, Frozen, Held, ModelFolder};
+use crate::model::{ComputeBackend, FrozenModel, ModelFolder, WeightStorage};
 use crate::ops::Capability;
-use crate::ops::quantized::Scheme;
-use crate::origin::Beginning;
+use crate::ops::quantized::QuantizationScheme;
+use crate::origin::StartMode;
 use crate::sharding::Sharding;
 use crate::shared_model::SharedModel;
 use crate::{Error, Result};
@@ -24,13 +24,13 @@ const TEACHER: &str = "teacher_";
 /// If there is no such model, it reads fewer tokens or shorter texts than the policy, or the algorithm needs one and none is named, or
 /// the reverse.
 pub(super) fn find(
-    config: &Config,
-    plugins: &Loaded,
-    opened: &Opened,
-    backend: &Backend,
-    (beginning, world): (&Beginning, &World),
+    config: &RunConfig,
+    plugins: &LoadedPlugins,
+    opened: &OpenedModel,
+    backend: &ComputeBackend,
+    (beginning, world): (&StartMode, &World),
 ) -> Result<Option<NamedModel>> {
-    let needs = &plugins.about().needs;
+    let needs = &plugins.info().needs;
     let Some(given) = &config.teacher_model else {
         if needs.has_teacher() {
             let detail = format!(
@@ -57,15 +57,17 @@ pub(super) fn find(
         }
     }
     let (scheme, key) = match (config.teacher_load_in_8bit, config.teacher_load_in_4bit) {
-        (true, _) => (Some(Scheme::Int8), "teacher_load_in_8bit"),
-        (_, true) => (Some(Scheme::Nf4), "teacher_load_in_4bit"),
+        (true, _) => (Some(QuantizationScheme::Int8), "teacher_load_in_8bit"),
+        (_, true) => (Some(QuantizationScheme::Nf4), "teacher_load_in_4bit"),
         _ => (None, KEY),
     };
     if let Some(detail) = backend.refusal(Capability::QuantizedWeights).filter(|_| scheme.is_some()) {
         return Err(Error::setting(key, detail));
     }
     let as_stored = backend.supports(Capability::StoredWeights);
-    let hold = |folder: ModelFolder| if as_stored { folder.holding(Held { scheme, ..Held::AS_STORED }) } else { folder };
+    let hold = |folder: ModelFolder| {
+        if as_stored { folder.with_weight_storage(WeightStorage { scheme, ..WeightStorage::AS_STORED }) } else { folder }
+    };
     Ok(Some(NamedModel { folder: hold(model.folder), ..model }))
 }
 
@@ -73,9 +75,9 @@ pub(super) fn find(
 ///
 /// # Errors
 /// If it can't be read.
-pub(super) fn open(folder: &ModelFolder, backend: &Backend, sharding: &mut Sharding) -> Result<SharedModel> {
+pub(super) fn open(folder: &ModelFolder, backend: &ComputeBackend, sharding: &mut Sharding) -> Result<SharedModel> {
     // A matrix is quantized as a whole.
-    let is_whole = folder.held().scheme.is_some();
+    let is_whole = folder.weight_storage().scheme.is_some();
     let read = if is_whole { folder.clone() } else { sharding.dividing(TEACHER, folder.clone(), folder.architecture(), false) };
-    SharedModel::new(Frozen::new(read.decoder()?.at(backend)?)).divided(TEACHER, sharding)
+    SharedModel::new(FrozenModel::new(read.decoder()?.on_backend(backend)?)).divided(TEACHER, sharding)
 }

@@ -1,10 +1,10 @@
 //! Checks that the waiting rollouts in a checkpoint can be trained on, since its numbers are used as indices.
 
-use super::fault::Fault;
-use super::waiting::{Manifest, Waiting};
-use super::{Counts, Fits, Rest};
+use super::fault::SnapshotFault;
+use super::waiting_rollouts::{ExperienceManifest, WaitingRollouts};
+use super::{ExperienceConstraints, RunCounts, SnapshotState};
 use crate::config::printable;
-use crate::metrics::Window;
+use crate::metrics::MetricsWindow;
 use crate::plugin::{Column, Unit};
 use crate::stored_rollouts::{RolloutFault, fault_of};
 
@@ -17,23 +17,23 @@ const MOST_ENTRIES: usize = 100_000;
 /// Longest name of a plugin in an error, in bytes.
 const LONGEST_NAME: usize = 128;
 
-impl Rest {
+impl SnapshotState {
     /// Returns what is wrong with its counters, if anything, in the checkpoint of this step.
     pub(super) fn fault(&self, step: u64) -> Option<String> {
-        let Counts { global_step, generation, num_tokens, unscored, passes_left, plateau, .. } = self.state;
+        let RunCounts { global_step, generation, num_tokens, unscored, passes_left, plateau, .. } = self.state;
         if global_step != step {
             return Some(format!("it is from step {global_step}, but the checkpoint is from step {step}"));
         }
         if u64::from(plateau.plateaus) > step {
             return Some(format!("evaluations stopped improving {} times in {step} steps", plateau.plateaus));
         }
-        if let Some(fault) = [&self.window, &self.since_save].into_iter().find_map(Window::fault) {
+        if let Some(fault) = [&self.window, &self.since_save].into_iter().find_map(MetricsWindow::fault) {
             return Some(format!("a window of metrics {fault}"));
         }
         if let Some(fault) = self.fault_of_swaps(step) {
             return Some(fault);
         }
-        let versions = self.experiences.iter().filter_map(Manifest::newest_version);
+        let versions = self.experiences.iter().filter_map(ExperienceManifest::newest_version);
         if let Some(version) = versions.max().filter(|version| *version > step) {
             return Some(format!("a completion was written by the policy of version {version}, after step {step}"));
         }
@@ -50,7 +50,7 @@ impl Rest {
     }
 }
 
-impl Rest {
+impl SnapshotState {
     /// Returns what is wrong with what it says of swaps, if anything.
     fn fault_of_swaps(&self, step: u64) -> Option<String> {
         let lists = [
@@ -75,12 +75,12 @@ impl Rest {
     }
 }
 
-impl Waiting {
+impl WaitingRollouts {
     /// Returns what is wrong with it, if anything.
-    pub(super) fn fault(&self, run: &Fits<'_>) -> Option<Fault> {
+    pub(super) fn fault(&self, run: &ExperienceConstraints<'_>) -> Option<SnapshotFault> {
         let rows = self.rollouts.len();
         if let Some(row) = self.prompts.iter().find(|row| **row >= run.prompts.0) {
-            return Some(Fault::in_rest(format!("a prompt refers to row {row} of a dataset of {}", run.prompts.0)));
+            return Some(SnapshotFault::in_rest(format!("a prompt refers to row {row} of a dataset of {}", run.prompts.0)));
         }
         if let Some(fault) = self.fault_of_rollouts(run) {
             return Some(fault);
@@ -102,7 +102,7 @@ impl Waiting {
             Some(format!("{} has {found} values instead of {wanted}", printable(name, LONGEST_NAME)))
         };
         if let Some(detail) = other_length(&listed) {
-            return Some(Fault::in_rest(detail));
+            return Some(SnapshotFault::in_rest(detail));
         }
         if let Some(detail) = other_length(&columns) {
             return Some(self.in_numbers(detail));
@@ -111,14 +111,14 @@ impl Waiting {
             return Some(self.in_numbers("mask holds values other than 0 and 1".to_owned()));
         }
         let outside = self.pairs.iter().find(|(chosen, rejected)| *chosen >= rows || *rejected >= rows);
-        outside.map(|pair| Fault::in_rest(format!("the pair {pair:?} is out of range for {rows} completions")))
+        outside.map(|pair| SnapshotFault::in_rest(format!("the pair {pair:?} is out of range for {rows} completions")))
     }
 
-    fn fault_of_rollouts(&self, run: &Fits<'_>) -> Option<Fault> {
+    fn fault_of_rollouts(&self, run: &ExperienceConstraints<'_>) -> Option<SnapshotFault> {
         let architecture = run.architecture;
         let mut before = 0;
         for (row, rollout) in self.rollouts.iter().enumerate() {
-            let listed = |detail: String| Some(Fault::in_rest(format!("completion {row} {detail}")));
+            let listed = |detail: String| Some(SnapshotFault::in_rest(format!("completion {row} {detail}")));
             let wrong = |detail: String| Some(self.in_numbers(format!("completion {row} {detail}")));
             let Some(prompt) = self.prompts.get(rollout.prompt).and_then(|row| run.prompts.1.get(row)) else {
                 return listed(format!("belongs to prompt {} of {}", rollout.prompt, self.prompts.len()));
@@ -141,7 +141,7 @@ impl Waiting {
     }
 
     /// Creates a fault of its numbers, which older checkpoints have beside everything else.
-    fn in_numbers(&self, detail: String) -> Fault {
-        if self.has_tensors { Fault::in_rollouts(detail) } else { Fault::in_rest(detail) }
+    fn in_numbers(&self, detail: String) -> SnapshotFault {
+        if self.has_tensors { SnapshotFault::in_rollouts(detail) } else { SnapshotFault::in_rest(detail) }
     }
 }

@@ -5,15 +5,15 @@ use std::fmt;
 
 /// A fault, and the file that has it.
 #[derive(Debug)]
-pub(super) struct Fault {
+pub(super) struct SnapshotFault {
     file: &'static str,
     detail: String,
 }
 
-impl Fault {
+impl SnapshotFault {
     /// Creates a fault of the counters, or of the manifest of waiting rollouts.
     pub(super) fn in_rest(detail: impl Into<String>) -> Self {
-        Self { file: CheckpointFiles::REST, detail: detail.into() }
+        Self { file: CheckpointFiles::SNAPSHOT, detail: detail.into() }
     }
 
     /// Creates a fault of the numbers of waiting rollouts.
@@ -22,7 +22,7 @@ impl Fault {
     }
 }
 
-impl fmt::Display for Fault {
+impl fmt::Display for SnapshotFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.file, self.detail)
     }

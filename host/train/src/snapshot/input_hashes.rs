@@ -1,9 +1,9 @@
 //! What a run reads again when it goes on, besides its dataset: it must be what it was.
 
-use crate::dataset::Prompts;
+use crate::dataset::PromptSet;
 use crate::dist::World;
 use crate::ops;
-use crate::sharding::TensorHere;
+use crate::sharding::LocalParameter;
 use crate::{Error, Result};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -30,9 +30,9 @@ impl InputHashes {
     ///
     /// # Errors
     /// If a tensor can't be read, or a rank has failed.
-    pub(crate) fn new(weights: [Vec<TensorHere<'_>>; 3], evaluated: Option<&Prompts>, world: &World) -> Result<Self> {
+    pub(crate) fn new(weights: [Vec<LocalParameter<'_>>; 3], evaluated: Option<&PromptSet>, world: &World) -> Result<Self> {
         let [base, reference, teacher] = weights.map(|weights| sum_of(weights, world));
-        let evaluated = evaluated.map(Prompts::fingerprint).transpose()?;
+        let evaluated = evaluated.map(PromptSet::fingerprint).transpose()?;
         let evaluated = evaluated.map(|hash| short(hash.as_bytes()));
         Ok(Self { base: base?, reference: reference?, teacher: teacher?, evaluated, keeps_reference: false })
     }
@@ -64,7 +64,7 @@ impl InputHashes {
 }
 
 /// Returns the hash of weights on the CPU, each of which a rank has.
-fn sum_of(weights: Vec<TensorHere<'_>>, world: &World) -> Result<Option<u64>> {
+fn sum_of(weights: Vec<LocalParameter<'_>>, world: &World) -> Result<Option<u64>> {
     if weights.is_empty() || weights.iter().any(|(_, weight)| weight.is_some_and(|weight| !weight.device().is_cpu())) {
         return Ok(None);
     }

@@ -1,7 +1,7 @@
 //! What one rank writes of a checkpoint that all ranks write.
 
 use crate::checkpoint::{JointSave, PartsTimeout, collect_parts};
-use crate::learner::Shard;
+use crate::learner::RankShard;
 use crate::model::{self, ModelFolder, Weights};
 use crate::run::CheckpointFiles;
 use candle_core::Tensor;
@@ -9,27 +9,27 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// A rank's part.
-pub(crate) struct Part {
+pub(crate) struct CheckpointPart {
     pub rank: usize,
     /// The number of ranks.
     pub ranks: usize,
-    pub shard: Shard,
+    pub shard: RankShard,
 }
 
 /// What the first rank does for a checkpoint that all ranks write.
-pub(super) struct Joint {
+pub(super) struct JointCheckpoint {
     pub save: JointSave,
-    pub own: Part,
+    pub own: CheckpointPart,
     /// The run's folder, where the other ranks leave their parts.
     pub run: PathBuf,
     /// How long to wait for them.
     pub timeout: PartsTimeout,
 }
 
-impl Part {
+impl CheckpointPart {
     /// Writes the files into the folder of a checkpoint, or of a part of one.
     pub(crate) fn write(self, to: &Path) -> Result<(), String> {
-        let Self { rank, ranks, shard: Shard { model, value_model, moments } } = self;
+        let Self { rank, ranks, shard: RankShard { model, value_model, moments } } = self;
         let files = CheckpointFiles::new(to);
         let text = |e: std::io::Error| e.to_string();
         let name = |name: &str| model::shard_name(name, rank, ranks);
@@ -51,7 +51,7 @@ impl Part {
     }
 }
 
-impl Joint {
+impl JointCheckpoint {
     /// Writes the first rank's own part, and joins it with the others' as soon as they are there.
     pub(super) fn write(self, to: &Path) -> Result<(), String> {
         let Self { save, own, run, timeout } = self;

@@ -1,38 +1,38 @@
 //! What all routes share.
 
 use super::query::Query;
-use super::refused::{Refused, Result};
-use crate::backend::Backend;
-use crate::folder::Listing;
-use crate::store::Store;
-use rlhost_followed::Followed;
+use super::refusal::{ApiRefusal, Result};
+use crate::backend::PageBackend;
+use crate::folder::RunListing;
+use crate::store::RunStore;
+use rlhost_live::LiveRun;
 use serde_json::Value;
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
 /// What all routes share.
-pub(crate) struct Api {
+pub(crate) struct PageApi {
     /// The runs that are shown.
-    pub listing: Listing,
-    pub backend: Box<dyn Backend>,
+    pub listing: RunListing,
+    pub backend: Box<dyn PageBackend>,
     /// Whether runs may be acted on.
     pub control: bool,
-    pub store: Store,
+    pub store: RunStore,
     /// Held while a plugin scores completions: one at a time.
     pub(super) scoring: Mutex<()>,
     /// The forms of plugins that were loaded for it, by their files. Locked while one is loaded: one at a time.
     pub(super) forms: Mutex<HashMap<PathBuf, Value>>,
 }
 
-impl Api {
-    pub fn new(root: PathBuf, backend: Box<dyn Backend>, control: bool) -> Self {
-        Self::of(Listing::new(root), backend, control)
+impl PageApi {
+    pub fn new(root: PathBuf, backend: Box<dyn PageBackend>, control: bool) -> Self {
+        Self::with_listing(RunListing::new(root), backend, control)
     }
 
     /// Creates what answers about the runs of a list.
-    pub fn of(listing: Listing, backend: Box<dyn Backend>, control: bool) -> Self {
-        Self { listing, backend, control, store: Store::default(), scoring: Mutex::new(()), forms: Mutex::default() }
+    pub fn with_listing(listing: RunListing, backend: Box<dyn PageBackend>, control: bool) -> Self {
+        Self { listing, backend, control, store: RunStore::default(), scoring: Mutex::new(()), forms: Mutex::default() }
     }
 
     /// Returns the folder of the run that a query names.
@@ -41,11 +41,11 @@ impl Api {
     }
 
     pub(super) fn path(&self, name: &str) -> Result<PathBuf> {
-        self.listing.find(name).ok_or_else(|| Refused::new(404, format!("there is no run {name:?} in this folder")))
+        self.listing.find(name).ok_or_else(|| ApiRefusal::new(404, format!("there is no run {name:?} in this folder")))
     }
 
     /// Returns the run that a query names.
-    pub fn followed(&self, query: &Query) -> Result<Arc<Mutex<Followed>>> {
+    pub fn followed(&self, query: &Query) -> Result<Arc<Mutex<LiveRun>>> {
         Ok(self.store.run(&self.path_of(query)?))
     }
 }

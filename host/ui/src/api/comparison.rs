@@ -1,9 +1,9 @@
 //! Runs side by side: groups of those that differ in their seed only, with the last and the best of each metric.
 
-use super::app::Api;
+use super::app::PageApi;
 use super::query::Query;
-use super::refused::{Refused, Result};
-use crate::report::{Comparison, Group, Spread, visible_json};
+use super::refusal::{ApiRefusal, Result};
+use crate::report::{RunComparison, SeedGroup, SeedSpread, visible_json};
 use serde_json::{Map, Value, json};
 
 /// Most groups and metrics with curves.
@@ -17,37 +17,37 @@ const MOST_IN_ALL: usize = 1_000_000;
 /// Most metrics with values: those that are worth a look first, and others.
 const MOST_VALUES: usize = 200;
 
-impl Api {
+impl PageApi {
     /// Answers `run=NAME&run=NAME...`.
     pub(super) fn comparison(&self, query: &Query) -> Result<Value> {
         let names: Vec<&str> = query.all("run").collect();
         let paths = names.iter().map(|name| self.path(name)).collect::<Result<Vec<_>>>()?;
-        let comparison = Comparison::load(&paths).map_err(|error| Refused::invalid(error.to_string()))?;
+        let comparison = RunComparison::load(&paths).map_err(|error| ApiRefusal::invalid(error.to_string()))?;
         if comparison.runs.len() != names.len() {
-            return Err(Refused::invalid("name each run once"));
+            return Err(ApiRefusal::invalid("name each run once"));
         }
         Ok(visible_json(&answer(&comparison, &names)))
     }
 }
 
-fn answer(comparison: &Comparison, names: &[&str]) -> Value {
-    let Comparison { groups, metrics, key_metrics, notes, .. } = comparison;
+fn answer(comparison: &RunComparison, names: &[&str]) -> Value {
+    let RunComparison { groups, metrics, key_metrics, notes, .. } = comparison;
     let has_seeds = groups.iter().any(|group| group.runs.len() > 1);
     let shown = &metrics[..metrics.len().min(MOST_METRICS)];
     let drawn = if has_seeds { groups.len().min(MOST_GROUPS) } else { 0 };
     let points = (MOST_IN_ALL / (3 * drawn * shown.len()).max(1)).clamp(20, MOST_POINTS);
-    let curves = |group: &Group| {
+    let curves = |group: &SeedGroup| {
         let curve = |metric: &String| {
             let curve = comparison.curve(group, metric, points);
             (!curve.x.is_empty()).then(|| (metric.clone(), json!(curve)))
         };
         shown.iter().filter_map(curve).collect::<Map<String, Value>>()
     };
-    let value = |group: &Group, metric: &String| {
+    let value = |group: &SeedGroup, metric: &String| {
         let last = spread(comparison.last(group, metric)?);
         Some((metric.clone(), json!({ "last": last, "best": comparison.best(group, metric).map(spread) })))
     };
-    let view = |(i, group): (usize, &Group)| {
+    let view = |(i, group): (usize, &SeedGroup)| {
         json!({
             "name": group.name,
             "runs": group.runs.iter().map(|&run| names[run]).collect::<Vec<_>>(),
@@ -71,6 +71,6 @@ fn answer(comparison: &Comparison, names: &[&str]) -> Value {
     })
 }
 
-fn spread(Spread { mean, deviation }: Spread) -> Value {
+fn spread(SeedSpread { mean, deviation }: SeedSpread) -> Value {
     json!({ "mean": mean, "deviation": deviation })
 }

@@ -1,14 +1,14 @@
 //! Completions: in pages, sorted and selected; one with all that is known of it; a group side by side.
 
-use super::app::Api;
+use super::app::PageApi;
 use super::query::Query;
-use super::refused::{Refused, Result};
+use super::refusal::{ApiRefusal, Result};
 use super::text::shown;
 use super::tokens::tokens;
 use crate::config::printable;
 use crate::run::PluginVersion;
 use crate::store::{PATIENCE, locked};
-use rlhost_followed::{Entry, Followed, line_at, rounded};
+use rlhost_live::{CompletionEntry, LiveRun, line_at, rounded};
 use serde_json::{Map, Value, json};
 use std::io;
 use std::sync::MutexGuard;
@@ -29,7 +29,7 @@ const MOST_MESSAGES: usize = 400;
 const MOST_NAMES: usize = 200;
 
 /// What is shown, and in which order.
-struct Selection<'a> {
+struct PageSelection<'a> {
     steps: (f64, f64),
     row: Option<f64>,
     reward: (f64, f64),
@@ -40,14 +40,14 @@ struct Selection<'a> {
     sort: &'a str,
 }
 
-impl<'a> Selection<'a> {
+impl<'a> PageSelection<'a> {
     fn new(query: &'a Query) -> Result<Self> {
         let ends = |low: &str, high: &str| {
-            Ok::<_, Refused>((query.number(low)?.unwrap_or(f64::NEG_INFINITY), query.number(high)?.unwrap_or(f64::INFINITY)))
+            Ok::<_, ApiRefusal>((query.number(low)?.unwrap_or(f64::NEG_INFINITY), query.number(high)?.unwrap_or(f64::INFINITY)))
         };
         let sort = query.get("sort").unwrap_or("newest");
         if !["newest", "oldest", "best", "worst", "longest", "shortest", "advantage"].contains(&sort) {
-            return Err(Refused::invalid(format!("sort can't be {sort:?}")));
+            return Err(ApiRefusal::invalid(format!("sort can't be {sort:?}")));
         }
         Ok(Self {
             steps: ends("step_from", "step_to")?,
@@ -60,7 +60,7 @@ impl<'a> Selection<'a> {
         })
     }
 
-    fn takes(&self, entry: &Entry) -> bool {
+    fn takes(&self, entry: &CompletionEntry) -> bool {
         let within = |value: f64, (low, high): (f64, f64)| value >= low && value <= high;
         let any = (f64::NEG_INFINITY, f64::INFINITY);
         within(entry.step as f64, self.steps)
@@ -71,7 +71,7 @@ impl<'a> Selection<'a> {
     }
 
     /// Returns the numbers of the completions that it takes, apart from its text, in its order.
-    fn order(&self, entries: &[Entry]) -> Vec<u32> {
+    fn order(&self, entries: &[CompletionEntry]) -> Vec<u32> {
         let mut chosen: Vec<u32> = (0..entries.len() as u32).filter(|i| self.takes(&entries[*i as usize])).collect();
         let entry = |i: u32| &entries[i as usize];
         // What has no number comes last.
@@ -91,10 +91,10 @@ impl<'a> Selection<'a> {
     }
 }
 
-impl Api {
+impl PageApi {
     /// Answers a page: `offset` and `limit` count among what is selected, in its order.
     pub(super) fn completions(&self, query: &Query) -> Result<Value> {
-        let selection = Selection::new(query)?;
+        let selection = PageSelection::new(query)?;
         let (offset, limit) = (query.count("offset", 0, usize::MAX)?, query.count("limit", USUAL_ON_PAGE, MOST_ON_PAGE)?);
         let run = self.followed(query)?;
         let mut run = locked(&run);
@@ -134,7 +134,7 @@ impl Api {
         let run = self.followed(query)?;
         let mut run = locked(&run);
         let number = Self::number(&mut run, query)?;
-        Ok(whole(&run, number)?.unwrap_or_default())
+        Ok(full_completion(&run, number)?.unwrap_or_default())
     }
 
     /// Answers with the completions of the same prompt and step as `id`.
@@ -144,11 +144,11 @@ impl Api {
         let number = Self::number(&mut run, query)?;
         let of = run.completions.entries[number];
         let first = run.completions.entries.partition_point(|entry| entry.step < of.step);
-        let is_same = |entry: &Entry| entry.step == of.step && entry.row == of.row;
+        let is_same = |entry: &CompletionEntry| entry.step == of.step && entry.row == of.row;
         let all = run.completions.entries.iter().enumerate().skip(first).take_while(|(_, entry)| entry.step <= of.step);
         let group: Vec<usize> = all.filter(|(_, entry)| is_same(entry)).map(|(i, _)| i).collect();
         let size = group.len();
-        let items = group.into_iter().take(MOST_OF_GROUP).filter_map(|i| whole(&run, i).transpose());
+        let items = group.into_iter().take(MOST_OF_GROUP).filter_map(|i| full_completion(&run, i).transpose());
         let items = items.collect::<Result<Vec<Value>>>()?;
         // How this prompt went in other steps.
         let others = run.completions.entries.iter().filter(|entry| entry.row == of.row);
@@ -165,13 +165,13 @@ impl Api {
     }
 
     /// Returns the number of the completion that a query names.
-    fn number(run: &mut MutexGuard<'_, Followed>, query: &Query) -> Result<usize> {
+    fn number(run: &mut MutexGuard<'_, LiveRun>, query: &Query) -> Result<usize> {
         let number = query.count("id", usize::MAX, usize::MAX)?;
         run.advance_completions(Instant::now() + PATIENCE)?;
         if number < run.completions.entries.len() {
             return Ok(number);
         }
-        Err(Refused::new(404, "there is no such completion; a resume may have removed it"))
+        Err(ApiRefusal::new(404, "there is no such completion; a resume may have removed it"))
     }
 }
 
@@ -188,7 +188,7 @@ fn number(value: f32) -> Option<f64> {
 }
 
 /// Returns a completion in a list.
-fn excerpt(id: u32, entry: &Entry, line: &Map<String, Value>, wanted: Option<&str>) -> Value {
+fn excerpt(id: u32, entry: &CompletionEntry, line: &Map<String, Value>, wanted: Option<&str>) -> Value {
     json!({
         "id": id,
         "step": entry.step,
@@ -225,10 +225,10 @@ fn scores(line: &Map<String, Value>) -> Map<String, Value> {
 }
 
 /// Returns a completion with all that is known of it; none if its line is no longer there.
-fn whole(run: &Followed, id: usize) -> Result<Option<Value>> {
+fn full_completion(run: &LiveRun, id: usize) -> Result<Option<Value>> {
     let entry = run.completions.entries[id];
     let mut reader = run.completions.open()?;
-    let changed = |error: io::Error| Refused::new(410, format!("the completions have changed: {error}"));
+    let changed = |error: io::Error| ApiRefusal::new(410, format!("the completions have changed: {error}"));
     let Some(line) = line_at(&mut reader, entry.place).map_err(changed)? else { return Ok(None) };
     let Ok(line) = serde_json::from_slice::<Map<String, Value>>(line) else { return Ok(None) };
     let text = |key: &str| shown(line.get(key).and_then(Value::as_str).unwrap_or_default(), LONGEST_TEXT);

@@ -1,17 +1,17 @@
 //! Acts on a run: what another reward would have said, a swap, a roll-back, other settings. The page can do nothing that `rlhost swap`
 //! and an editor of config.toml can't.
 
-use super::app::Api;
-use super::plugins::{current, kept, shown_settings};
+use super::app::PageApi;
+use super::plugins::{current, shown_settings, version_file};
 use super::query::Query;
-use super::refused::{Refused, Result};
+use super::refusal::{ApiRefusal, Result};
 use super::text::shown;
-use crate::backend::{Changes, Question, Rescored};
+use crate::backend::{PluginChanges, RescoredCompletion, RescoringRequest};
 use crate::config::printable;
-use crate::metrics::Comparison;
+use crate::metrics::ScoreComparison;
 use crate::run::RunAction;
 use crate::store::{PATIENCE, locked};
-use rlhost_followed::rounded;
+use rlhost_live::rounded;
 use serde_json::{Map, Value, json};
 use std::path::{Path, PathBuf};
 use std::sync::TryLockError;
@@ -32,25 +32,27 @@ const LONGEST_EXCERPT: usize = 500;
 const PATIENT: Duration = Duration::from_secs(60);
 
 /// A plugin that was dropped onto the page, in a file for as long as this exists.
-struct Dropped {
+struct DroppedPlugin {
     folder: Option<tempfile::TempDir>,
     path: PathBuf,
 }
 
-impl Api {
+impl PageApi {
     /// Scores the newest completions with a dropped plugin (the body, `file` its name), or with a version that the run keeps (`hash`,
     /// `version`) and its settings. Both may have other `settings`.
     pub(super) fn what_if(&self, query: &Query, body: &[u8]) -> Result<Value> {
         let _one = match self.scoring.try_lock() {
             Ok(guard) => guard,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) => return Err(Refused::new(429, "another plugin is scoring completions; wait for it")),
+            Err(TryLockError::WouldBlock) => {
+                return Err(ApiRefusal::new(429, "another plugin is scoring completions; wait for it"));
+            }
         };
         let reward = query.required("plugin")?;
         let count = query.count("newest", USUAL_COMPLETIONS, MOST_COMPLETIONS)?.max(1);
         let mut settings: Map<String, Value> = match query.get("settings") {
             Some(text) => {
-                serde_json::from_str(text).map_err(|e| Refused::invalid(format!("settings must be a JSON object: {e}")))?
+                serde_json::from_str(text).map_err(|e| ApiRefusal::invalid(format!("settings must be a JSON object: {e}")))?
             }
             None => Map::new(),
         };
@@ -59,25 +61,25 @@ impl Api {
             let mut run = locked(&followed);
             run.advance(Instant::now() + PATIENCE)?;
             if !run.advance_completions(Instant::now() + PATIENT)? {
-                return Err(Refused::new(503, "the list of completions is still being read; try again"));
+                return Err(ApiRefusal::new(503, "the list of completions is still being read; try again"));
             }
             let dropped = if query.get("hash").is_some() {
-                let kept = kept(&run, query)?;
+                let kept = version_file(&run, query)?;
                 settings = changed(kept.settings, &settings);
-                Dropped { folder: None, path: kept.path }
+                DroppedPlugin { folder: None, path: kept.path }
             } else {
-                Dropped::new(query, body)?
+                DroppedPlugin::new(query, body)?
             };
             let entries = &run.completions.entries;
             let first = entries.len().saturating_sub(count);
-            let step = entries.get(first).ok_or_else(|| Refused::new(404, "the run has no completions yet"))?.step;
+            let step = entries.get(first).ok_or_else(|| ApiRefusal::new(404, "the run has no completions yet"))?.step;
             // Rewards see whole generations.
             let first = entries.partition_point(|entry| entry.step < step);
             (run.path.clone(), dropped, current(&run, reward), entries[first].place)
         };
         let current = current.as_deref();
-        let question = Question { run: &run, plugin: &dropped.path, reward, current, settings: &settings, from };
-        let rescored = self.backend.rescore(&question).map_err(|detail| Refused::new(422, dropped.named_in(&detail)))?;
+        let question = RescoringRequest { run: &run, plugin: &dropped.path, reward, current, settings: &settings, from };
+        let rescored = self.backend.rescore(&question).map_err(|detail| ApiRefusal::new(422, dropped.named_in(&detail)))?;
         let mut answer = answer(rescored, reward);
         answer["settings"] = if query.get("hash").is_some() { json!(shown_settings(&settings)) } else { Value::Null };
         Ok(answer)
@@ -86,8 +88,8 @@ impl Api {
     /// Sends a dropped plugin to the run.
     pub(super) fn swap(&self, query: &Query, body: &[u8]) -> Result<Value> {
         let (name, run) = (query.required("plugin")?, self.path_of(query)?);
-        let dropped = Dropped::new(query, body)?;
-        let bytes = self.backend.plugin(&dropped.path).map_err(|detail| Refused::new(422, dropped.named_in(&detail)))?;
+        let dropped = DroppedPlugin::new(query, body)?;
+        let bytes = self.backend.plugin(&dropped.path).map_err(|detail| ApiRefusal::new(422, dropped.named_in(&detail)))?;
         self.send(&run, name, &bytes, None)
     }
 
@@ -97,13 +99,13 @@ impl Api {
         let (run, kept) = {
             let mut run = locked(&followed);
             run.advance(Instant::now() + PATIENCE)?;
-            (run.path.clone(), kept(&run, query)?)
+            (run.path.clone(), version_file(&run, query)?)
         };
         self.send(&run, query.required("plugin")?, &kept.bytes, Some(&kept.settings))
     }
 
     fn send(&self, run: &Path, name: &str, bytes: &[u8], settings: Option<&Map<String, Value>>) -> Result<Value> {
-        let request = self.backend.swap(run, name, bytes, settings).map_err(|detail| Refused::new(409, detail))?;
+        let request = self.backend.swap(run, name, bytes, settings).map_err(|detail| ApiRefusal::new(409, detail))?;
         Ok(json!({ "request": printable(&request, 300) }))
     }
 
@@ -112,9 +114,9 @@ impl Api {
         let (name, run) = (query.required("action")?, self.path_of(query)?);
         let Some(action) = RunAction::parse(name) else {
             let known = RunAction::ALL.map(RunAction::name).join(", ");
-            return Err(Refused::invalid(format!("{:?} is no action; there are {known}", printable(name, 100))));
+            return Err(ApiRefusal::invalid(format!("{:?} is no action; there are {known}", printable(name, 100))));
         };
-        let request = self.backend.request(&run, action).map_err(|detail| Refused::new(409, detail))?;
+        let request = self.backend.request(&run, action).map_err(|detail| ApiRefusal::new(409, detail))?;
         Ok(json!({ "request": printable(&request, 300) }))
     }
 
@@ -122,26 +124,27 @@ impl Api {
     /// default, and perhaps its `weight`. The run tries them, writes them to config.toml if they pass, and reports in an event.
     pub(super) fn configure(&self, query: &Query, body: &[u8]) -> Result<Value> {
         let name = query.required("plugin")?;
-        let invalid = |e: serde_json::Error| Refused::invalid(format!("the settings are not a JSON object: {e}"));
+        let invalid = |e: serde_json::Error| ApiRefusal::invalid(format!("the settings are not a JSON object: {e}"));
         let body: Map<String, Value> = serde_json::from_slice(body).map_err(invalid)?;
-        let weight = body.get("weight").map(|weight| weight.as_f64().ok_or_else(|| Refused::invalid("a weight is a number")));
-        let changes = body.get("settings").map(|own| own.as_object().ok_or_else(|| Refused::invalid("settings are an object")));
+        let weight = body.get("weight").map(|weight| weight.as_f64().ok_or_else(|| ApiRefusal::invalid("a weight is a number")));
+        let changes =
+            body.get("settings").map(|own| own.as_object().ok_or_else(|| ApiRefusal::invalid("settings are an object")));
         let (weight, changes) = (weight.transpose()?, changes.transpose()?);
         let followed = self.followed(query)?;
         let (run, now) = {
             let mut run = locked(&followed);
             run.advance(Instant::now() + PATIENCE)?;
             let now = run.events.current(name).map(|now| now.config.clone());
-            (run.path.clone(), now.ok_or_else(|| Refused::new(404, format!("the run has loaded no plugin {name:?}")))?)
+            (run.path.clone(), now.ok_or_else(|| ApiRefusal::new(404, format!("the run has loaded no plugin {name:?}")))?)
         };
         let settings = changes.map(|changes| changed(now, changes));
-        let request = self.backend.configure(&run, name, &Changes { settings, weight });
-        let request = request.map_err(|detail| Refused::new(409, detail))?;
+        let request = self.backend.configure(&run, name, &PluginChanges { settings, weight });
+        let request = request.map_err(|detail| ApiRefusal::new(409, detail))?;
         Ok(json!({ "request": printable(&request, 300) }))
     }
 }
 
-impl Dropped {
+impl DroppedPlugin {
     /// Writes a request's body to a file of the name that it had, in a folder of its own.
     fn new(query: &Query, body: &[u8]) -> Result<Self> {
         let given = query.required("file")?;
@@ -149,13 +152,15 @@ impl Dropped {
         let (stem, ending) = name.rsplit_once('.').unwrap_or((name, ""));
         let is_plain = |text: &str| text.bytes().all(|b| b.is_ascii_alphanumeric() || b"_-. ".contains(&b));
         if stem.is_empty() || stem.starts_with('.') || name.len() > 120 || !is_plain(name) {
-            return Err(Refused::invalid(format!("{name:?} can't be the name of a plugin's file: use letters, digits, - and _")));
+            return Err(ApiRefusal::invalid(format!(
+                "{name:?} can't be the name of a plugin's file: use letters, digits, - and _"
+            )));
         }
         if !["wasm", "py", "js", "ts", "mjs"].contains(&ending) {
-            return Err(Refused::invalid(format!("{name:?} is no plugin: drop a .wasm, .py, .js or .ts file")));
+            return Err(ApiRefusal::invalid(format!("{name:?} is no plugin: drop a .wasm, .py, .js or .ts file")));
         }
         if body.is_empty() {
-            return Err(Refused::invalid(format!("{name:?} is empty")));
+            return Err(ApiRefusal::invalid(format!("{name:?} is empty")));
         }
         let folder = tempfile::Builder::new().prefix("rlhost-ui-").tempdir()?;
         let path = folder.path().join(name);
@@ -189,13 +194,13 @@ fn changed(mut now: Map<String, Value>, changes: &Map<String, Value>) -> Map<Str
 }
 
 /// Compares both scores: those of the version that scored last, since other versions had other scales.
-fn answer(mut rescored: Vec<Rescored>, reward: &str) -> Value {
+fn answer(mut rescored: Vec<RescoredCompletion>, reward: &str) -> Value {
     let version = rescored.last().map(|last| last.version.clone()).unwrap_or_default();
     let all = rescored.len();
     rescored.retain(|row| row.version == version);
     let (old, new): (Vec<Option<f32>>, Vec<Option<f32>>) = rescored.iter().map(|row| (row.old, row.new)).unzip();
-    let comparison = Comparison::of(&old, &new);
-    let mut changed: Vec<&Rescored> = rescored.iter().filter(|row| distance(row) > 1e-5).collect();
+    let comparison = ScoreComparison::new(&old, &new);
+    let mut changed: Vec<&RescoredCompletion> = rescored.iter().filter(|row| distance(row) > 1e-5).collect();
     let differing = changed.len();
     changed.sort_by(|a, b| distance(b).total_cmp(&distance(a)));
     let rows = changed.into_iter().take(MOST_CHANGED).map(|row| {
@@ -224,7 +229,7 @@ fn answer(mut rescored: Vec<Rescored>, reward: &str) -> Value {
     })
 }
 
-fn distance(row: &Rescored) -> f32 {
+fn distance(row: &RescoredCompletion) -> f32 {
     match (row.old, row.new) {
         (Some(old), Some(new)) => (old - new).abs(),
         _ => 0.0,
@@ -261,7 +266,8 @@ mod tests {
     fn dropped_files_have_harmless_names() {
         let dropped = |name: &str, body: &[u8]| {
             let query: String = name.bytes().map(|byte| format!("%{byte:02x}")).collect();
-            Dropped::new(&Query::parse(&format!("file={query}")).unwrap(), body).map(|dropped| dropped.path.as_path().to_owned())
+            DroppedPlugin::new(&Query::parse(&format!("file={query}")).unwrap(), body)
+                .map(|dropped| dropped.path.as_path().to_owned())
         };
         let path = dropped("my-reward_2.py", b"x").unwrap();
         assert!(path.ends_with("my-reward_2.py") && !path.exists());
@@ -295,7 +301,7 @@ mod tests {
 
     #[test]
     fn both_scores_are_compared_over_the_version_that_scored_last() {
-        let row = |version: &str, old: Option<f32>, new: Option<f32>| Rescored {
+        let row = |version: &str, old: Option<f32>, new: Option<f32>| RescoredCompletion {
             step: 1,
             row: 0,
             prompt: String::new(),

@@ -1,10 +1,10 @@
 //! The command that begins a new run from a checkpoint of another.
 
-use super::app::Api;
+use super::app::PageApi;
 use super::query::Query;
-use super::refused::{Refused, Result};
-use crate::config::{self, Overrides, Set, printable, shell_word};
-use crate::run::{ConfigInForce, RunFiles};
+use super::refusal::{ApiRefusal, Result};
+use crate::config::{self, KeyAssignment, Overrides, printable, shell_word};
+use crate::run::{EffectiveConfig, RunFiles};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 
@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 const MOST_SETTINGS: usize = 100;
 const LONGEST: usize = 2000;
 
-impl Api {
+impl PageApi {
     /// Answers with the run's checkpoints, and the command that forks it from checkpoint `step` (or the newest) into `folder`, with the
     /// settings `set`, as in `set=loss.beta=0.1`. Says what is wrong with the settings, if something is.
     pub(super) fn fork(&self, query: &Query) -> Result<Value> {
@@ -23,9 +23,9 @@ impl Api {
             None => steps.last().copied(),
         };
         let sets: Vec<String> = query.all("set").filter(|set| !set.trim().is_empty()).map(str::to_owned).collect();
-        let folder = query.get("folder").map_or_else(|| beside(&run), PathBuf::from);
+        let folder = query.get("folder").map_or_else(|| fork_folder(&run), PathBuf::from);
         if sets.len() > MOST_SETTINGS || sets.iter().map(String::len).chain([folder.as_os_str().len()]).any(|n| n > LONGEST) {
-            return Err(Refused::invalid(format!("a fork has at most {MOST_SETTINGS} settings, of {LONGEST} bytes each")));
+            return Err(ApiRefusal::invalid(format!("a fork has at most {MOST_SETTINGS} settings, of {LONGEST} bytes each")));
         }
         // No path of a request is looked at but a name beside the run.
         let is_taken = folder.parent() == run.parent() && folder.file_name().is_some() && folder.exists();
@@ -42,7 +42,7 @@ impl Api {
 }
 
 /// Returns a folder beside the run's, which is not there yet.
-fn beside(run: &Path) -> PathBuf {
+fn fork_folder(run: &Path) -> PathBuf {
     let name = run.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     let numbered = |i: u32| run.with_file_name(if i < 2 { format!("{name}-fork") } else { format!("{name}-fork-{i}") });
     (1..).map(numbered).find(|folder| !folder.exists()).unwrap_or_default()
@@ -62,9 +62,9 @@ fn word(set: &str) -> String {
 /// Returns what is wrong with settings, judged by the run's own with these in their place.
 fn problem(run: &Path, sets: &[String]) -> Option<String> {
     let read = || -> std::result::Result<(), String> {
-        let sets = Set::read_all(sets).map_err(|error| error.to_string())?;
+        let sets = KeyAssignment::parse_all(sets).map_err(|error| error.to_string())?;
         let overrides = Overrides { sets, ..Overrides::default() };
-        let path = ConfigInForce::own_path(run).map_err(|error| error.to_string())?;
+        let path = EffectiveConfig::own_path(run).map_err(|error| error.to_string())?;
         config::read([path.as_path()], &overrides).map(drop).map_err(|error| error.to_string())
     };
     read().err()
@@ -73,7 +73,7 @@ fn problem(run: &Path, sets: &[String]) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tests::Fake;
+    use crate::tests::EchoBackend;
     use std::fs;
 
     #[test]
@@ -84,7 +84,7 @@ mod tests {
             fs::create_dir_all(run.join(format!("checkpoint-{step}"))).unwrap();
         }
         fs::write(run.join("config.toml"), "learning_rate = 0.001\n").unwrap();
-        let api = Api::new(root.path().to_owned(), Box::new(Fake), false);
+        let api = PageApi::new(root.path().to_owned(), Box::new(EchoBackend), false);
         let ask = |query: &str| api.fork(&Query::parse(&format!("run=a%20b&{query}")).unwrap()).unwrap();
         let answer = ask("set=learning_rate%3D0.1&set=run_name%3Dit%27s&set=");
         assert_eq!((&answer["checkpoints"], &answer["step"], &answer["problem"]), (&json!([2, 10]), &json!(10), &Value::Null));

@@ -1,13 +1,13 @@
 //! The plugins of a run: their versions, settings and history, and the source of a version.
 
-use super::app::Api;
+use super::app::PageApi;
 use super::query::Query;
-use super::refused::{Refused, Result};
+use super::refusal::{ApiRefusal, Result};
 use super::text::shown;
 use crate::config::{PluginEntry, files, printable};
-use crate::run::{RunFiles, must_be_own, short_hash};
+use crate::run::{RunFiles, ensure_own_file, short_hash};
 use crate::store::{PATIENCE, locked};
-use rlhost_followed::{Change, Followed, Loaded, config_of};
+use rlhost_live::{LiveRun, PluginChange, RunPlugin, config_of};
 use serde_json::{Map, Value, json};
 use std::path::{Path, PathBuf};
 use std::sync::PoisonError;
@@ -28,7 +28,7 @@ const LONGEST_SETTING: usize = 2000;
 /// Most versions of a plugin that are shown: the newest.
 const MOST_VERSIONS: usize = 200;
 
-impl Api {
+impl PageApi {
     pub(super) fn plugins(&self, query: &Query) -> Result<Value> {
         let run = self.followed(query)?;
         let mut run = locked(&run);
@@ -36,9 +36,9 @@ impl Api {
         let config = config_of(&run.path);
         let entries: Vec<PluginEntry> =
             config.map(|config| config.plugin.into_iter().chain(config.environment).collect()).unwrap_or_default();
-        let plugin = |Loaded { name, role }: Loaded| {
+        let plugin = |RunPlugin { name, role }: RunPlugin| {
             let entry = entries.iter().find(|entry| entry.name() == name);
-            let changes: Vec<&Change> = run.events.changes.iter().filter(|change| change.plugin == name).collect();
+            let changes: Vec<&PluginChange> = run.events.changes.iter().filter(|change| change.plugin == name).collect();
             let now = run.events.current(&name);
             json!({
                 "name": name,
@@ -63,7 +63,7 @@ impl Api {
         let run = self.followed(query)?;
         let mut run = locked(&run);
         run.advance(Instant::now() + PATIENCE)?;
-        let bytes = kept(&run, query)?.bytes;
+        let bytes = version_file(&run, query)?.bytes;
         let source = self.backend.source(&bytes).map(|source| shown(&source, LONGEST_SOURCE));
         Ok(json!({ "source": source, "bytes": bytes.len() }))
     }
@@ -74,7 +74,7 @@ impl Api {
         let path = {
             let mut run = locked(&run);
             run.advance(Instant::now() + PATIENCE)?;
-            kept(&run, query)?.path
+            version_file(&run, query)?.path
         };
         let mut forms = self.forms.lock().unwrap_or_else(PoisonError::into_inner);
         if forms.len() >= MOST_FORMS {
@@ -83,7 +83,7 @@ impl Api {
         let fields = match forms.get(&path) {
             Some(fields) => fields.clone(),
             None => {
-                let fields = self.backend.form(&path).map_err(|detail| Refused::new(422, detail))?;
+                let fields = self.backend.form(&path).map_err(|detail| ApiRefusal::new(422, detail))?;
                 forms.insert(path, fields.clone());
                 fields
             }
@@ -93,7 +93,7 @@ impl Api {
 }
 
 /// A version of a plugin that the run keeps.
-pub(super) struct Kept {
+pub(super) struct PluginVersionFile {
     pub path: PathBuf,
     pub bytes: Vec<u8>,
     pub settings: Map<String, Value>,
@@ -101,39 +101,39 @@ pub(super) struct Kept {
 
 /// Returns the version that a query names by `plugin` and `hash`, and by `version` if it matters with which settings; it must be one of
 /// the run's events.
-pub(super) fn kept(run: &Followed, query: &Query) -> Result<Kept> {
+pub(super) fn version_file(run: &LiveRun, query: &Query) -> Result<PluginVersionFile> {
     let (name, hash, version) = (query.required("plugin")?, query.required("hash")?, query.get("version"));
-    let is_meant = |change: &&Change| {
+    let is_meant = |change: &&PluginChange| {
         let has_settings = || version.is_none_or(|version| change.version.short() == version);
         change.plugin == name && short_hash(change.version.hash()) == short_hash(hash) && has_settings()
     };
     let change = run.events.changes.iter().rev().find(is_meant);
-    let change = change.ok_or_else(|| Refused::new(404, format!("the run has no version {hash:?} of {name:?}")))?;
-    let path = path_of(&run.path, change).ok_or_else(|| Refused::new(404, "the bytes of this version are not in the run"))?;
+    let change = change.ok_or_else(|| ApiRefusal::new(404, format!("the run has no version {hash:?} of {name:?}")))?;
+    let path = path_of(&run.path, change).ok_or_else(|| ApiRefusal::new(404, "the bytes of this version are not in the run"))?;
     let bytes = files::read(&path, LARGEST_PLUGIN)?;
     let mut settings = change.config.clone();
     settings.retain(|_, value| !value.is_null());
-    Ok(Kept { path, bytes, settings })
+    Ok(PluginVersionFile { path, bytes, settings })
 }
 
 /// Returns where the run keeps the version of a plugin that it has now, if it does.
-pub(super) fn current(run: &Followed, name: &str) -> Option<PathBuf> {
+pub(super) fn current(run: &LiveRun, name: &str) -> Option<PathBuf> {
     path_of(&run.path, run.events.current(name)?)
 }
 
 /// Returns where the run keeps a version's bytes, if it does.
-fn path_of(run: &Path, change: &Change) -> Option<PathBuf> {
+fn path_of(run: &Path, change: &PluginChange) -> Option<PathBuf> {
     let hash = change.version.hash();
     // Names and hashes come from the run's folder, which may be anybody's.
     let is_file_name = !change.plugin.contains(['/', '\\', '\0']) && !change.plugin.starts_with('.');
     let path = (is_file_name && change.version.is_hexadecimal() && hash.len() >= 16)
         .then(|| RunFiles(run).plugin(&change.plugin, hash))?;
-    let is_file = must_be_own(run, &path).is_ok() && path.is_file();
+    let is_file = ensure_own_file(run, &path).is_ok() && path.is_file();
     is_file.then_some(path)
 }
 
 /// Returns a version as the page shows it.
-fn version(run: &Path, change: &Change) -> Value {
+fn version(run: &Path, change: &PluginChange) -> Value {
     json!({
         "kind": change.kind,
         "time": change.time,

@@ -1,6 +1,6 @@
 //! The query of a request: names and values, decoded.
 
-use super::refused::{Refused, Result};
+use super::refusal::{ApiRefusal, Result};
 
 /// Most names and values.
 const MOST: usize = 600;
@@ -17,7 +17,7 @@ impl Query {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
             pairs.push((decoded(name)?, decoded(value)?));
             if pairs.len() > MOST {
-                return Err(Refused::invalid(format!("a query has at most {MOST} values")));
+                return Err(ApiRefusal::invalid(format!("a query has at most {MOST} values")));
             }
         }
         Ok(Self(pairs))
@@ -36,26 +36,28 @@ impl Query {
 
     /// Returns a value that must be there.
     pub fn required(&self, name: &str) -> Result<&str> {
-        self.get(name).ok_or_else(|| Refused::invalid(format!("the query lacks {name}")))
+        self.get(name).ok_or_else(|| ApiRefusal::invalid(format!("the query lacks {name}")))
     }
 
     /// Returns a number, if it is there.
     pub fn number(&self, name: &str) -> Result<Option<f64>> {
         let parsed = |text: &str| text.parse::<f64>().ok().filter(|number| !number.is_nan());
-        let number = |text: &str| parsed(text).ok_or_else(|| Refused::invalid(format!("{name} must be a number, not {text:?}")));
+        let number =
+            |text: &str| parsed(text).ok_or_else(|| ApiRefusal::invalid(format!("{name} must be a number, not {text:?}")));
         self.get(name).map(number).transpose()
     }
 
     /// Returns a whole number, or the default, at most `most`.
     pub fn count(&self, name: &str, default: usize, most: usize) -> Result<usize> {
         let Some(text) = self.get(name) else { return Ok(default.min(most)) };
-        let count: usize = text.parse().map_err(|_| Refused::invalid(format!("{name} must be a whole number, not {text:?}")))?;
+        let count: usize =
+            text.parse().map_err(|_| ApiRefusal::invalid(format!("{name} must be a whole number, not {text:?}")))?;
         Ok(count.min(most))
     }
 }
 
 fn decoded(text: &str) -> Result<String> {
-    let invalid = || Refused::invalid("the query is not well-formed");
+    let invalid = || ApiRefusal::invalid("the query is not well-formed");
     let (bytes, mut decoded, mut at) = (text.as_bytes(), Vec::with_capacity(text.len()), 0);
     while let Some(&byte) = bytes.get(at) {
         at += 1;

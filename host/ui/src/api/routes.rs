@@ -1,15 +1,15 @@
 //! Which path is answered by what.
 
-use super::app::Api;
+use super::app::PageApi;
 use super::query::Query;
-use super::refused::{Refused, Result};
+use super::refusal::{ApiRefusal, Result};
 use crate::run::RunFiles;
-use rlhost_followed::own_name;
+use rlhost_live::folder_name;
 use serde_json::{Value, json};
 
 /// A route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Route {
+pub(crate) enum PageRoute {
     /// What is shown, and whether it may be acted on.
     About,
     /// The table of runs.
@@ -50,7 +50,7 @@ pub(crate) enum Route {
     Steer,
 }
 
-impl Route {
+impl PageRoute {
     /// Returns the route of a path below `api/`.
     pub fn find(path: &str) -> Option<Self> {
         Some(match path {
@@ -89,44 +89,44 @@ impl Route {
     }
 }
 
-impl Api {
-    /// Answers a request with its query and body. [`Route::Live`] is answered by [`Live::start`](super::Live::start).
-    pub fn answer(&self, route: Route, query: &str, body: &[u8]) -> Result<Value> {
+impl PageApi {
+    /// Answers a request with its query and body. [`PageRoute::Live`] is answered by [`LiveUpdateStream::start`](super::LiveUpdateStream::start).
+    pub fn answer(&self, route: PageRoute, query: &str, body: &[u8]) -> Result<Value> {
         let query = Query::parse(query)?;
         match route {
-            Route::About => Ok(self.about()),
-            Route::Runs => self.runs(),
-            Route::Settings => self.settings(&query),
-            Route::Comparison => self.comparison(&query),
-            Route::Series => self.series(&query),
-            Route::Charts => self.charts(&query),
-            Route::Run => self.run(&query),
-            Route::Config => self.config(&query),
-            Route::Diagnosis => self.diagnosis(&query),
-            Route::Story => self.story(&query),
-            Route::Metrics => self.metrics(&query),
-            Route::Events => self.events(&query),
-            Route::Completions => self.completions(&query),
-            Route::Completion => self.completion(&query),
-            Route::Group => self.group(&query),
-            Route::Plugins => self.plugins(&query),
-            Route::Source => self.source(&query),
-            Route::Form => self.form(&query),
-            Route::Fork => self.fork(&query),
-            Route::Live => Err(Refused::invalid("live is a stream of events")),
-            Route::WhatIf => self.what_if(&query, body),
-            Route::Swap => self.swap(&query, body),
-            Route::RollBack => self.roll_back(&query),
-            Route::Configure => self.configure(&query, body),
-            Route::Steer => self.steer(&query),
+            PageRoute::About => Ok(self.about()),
+            PageRoute::Runs => self.runs(),
+            PageRoute::Settings => self.settings(&query),
+            PageRoute::Comparison => self.comparison(&query),
+            PageRoute::Series => self.series(&query),
+            PageRoute::Charts => self.charts(&query),
+            PageRoute::Run => self.run(&query),
+            PageRoute::Config => self.config(&query),
+            PageRoute::Diagnosis => self.diagnosis(&query),
+            PageRoute::Story => self.story(&query),
+            PageRoute::Metrics => self.metrics(&query),
+            PageRoute::Events => self.events(&query),
+            PageRoute::Completions => self.completions(&query),
+            PageRoute::Completion => self.completion(&query),
+            PageRoute::Group => self.group(&query),
+            PageRoute::Plugins => self.plugins(&query),
+            PageRoute::Source => self.source(&query),
+            PageRoute::Form => self.form(&query),
+            PageRoute::Fork => self.fork(&query),
+            PageRoute::Live => Err(ApiRefusal::invalid("live is a stream of events")),
+            PageRoute::WhatIf => self.what_if(&query, body),
+            PageRoute::Swap => self.swap(&query, body),
+            PageRoute::RollBack => self.roll_back(&query),
+            PageRoute::Configure => self.configure(&query, body),
+            PageRoute::Steer => self.steer(&query),
         }
     }
 
     fn about(&self) -> Value {
         json!({
             "control": self.control,
-            "folder": own_name(self.listing.root()),
-            "single": RunFiles(self.listing.root()).are_there(),
+            "folder": folder_name(self.listing.root()),
+            "single": RunFiles(self.listing.root()).exist(),
             "version": env!("CARGO_PKG_VERSION"),
         })
     }

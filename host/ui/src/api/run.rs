@@ -1,13 +1,13 @@
 //! One run: its state, its events and its signs.
 
-use super::app::Api;
+use super::app::PageApi;
 use super::query::Query;
-use super::refused::Result;
+use super::refusal::Result;
 use crate::config::shell_word;
 use crate::diagnosis;
-use crate::run::{ConfigInForce, RunFiles};
-use crate::store::{Cached, PATIENCE, locked};
-use rlhost_followed::{Followed, config_of};
+use crate::run::{EffectiveConfig, RunFiles};
+use crate::store::{ExpiringValue, PATIENCE, locked};
+use rlhost_live::{LiveRun, config_of};
 use serde_json::{Value, json};
 use std::sync::PoisonError;
 use std::time::{Duration, Instant};
@@ -20,7 +20,7 @@ const FRESH: Duration = Duration::from_secs(3);
 const REST: u32 = 20;
 
 /// Returns a run's state as the table and the run's own view show it.
-pub(super) fn status(run: &Followed) -> Value {
+pub(super) fn status(run: &LiveRun) -> Value {
     let state = run.state();
     json!({
         "state": state.name(),
@@ -30,7 +30,7 @@ pub(super) fn status(run: &Followed) -> Value {
         "ended": run.events.all.last().and_then(|event| event.time),
         "seconds": run.seconds(state),
         "rate": run.metrics.rate(),
-        "left": run.left(state),
+        "left": run.remaining_seconds(state),
         "reward": run.metrics.last("reward"),
         "eval_reward": run.metrics.last("eval_reward"),
         "loss": run.metrics.last("loss"),
@@ -42,7 +42,7 @@ pub(super) fn status(run: &Followed) -> Value {
     })
 }
 
-impl Api {
+impl PageApi {
     pub(super) fn run(&self, query: &Query) -> Result<Value> {
         let run = self.followed(query)?;
         let mut run = locked(&run);
@@ -76,7 +76,7 @@ impl Api {
         let run = self.followed(query)?;
         let mut run = locked(&run);
         run.advance(Instant::now() + PATIENCE)?;
-        let note = ConfigInForce::read(&run.path).ok().and_then(|config| config.note);
+        let note = EffectiveConfig::read(&run.path).ok().and_then(|config| config.note);
         let text = &report["configuration"];
         Ok(
             json!({ "settings": *run.settings(), "set": run.events.set, "note": note, "lines": text["lines"], "own": text["own"] }),
@@ -88,7 +88,7 @@ impl Api {
         let signs = self.store.signs(&path);
         // It reads all metrics: one at a time, and not again at once.
         let mut signs = signs.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_fresh = signs.as_ref().is_some_and(|signs| signs.until > Instant::now());
+        let is_fresh = signs.as_ref().is_some_and(|signs| signs.expires_at > Instant::now());
         if !is_fresh {
             let begun = Instant::now();
             let diagnosis = diagnosis::read(&path);
@@ -99,7 +99,7 @@ impl Api {
                 "rows": diagnosis.rows,
                 "last_step": diagnosis.last_step,
             });
-            *signs = Some(Cached { value, until: Instant::now() + begun.elapsed() * REST + FRESH });
+            *signs = Some(ExpiringValue { value, expires_at: Instant::now() + begun.elapsed() * REST + FRESH });
         }
         Ok(signs.as_ref().map(|signs| signs.value.clone()).unwrap_or_default())
     }

@@ -1,12 +1,12 @@
 //! The table of runs.
 
-use super::app::Api;
+use super::app::PageApi;
 use super::query::Query;
-use super::refused::{Refused, Result};
+use super::refusal::{ApiRefusal, Result};
 use super::run::status;
-use crate::folder::Found;
-use crate::store::{PATIENCE, Row, Stamp, locked};
-use rlhost_followed::{Followed, State};
+use crate::folder::NamedRun;
+use crate::store::{PATIENCE, RunFilesStamp, RunTableRow, locked};
+use rlhost_live::{LiveRun, RunState};
 use serde_json::{Map, Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -19,13 +19,13 @@ const OWN: [&str; 2] = ["output_dir", "run_name"];
 const MOST_COMPARED: usize = 200;
 const MOST_SETTINGS: usize = 40;
 
-impl Api {
+impl PageApi {
     pub(super) fn runs(&self) -> Result<Value> {
         let found = self.listing.runs();
         let until = Instant::now() + 2 * PATIENCE;
         let (mut rows, mut settings, mut complete) = (Vec::new(), Vec::new(), true);
         for run in found.iter() {
-            let Row { mut row, settings: own } = self.store.ended(&run.path).unwrap_or_else(|| self.row(run, until));
+            let RunTableRow { mut row, settings: own } = self.store.ended(&run.path).unwrap_or_else(|| self.row(run, until));
             complete &= row["complete"] == true;
             row["name"] = run.name.as_str().into();
             if rows.len() < MOST_COMPARED {
@@ -38,14 +38,14 @@ impl Api {
     }
 
     /// Returns the row of a run, as far as it can be read in time.
-    fn row(&self, run: &Found, until: Instant) -> Row {
+    fn row(&self, run: &NamedRun, until: Instant) -> RunTableRow {
         if Instant::now() >= until && !self.store.has(&run.path) {
             // Its turn comes when those before it are read.
-            let mut row = status(&Followed::new(&run.path));
+            let mut row = status(&LiveRun::new(&run.path));
             (row["error"], row["complete"]) = (Value::Null, false.into());
-            return Row { row, settings: Arc::default() };
+            return RunTableRow { row, settings: Arc::default() };
         }
-        let stamp = Stamp::of(&run.path);
+        let stamp = RunFilesStamp::read(&run.path);
         let followed = self.store.run(&run.path);
         let mut followed = locked(&followed);
         let read = followed.advance(until);
@@ -53,8 +53,8 @@ impl Api {
         let mut row = status(&followed);
         row["error"] = read.err().map(|error| error.to_string()).into();
         row["complete"] = is_read.into();
-        let row = Row { row, settings: followed.settings() };
-        if is_read && !matches!(followed.state(), State::Running | State::Paused) {
+        let row = RunTableRow { row, settings: followed.settings() };
+        if is_read && !matches!(followed.state(), RunState::Running | RunState::Paused) {
             self.store.end(&run.path, stamp, row.clone());
         }
         row
@@ -64,7 +64,7 @@ impl Api {
     pub(super) fn settings(&self, query: &Query) -> Result<Value> {
         let names: Vec<String> = query.all("run").map(str::to_owned).collect();
         if names.is_empty() {
-            return Err(Refused::invalid("name the runs to compare: run=NAME"));
+            return Err(ApiRefusal::invalid("name the runs to compare: run=NAME"));
         }
         let of = |name: String| {
             let run = self.store.run(&self.path(&name)?);
@@ -96,7 +96,7 @@ fn differing(all: &[(String, Arc<BTreeMap<String, String>>)]) -> Value {
 mod tests {
     use super::*;
     use crate::run::RunFiles;
-    use crate::tests::Fake;
+    use crate::tests::EchoBackend;
     use std::fs;
     use std::time::Duration;
 
@@ -111,7 +111,7 @@ mod tests {
                 .unwrap();
             fs::write(RunFiles(&files).metrics(), "{\"step\":1,\"reward\":2}\n").unwrap();
         }
-        let api = Api::new(root.path().to_owned(), Box::new(Fake), false);
+        let api = PageApi::new(root.path().to_owned(), Box::new(EchoBackend), false);
         while api.runs().unwrap()["complete"] == false {}
         // More than are kept in memory.
         let path = |name: &String| root.path().join(name);
@@ -133,8 +133,8 @@ mod tests {
         let run = root.path().join("a");
         fs::create_dir(&run).unwrap();
         fs::write(RunFiles(&run).events(), "{\"event\":\"finished\",\"step\":1}\n").unwrap();
-        let api = Api::new(root.path().to_owned(), Box::new(Fake), false);
-        let found = Found { name: "a".into(), path: run };
+        let api = PageApi::new(root.path().to_owned(), Box::new(EchoBackend), false);
+        let found = NamedRun { name: "a".into(), path: run };
         let past = Instant::now().checked_sub(Duration::from_secs(1)).unwrap();
         assert_eq!(api.row(&found, past).row["complete"], false);
         assert!(!api.store.has(&found.path));

@@ -1,10 +1,10 @@
 //! Curves: metrics of one run or several, in as many points as a screen shows.
 
-use super::app::Api;
+use super::app::PageApi;
 use super::query::Query;
-use super::refused::{Refused, Result};
+use super::refusal::{ApiRefusal, Result};
 use crate::store::{PATIENCE, locked};
-use rlhost_followed::{Axis, Sampling};
+use rlhost_live::{CurveAxis, CurveQuery};
 use serde_json::{Map, Value, json};
 use std::time::Instant;
 
@@ -14,14 +14,14 @@ const USUAL_POINTS: usize = 600;
 const MOST_RUNS: usize = 64;
 const MOST_METRICS: usize = 500;
 
-impl Api {
+impl PageApi {
     /// Answers `run=NAME...&metric=NAME...&x=step&points=600&from=0&to=10`. Without metrics, all are sent.
     pub(super) fn series(&self, query: &Query) -> Result<Value> {
         let axis = match query.get("x").unwrap_or("step") {
-            "step" => Axis::Step,
-            "time" => Axis::Time,
-            "tokens" => Axis::Tokens,
-            other => return Err(Refused::invalid(format!("x must be step, time or tokens, not {other:?}"))),
+            "step" => CurveAxis::Step,
+            "time" => CurveAxis::Time,
+            "tokens" => CurveAxis::Tokens,
+            other => return Err(ApiRefusal::invalid(format!("x must be step, time or tokens, not {other:?}"))),
         };
         let points = query.count("points", USUAL_POINTS, MOST_POINTS)?.max(2);
         let ends = (query.number("from")?.unwrap_or(f64::NEG_INFINITY), query.number("to")?.unwrap_or(f64::INFINITY));
@@ -29,7 +29,7 @@ impl Api {
         let wanted = |name: &str| metrics.is_empty() || metrics.contains(&name);
         let names: Vec<&str> = query.all("run").collect();
         if names.is_empty() || names.len() > MOST_RUNS {
-            return Err(Refused::invalid(format!("name the runs: run=NAME, at most {MOST_RUNS} times")));
+            return Err(ApiRefusal::invalid(format!("name the runs: run=NAME, at most {MOST_RUNS} times")));
         }
         let until = Instant::now() + 2 * PATIENCE;
         let (mut runs, mut complete) = (Map::new(), true);
@@ -38,7 +38,7 @@ impl Api {
             let mut run = locked(&run);
             complete &= run.advance(until)?;
             let breaks = run.breaks();
-            let sampled = run.metrics.sample(&wanted, &Sampling { axis, ends, points, breaks: &breaks });
+            let sampled = run.metrics.sample(&wanted, &CurveQuery { axis, ends, points, breaks: &breaks });
             let value = json!({
                 "x": sampled.x,
                 "steps": sampled.steps,

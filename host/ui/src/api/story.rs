@@ -1,10 +1,10 @@
 //! What a report says of a run: its story, which metrics share a chart, the table of all metrics, events that repeat as one.
 
-use super::app::Api;
+use super::app::PageApi;
 use super::query::Query;
-use super::refused::{Refused, Result};
-use crate::report::{self, Error, Report, visible_json};
-use crate::store::{Cached, PATIENCE, Told, locked};
+use super::refusal::{ApiRefusal, Result};
+use crate::report::{self, Error, RunReport, visible_json};
+use crate::store::{CachedReport, ExpiringValue, PATIENCE, locked};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -16,7 +16,7 @@ const FRESH: Duration = Duration::from_secs(3);
 const REST: u32 = 20;
 const REST_AFTER_EVENT: u32 = 2;
 
-impl Api {
+impl PageApi {
     /// Answers with what happened to a run, and the figures that say most.
     pub(super) fn story(&self, query: &Query) -> Result<Value> {
         Ok(self.report(&self.path_of(query)?)?["story"].clone())
@@ -39,7 +39,7 @@ impl Api {
             return Ok(self.report(&self.path(name)?)?["charts"].clone());
         }
         if names.is_empty() {
-            return Err(Refused::invalid("name the runs: run=NAME"));
+            return Err(ApiRefusal::invalid("name the runs: run=NAME"));
         }
         let mut metrics = BTreeSet::new();
         for name in names {
@@ -51,12 +51,12 @@ impl Api {
 
     /// Returns the report of the run in a folder.
     pub(super) fn report(&self, path: &Path) -> Result<Arc<Value>> {
-        self.told(path).map_err(|error| Refused::new(500, error.to_string()))
+        self.cached_report(path).map_err(|error| ApiRefusal::new(500, error.to_string()))
     }
 
     /// Returns the report of the run in a folder, put together again after a while, after an event, or when there are
     /// other metrics.
-    pub fn told(&self, path: &Path) -> std::result::Result<Arc<Value>, Error> {
+    pub fn cached_report(&self, path: &Path) -> std::result::Result<Arc<Value>, Error> {
         let (events, metrics) = {
             let run = self.store.run(path);
             let mut run = locked(&run);
@@ -68,18 +68,18 @@ impl Api {
         // It reads all metrics: one at a time, and not again at once.
         let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
-        let is_fresh = |told: &Cached<Told>| {
+        let is_fresh = |told: &ExpiringValue<CachedReport>| {
             let known = &told.value;
             let is_known = (known.events, known.metrics) == (events, metrics);
-            told.until > now && (is_known || known.begun + known.took * REST_AFTER_EVENT > now)
+            told.expires_at > now && (is_known || known.begun + known.took * REST_AFTER_EVENT > now)
         };
         if let Some(told) = kept.as_ref().filter(|told| is_fresh(told)) {
             return Ok(Arc::clone(&told.value.value));
         }
-        let value = Arc::new(visible_json(&Report::load(path)?));
+        let value = Arc::new(visible_json(&RunReport::load(path)?));
         let took = now.elapsed();
-        let told = Told { value: Arc::clone(&value), events, metrics, begun: now, took };
-        *kept = Some(Cached { value: told, until: Instant::now() + took * REST + FRESH });
+        let told = CachedReport { value: Arc::clone(&value), events, metrics, begun: now, took };
+        *kept = Some(ExpiringValue { value: told, expires_at: Instant::now() + took * REST + FRESH });
         Ok(value)
     }
 }

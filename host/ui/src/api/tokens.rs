@@ -45,20 +45,20 @@ fn pairs(line: &Map<String, Value>, key: &str, count: usize) -> Vec<[u64; 2]> {
 mod tests {
     use super::*;
 
-    fn of(line: Value) -> Value {
+    fn tokens_of(line: Value) -> Value {
         tokens(line.as_object().unwrap())
     }
 
     #[test]
     fn figures_that_are_not_of_each_token_are_left_out() {
-        assert_eq!(of(json!({"completion": "ab"})), Value::Null);
+        assert_eq!(tokens_of(json!({"completion": "ab"})), Value::Null);
         let line = json!({
             "prompt_ids": [1, 2, 3],
             "per_token": {"text": ["a", "\u{202e}b", 7], "logp": [-0.5, null, 0.0], "advantage": [1.0], "ratio": "x"},
             "replies": [[1, 2], [9, 10], ["x", 1]],
             "branches": [[1, 3]],
         });
-        let tokens = of(line);
+        let tokens = tokens_of(line);
         assert_eq!(tokens["text"], json!(["a", "\\u{202e}b", ""]));
         assert_eq!(
             (&tokens["logp"], &tokens["advantage"], &tokens["ratio"]),
@@ -70,7 +70,7 @@ mod tests {
     #[test]
     fn long_completions_are_cut_off() {
         let texts = vec!["x"; MOST_TOKENS + 5];
-        let tokens = of(json!({"per_token": {"text": texts, "logp": vec![0.0; MOST_TOKENS + 5]}}));
+        let tokens = tokens_of(json!({"per_token": {"text": texts, "logp": vec![0.0; MOST_TOKENS + 5]}}));
         assert_eq!((tokens["text"].as_array().unwrap().len(), &tokens["left_out"]), (MOST_TOKENS, &json!(5)));
         assert_eq!(tokens["logp"].as_array().unwrap().len(), MOST_TOKENS);
     }

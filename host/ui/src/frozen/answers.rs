@@ -2,8 +2,8 @@
 
 use super::completions;
 use super::queries::query;
-use crate::api::{Api, Refused, Route};
-use crate::folder::Found;
+use crate::api::{ApiRefusal, PageApi, PageRoute};
+use crate::folder::NamedRun;
 use crate::report::Error;
 use crate::run::RunFiles;
 use crate::store::locked;
@@ -28,20 +28,20 @@ const MOST_SOURCES: usize = 20;
 const MOST_SOURCE_BYTES: usize = 1 << 20;
 
 /// What the page asks of one run; its curves and completions come beside them.
-const OF_A_RUN: [(&str, Route); 9] = [
-    ("run", Route::Run),
-    ("config", Route::Config),
-    ("diagnosis", Route::Diagnosis),
-    ("story", Route::Story),
-    ("charts", Route::Charts),
-    ("metrics", Route::Metrics),
-    ("events", Route::Events),
-    ("plugins", Route::Plugins),
-    ("group", Route::Group),
+const OF_A_RUN: [(&str, PageRoute); 9] = [
+    ("run", PageRoute::Run),
+    ("config", PageRoute::Config),
+    ("diagnosis", PageRoute::Diagnosis),
+    ("story", PageRoute::Story),
+    ("charts", PageRoute::Charts),
+    ("metrics", PageRoute::Metrics),
+    ("events", PageRoute::Events),
+    ("plugins", PageRoute::Plugins),
+    ("group", PageRoute::Group),
 ];
 
 /// Returns all answers that a file about these runs has.
-pub(super) fn read(api: &Api, runs: &[Found]) -> Result<Value, Error> {
+pub(super) fn read(api: &PageApi, runs: &[NamedRun]) -> Result<Value, Error> {
     for run in runs {
         advance(api, &run.path)?;
     }
@@ -58,16 +58,16 @@ pub(super) fn read(api: &Api, runs: &[Found]) -> Result<Value, Error> {
             continue;
         }
         // A file that can't be read is no page.
-        api.told(&run.path)?;
+        api.cached_report(&run.path)?;
         let one = query([("run", run.name.as_str())]);
-        for (route, asked) in OF_A_RUN.iter().filter(|(_, asked)| *asked != Route::Group) {
-            of_runs[*route][&run.name] = given(api.answer(*asked, &one, b""));
+        for (route, asked) in OF_A_RUN.iter().filter(|(_, asked)| *asked != PageRoute::Group) {
+            of_runs[*route][&run.name] = answer_or_refusal(api.answer(*asked, &one, b""));
         }
         of_runs["group"][&run.name] = completions::read(api, run, runs.len());
         sources.insert(run.name.clone(), scripts(api, &run.name, &of_runs["plugins"][&run.name]));
     }
-    let asked = |route: Route| given(api.answer(route, &all, b""));
-    let several = |route: Route| if single { Value::Null } else { asked(route) };
+    let asked = |route: PageRoute| answer_or_refusal(api.answer(route, &all, b""));
+    let several = |route: PageRoute| if single { Value::Null } else { asked(route) };
     Ok(json!({
         "about": {
             "control": false,
@@ -77,10 +77,10 @@ pub(super) fn read(api: &Api, runs: &[Found]) -> Result<Value, Error> {
             "version": env!("CARGO_PKG_VERSION"),
             "written": now().as_second(),
         },
-        "runs": asked(Route::Runs),
-        "settings": several(Route::Settings),
-        "comparison": several(Route::Comparison),
-        "charts": several(Route::Charts),
+        "runs": asked(PageRoute::Runs),
+        "settings": several(PageRoute::Settings),
+        "comparison": several(PageRoute::Comparison),
+        "charts": several(PageRoute::Charts),
         "series": series,
         "of_runs": of_runs,
         "sources": sources,
@@ -88,7 +88,7 @@ pub(super) fn read(api: &Api, runs: &[Found]) -> Result<Value, Error> {
 }
 
 /// Reads all of a run's files.
-fn advance(api: &Api, path: &Path) -> Result<(), Error> {
+fn advance(api: &PageApi, path: &Path) -> Result<(), Error> {
     let run = api.store.run(path);
     let mut run = locked(&run);
     let until = Instant::now() + PATIENT;
@@ -101,23 +101,23 @@ fn advance(api: &Api, path: &Path) -> Result<(), Error> {
 }
 
 /// Returns an answer; one that was refused as the page gets it.
-fn given(answer: Result<Value, Refused>) -> Value {
+fn answer_or_refusal(answer: Result<Value, ApiRefusal>) -> Value {
     answer.unwrap_or_else(|refused| refused.to_json())
 }
 
 /// Returns the curves of a run of so many.
-fn curves(api: &Api, run: &Found, runs: usize) -> Value {
+fn curves(api: &PageApi, run: &NamedRun, runs: usize) -> Value {
     let series = locked(&api.store.run(&run.path)).metrics.names().count();
     let points = (MOST_IN_ALL / (series * runs).max(1)).clamp(LEAST_POINTS, MOST_POINTS);
     let asked = format!("{}&points={points}", query([("run", run.name.as_str())]));
-    match api.answer(Route::Series, &asked, b"") {
+    match api.answer(PageRoute::Series, &asked, b"") {
         Ok(mut answer) => answer["runs"][&run.name].take(),
         Err(refused) => refused.to_json(),
     }
 }
 
 /// Returns the sources of versions that the run keeps, by the plugin's name and hash.
-fn scripts(api: &Api, run: &str, plugins: &Value) -> Value {
+fn scripts(api: &PageApi, run: &str, plugins: &Value) -> Value {
     let (mut sources, mut room) = (Map::new(), MOST_SOURCE_BYTES);
     for plugin in plugins["plugins"].as_array().into_iter().flatten() {
         let name = plugin["name"].as_str().unwrap_or_default();
@@ -129,7 +129,7 @@ fn scripts(api: &Api, run: &str, plugins: &Value) -> Value {
                 continue;
             }
             let asked = query([("run", run), ("plugin", name), ("hash", hash)]);
-            let Ok(answer) = api.answer(Route::Source, &asked, b"") else { continue };
+            let Ok(answer) = api.answer(PageRoute::Source, &asked, b"") else { continue };
             if let Some(left) = room.checked_sub(answer.to_string().len()) {
                 room = left;
                 sources.insert(key, answer);

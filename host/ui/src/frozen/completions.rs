@@ -1,10 +1,10 @@
 //! Completions that a file has: whole groups, of all steps or of some that are spread over the run.
 
 use super::queries::query;
-use crate::api::{Api, Route};
-use crate::folder::Found;
+use crate::api::{PageApi, PageRoute};
+use crate::folder::NamedRun;
 use crate::store::locked;
-use rlhost_followed::Entry;
+use rlhost_live::CompletionEntry;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeSet;
 
@@ -17,8 +17,8 @@ const MOST_BYTES: usize = 4 << 20;
 const LONGEST_TEXT: usize = 20_000;
 
 /// Returns groups of a run's completions, of the first step, the last, and others between, if not all have room.
-pub(super) fn read(api: &Api, run: &Found, runs: usize) -> Value {
-    let (entries, changes): (Vec<Entry>, Vec<u64>) = {
+pub(super) fn read(api: &PageApi, run: &NamedRun, runs: usize) -> Value {
+    let (entries, changes): (Vec<CompletionEntry>, Vec<u64>) = {
         let run = api.store.run(&run.path);
         let run = locked(&run);
         (run.completions.entries.clone(), run.breaks())
@@ -28,7 +28,7 @@ pub(super) fn read(api: &Api, run: &Found, runs: usize) -> Value {
     steps.dedup();
     let has_room_for_all = locked(&api.store.run(&run.path)).completions.place() <= room as u64;
     let chosen = if has_room_for_all { steps.into_iter().collect() } else { chosen(&steps, &changes) };
-    let mut there = There { run, entries: &entries, groups: Vec::new(), histories: Map::new() };
+    let mut there = FrozenRun { run, entries: &entries, groups: Vec::new(), histories: Map::new() };
     let mut used = 0;
     for (i, step) in chosen.iter().enumerate() {
         // What one step leaves, the later ones have.
@@ -45,9 +45,9 @@ pub(super) fn read(api: &Api, run: &Found, runs: usize) -> Value {
 }
 
 /// What a file has of a run's completions.
-struct There<'a> {
-    run: &'a Found,
-    entries: &'a [Entry],
+struct FrozenRun<'a> {
+    run: &'a NamedRun,
+    entries: &'a [CompletionEntry],
     groups: Vec<Value>,
     /// How each prompt went in all steps, by its row: its groups share it.
     histories: Map<String, Value>,
@@ -66,9 +66,9 @@ fn chosen(steps: &[u64], changes: &[u64]) -> BTreeSet<u64> {
     chosen
 }
 
-impl There<'_> {
+impl FrozenRun<'_> {
     /// Adds groups of a step, as many as have room. Returns their bytes.
-    fn add(&mut self, api: &Api, step: u64, room: usize) -> usize {
+    fn add(&mut self, api: &PageApi, step: u64, room: usize) -> usize {
         let first = self.entries.partition_point(|entry| entry.step < step);
         let of_step = self.entries.iter().enumerate().skip(first).take_while(|(_, entry)| entry.step == step);
         let (mut seen, mut used) = (BTreeSet::new(), 0);
@@ -77,7 +77,7 @@ impl There<'_> {
                 continue;
             }
             let asked = query([("run", self.run.name.as_str()), ("id", &id.to_string())]);
-            let Ok(mut group) = api.answer(Route::Group, &asked, b"") else { continue };
+            let Ok(mut group) = api.answer(PageRoute::Group, &asked, b"") else { continue };
             let (row, history) = (entry.row.to_string(), group["history"].take());
             shorten(&mut group);
             let is_known = self.histories.contains_key(&row);

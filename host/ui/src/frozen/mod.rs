@@ -1,6 +1,6 @@
 //! The page in one file, with the answers that it would be given: a report of a run, or a comparison of several.
 //!
-//! The answers are those of [`Api`](crate::api::Api), asked here, so that a file and the live page can't differ. The file loads nothing,
+//! The answers are those of [`PageApi`](crate::api::PageApi), asked here, so that a file and the live page can't differ. The file loads nothing,
 //! and runs only the page's own scripts.
 
 mod answers;
@@ -11,12 +11,12 @@ mod script;
 #[cfg(test)]
 mod tests;
 
-use crate::api::Api;
-use crate::backend::Backend;
-use crate::folder::{Found, Listing};
-use crate::report::{self, Comparison, Error};
+use crate::api::PageApi;
+use crate::backend::PageBackend;
+use crate::folder::{NamedRun, RunListing};
+use crate::report::{self, Error, RunComparison};
 use crate::run::RunFiles;
-use rlhost_followed::own_name;
+use rlhost_live::folder_name;
 use serde_json::Value;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -33,11 +33,11 @@ impl FrozenPage {
     ///
     /// # Errors
     /// If the folder is not a run's, or one of its files can't be read.
-    pub fn from_run(run: &Path, backend: impl Backend) -> Result<Self, Error> {
+    pub fn from_run(run: &Path, backend: impl PageBackend) -> Result<Self, Error> {
         report::check(run)?;
-        let name = own_name(run);
-        let runs = vec![Found { name: name.clone(), path: run.to_owned() }];
-        let api = Api::of(Listing::of(runs.clone()), Box::new(backend), false);
+        let name = folder_name(run);
+        let runs = vec![NamedRun { name: name.clone(), path: run.to_owned() }];
+        let api = PageApi::with_listing(RunListing::from_runs(runs.clone()), Box::new(backend), false);
         Ok(Self { answers: answers::read(&api, &runs)?, title: name })
     }
 
@@ -45,10 +45,10 @@ impl FrozenPage {
     ///
     /// # Errors
     /// If a file of a run can't be read.
-    pub fn from_comparison(comparison: &Comparison, backend: impl Backend) -> Result<Self, Error> {
-        let found = |run: &report::ComparedRun| Found { name: run.name.clone(), path: run.path.clone() };
-        let runs: Vec<Found> = comparison.runs.iter().map(found).collect();
-        let api = Api::of(Listing::of(runs.clone()), Box::new(backend), false);
+    pub fn from_comparison(comparison: &RunComparison, backend: impl PageBackend) -> Result<Self, Error> {
+        let found = |run: &report::ComparedRun| NamedRun { name: run.name.clone(), path: run.path.clone() };
+        let runs: Vec<NamedRun> = comparison.runs.iter().map(found).collect();
+        let api = PageApi::with_listing(RunListing::from_runs(runs.clone()), Box::new(backend), false);
         Ok(Self { answers: answers::read(&api, &runs)?, title: format!("Comparison of {} runs", runs.len()) })
     }
 
@@ -62,7 +62,7 @@ impl FrozenPage {
     ///
     /// # Errors
     /// As [`FrozenPage::from_run`], and if it can't be written.
-    pub fn write_report(run: &Path, backend: impl Backend) -> Result<PathBuf, Error> {
+    pub fn write_report(run: &Path, backend: impl PageBackend) -> Result<PathBuf, Error> {
         let page = Self::from_run(run, backend)?;
         let path = RunFiles(run).report();
         page.write(&path)?;

@@ -1,10 +1,10 @@
 //! Pages of runs in a file.
 
 use super::FrozenPage;
-use crate::api::{Api, Route};
-use crate::backend::{Backend, Changes, Question, Rescored};
-use crate::folder::Listing;
-use crate::report::Comparison;
+use crate::api::{PageApi, PageRoute};
+use crate::backend::{PageBackend, PluginChanges, RescoredCompletion, RescoringRequest};
+use crate::folder::RunListing;
+use crate::report::RunComparison;
 use crate::run::{RunAction, RunFiles};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeSet;
@@ -15,9 +15,9 @@ use tempfile::TempDir;
 const HOSTILE: &str = "</script><script>alert(1)</script><img src=x onerror=alert(1)>\u{202e}\u{1b}\u{9b}";
 
 /// A backend whose plugins are all scripts.
-struct Scripts;
+struct ScriptsBackend;
 
-impl Backend for Scripts {
+impl PageBackend for ScriptsBackend {
     fn plugin(&self, _: &Path) -> Result<Vec<u8>, String> {
         Err("nothing is sent from a file".into())
     }
@@ -34,7 +34,7 @@ impl Backend for Scripts {
         Err("nothing is sent from a file".into())
     }
 
-    fn configure(&self, _: &Path, _: &str, _: &Changes) -> Result<String, String> {
+    fn configure(&self, _: &Path, _: &str, _: &PluginChanges) -> Result<String, String> {
         Err("nothing is sent from a file".into())
     }
 
@@ -42,7 +42,7 @@ impl Backend for Scripts {
         Err("nothing is sent from a file".into())
     }
 
-    fn rescore(&self, _: &Question<'_>) -> Result<Vec<Rescored>, String> {
+    fn rescore(&self, _: &RescoringRequest<'_>) -> Result<Vec<RescoredCompletion>, String> {
         Err("nothing is scored in a file".into())
     }
 }
@@ -74,7 +74,7 @@ fn completion(step: u64, row: u64, text: &str, advantage: f64) -> Value {
 
 /// Returns the answers that the file about a run has.
 fn answers(run: &Path) -> Value {
-    embedded(&FrozenPage::from_run(run, Scripts).unwrap().to_html())
+    embedded(&FrozenPage::from_run(run, ScriptsBackend).unwrap().to_html())
 }
 
 /// Returns the answers that a page has.
@@ -96,26 +96,26 @@ fn a_file_has_the_answers_of_the_live_page() {
     let metrics = lines((1..=3).map(|step| json!({ "step": step, "time": step, "reward": step, "loss": 1.0 / step as f64 })));
     let folder = run(place.path(), "a", &events, &metrics, &lines([completion(0, 3, "text", 0.5)]));
     let page = answers(&folder);
-    let live = Api::new(folder, Box::new(Scripts), false);
+    let live = PageApi::new(folder, Box::new(ScriptsBackend), false);
     for (name, route) in [
-        ("run", Route::Run),
-        ("config", Route::Config),
-        ("diagnosis", Route::Diagnosis),
-        ("story", Route::Story),
-        ("charts", Route::Charts),
-        ("metrics", Route::Metrics),
-        ("events", Route::Events),
-        ("plugins", Route::Plugins),
+        ("run", PageRoute::Run),
+        ("config", PageRoute::Config),
+        ("diagnosis", PageRoute::Diagnosis),
+        ("story", PageRoute::Story),
+        ("charts", PageRoute::Charts),
+        ("metrics", PageRoute::Metrics),
+        ("events", PageRoute::Events),
+        ("plugins", PageRoute::Plugins),
     ] {
         assert_eq!(page["of_runs"][name]["a"], live.answer(route, "run=a", b"").unwrap(), "{name}");
     }
-    assert_eq!(page["runs"], live.answer(Route::Runs, "", b"").unwrap());
-    assert_eq!(page["series"]["a"], live.answer(Route::Series, "run=a", b"").unwrap()["runs"]["a"]);
+    assert_eq!(page["runs"], live.answer(PageRoute::Runs, "", b"").unwrap());
+    assert_eq!(page["series"]["a"], live.answer(PageRoute::Series, "run=a", b"").unwrap()["runs"]["a"]);
     let own = &page["of_runs"]["group"]["a"];
     let mut group = own["groups"][0].clone();
     // Groups of a prompt share its history.
     group["history"] = own["histories"]["3"].clone();
-    assert_eq!(group, live.answer(Route::Group, "run=a&id=0", b"").unwrap());
+    assert_eq!(group, live.answer(PageRoute::Group, "run=a&id=0", b"").unwrap());
     assert_eq!(
         (&page["about"]["frozen"], &page["about"]["control"], &page["about"]["single"]),
         (&json!(true), &json!(false), &json!(true))
@@ -137,7 +137,7 @@ fn nothing_that_a_run_says_is_more_than_text() {
     sample["rewards"] = json!({ HOSTILE: 1.0 });
     let folder = run(place.path(), "a", &events, &metrics, &lines([sample]));
     fs::write(RunFiles(&folder).config(), format!("seed = 1\n# {HOSTILE}\n")).unwrap();
-    let page = FrozenPage::from_run(&folder, Scripts).unwrap().to_html();
+    let page = FrozenPage::from_run(&folder, ScriptsBackend).unwrap().to_html();
     // The page itself has its data, the library and the script.
     assert_eq!((page.matches("<script").count(), page.matches("</script").count()), (3, 3));
     let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("page/index.html");
@@ -242,16 +242,16 @@ fn the_report_is_written_in_one_piece_beside_what_it_is_of() {
     let place = TempDir::new().unwrap();
     let folder = run(place.path(), "a", &lines([started()]), &lines([json!({ "step": 1, "reward": 1.0 })]), "");
     fs::write(RunFiles(&folder).report(), "an older one").unwrap();
-    let path = FrozenPage::write_report(&folder, Scripts).unwrap();
+    let path = FrozenPage::write_report(&folder, ScriptsBackend).unwrap();
     assert_eq!(path, RunFiles(&folder).report());
     let page = fs::read_to_string(&path).unwrap();
     assert!(page.starts_with("<!doctype html>") && page.trim_end().ends_with("</html>"));
     assert!(page.len() < 350 << 10, "{} bytes", page.len());
     let names: BTreeSet<String> = fs::read_dir(&folder).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
     assert_eq!(names.len(), 5, "something temporary stayed: {names:?}");
-    let refused = FrozenPage::write_report(place.path(), Scripts).unwrap_err().to_string();
+    let refused = FrozenPage::write_report(place.path(), ScriptsBackend).unwrap_err().to_string();
     assert!(refused.contains("is not the folder of a run") && refused.contains("such as"), "{refused}");
-    let as_folder = FrozenPage::from_run(&folder, Scripts).unwrap().write(&folder).unwrap_err().to_string();
+    let as_folder = FrozenPage::from_run(&folder, ScriptsBackend).unwrap().write(&folder).unwrap_err().to_string();
     assert!(as_folder.contains("it is a folder"), "{as_folder}");
 }
 
@@ -264,8 +264,8 @@ fn several_runs_are_compared_in_a_file() {
         fs::write(RunFiles(&folder).config(), format!("learning_rate = {rate}\nseed = {seed}\n")).unwrap();
     }
     let paths: Vec<PathBuf> = ["a1", "a2", "b"].iter().map(|name| place.path().join(name)).collect();
-    let comparison = Comparison::load(&paths).unwrap();
-    let page = FrozenPage::from_comparison(&comparison, Scripts).unwrap().to_html();
+    let comparison = RunComparison::load(&paths).unwrap();
+    let page = FrozenPage::from_comparison(&comparison, ScriptsBackend).unwrap().to_html();
     assert!(page.contains("<title>Comparison of 3 runs"));
     let answers = embedded(&page);
     assert_eq!(answers["settings"]["learning_rate"], json!({ "a1": "0.1", "a2": "0.1", "b": "0.02" }));
@@ -281,9 +281,9 @@ fn several_runs_are_compared_in_a_file() {
     let names: Vec<&str> = answers["runs"]["runs"].as_array().unwrap().iter().map(|run| run["name"].as_str().unwrap()).collect();
     assert_eq!(names, ["a1", "a2", "b"]);
     // The live page's answer is the same.
-    let live = Api::of(Listing::new(place.path().to_owned()), Box::new(Scripts), false);
-    assert_eq!(live.answer(Route::Comparison, "run=a1&run=a2&run=b", b"").unwrap(), answers["comparison"]);
-    assert_eq!(live.answer(Route::Comparison, "run=a1", b"").unwrap_err().status, 400);
+    let live = PageApi::with_listing(RunListing::new(place.path().to_owned()), Box::new(ScriptsBackend), false);
+    assert_eq!(live.answer(PageRoute::Comparison, "run=a1&run=a2&run=b", b"").unwrap(), answers["comparison"]);
+    assert_eq!(live.answer(PageRoute::Comparison, "run=a1", b"").unwrap_err().status, 400);
 }
 
 #[test]

@@ -2,16 +2,16 @@
 
 use super::title::titled;
 use crate::config::words::{count, number};
-use crate::look::Look;
 use crate::text;
+use crate::theme::TerminalTheme;
 use crate::view::View;
-use crate::watched::{Curve, Mark};
+use crate::watched_run::{MetricCurve, SwapMark};
 use ratatui_core::layout::{Constraint, Layout, Rect};
 use ratatui_core::symbols::Marker;
 use ratatui_core::terminal::Frame;
 use ratatui_core::text::{Line, Span};
 use ratatui_widgets::canvas::{Canvas, Context, Line as Segment};
-use rlhost_followed::State;
+use rlhost_live::RunState;
 use unicode_width::UnicodeWidthStr;
 
 /// Least width of a chart beside another, and most charts beside each other.
@@ -45,38 +45,38 @@ pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, view: &View) {
     let places = Layout::horizontal(vec![Constraint::Fill(1); charts]).spacing(1).split(area);
     for (i, place) in places.iter().enumerate() {
         let at = (first + i) % metrics.len();
-        let curve = view.watched.curve(metrics[at], points(*place, view.look));
+        let curve = view.watched.curve(metrics[at], points(*place, view.theme));
         let last = view.watched.last(metrics[at]).map(|last| format!("{}  ", number(last))).unwrap_or_default();
         let more = format!("{last}{}/{}", at + 1, metrics.len());
         let room = usize::from(place.width).saturating_sub(more.len() + 3).max(LEAST_NAME);
-        let title = Span::styled(text::cut(&text::line(metrics[at], LONGEST_NAME), room), view.look.title());
-        let below = titled(frame, *place, title, &more, view.look.dim());
+        let title = Span::styled(text::cut(&text::line(metrics[at], LONGEST_NAME), room), view.theme.title());
+        let below = titled(frame, *place, title, &more, view.theme.dim());
         match below.width < LEAST_PLOT.0 || below.height < LEAST_PLOT.1 {
             true => draw_in_words(frame, below, &curve, &marks),
-            false => draw_plot(frame, below, &curve, &marks, view.look),
+            false => draw_plot(frame, below, &curve, &marks, view.theme),
         }
     }
 }
 
 /// Returns how many points have room in an area.
-fn points(area: Rect, look: Look) -> usize {
+fn points(area: Rect, look: TerminalTheme) -> usize {
     usize::from(area.width) * if look.braille { 2 } else { 1 }
 }
 
 /// Says that there is no curve yet.
 fn draw_waiting(frame: &mut Frame<'_>, area: Rect, view: &View) {
-    let below = titled(frame, area, Span::styled("curves", view.look.title()), "", view.look.dim());
+    let below = titled(frame, area, Span::styled("curves", view.theme.title()), "", view.theme.dim());
     let said = match view.watched.state {
         _ if !view.watched.is_read => "Reading the run's files.",
-        State::Running | State::Paused => "Waiting for the run's first step.",
-        State::Empty => "Waiting for the run to begin.",
+        RunState::Running | RunState::Paused => "Waiting for the run's first step.",
+        RunState::Empty => "Waiting for the run to begin.",
         _ => "The run ended before a row of metrics; rlhost resume goes on with it.",
     };
     frame.render_widget(Line::raw(said), if below.is_empty() { area } else { below });
 }
 
 /// Says what a curve would show.
-fn draw_in_words(frame: &mut Frame<'_>, area: Rect, curve: &Curve, marks: &[Mark]) {
+fn draw_in_words(frame: &mut Frame<'_>, area: Rect, curve: &MetricCurve, marks: &[SwapMark]) {
     let Some(ends) = ends(curve) else { return };
     let (low, high) = (number(ends.low), number(ends.high));
     let swaps = marks.last().map(|mark| format!("{} at step {}", mark.letter, count(mark.step as u64)));
@@ -87,18 +87,18 @@ fn draw_in_words(frame: &mut Frame<'_>, area: Rect, curve: &Curve, marks: &[Mark
 }
 
 /// The least and greatest values of a curve.
-struct Ends {
+struct CurveRange {
     low: f64,
     high: f64,
 }
 
-fn ends(curve: &Curve) -> Option<Ends> {
+fn ends(curve: &MetricCurve) -> Option<CurveRange> {
     let values = || curve.points.iter().map(|point| point.value);
-    Some(Ends { low: values().reduce(f64::min)?, high: values().reduce(f64::max)? })
+    Some(CurveRange { low: values().reduce(f64::min)?, high: values().reduce(f64::max)? })
 }
 
 /// Draws a curve between its axes.
-fn draw_plot(frame: &mut Frame<'_>, area: Rect, curve: &Curve, marks: &[Mark], look: Look) {
+fn draw_plot(frame: &mut Frame<'_>, area: Rect, curve: &MetricCurve, marks: &[SwapMark], look: TerminalTheme) {
     let Some(ends) = ends(curve) else {
         return frame.render_widget(Line::raw("no value yet"), area);
     };
@@ -130,7 +130,7 @@ fn draw_plot(frame: &mut Frame<'_>, area: Rect, curve: &Curve, marks: &[Mark], l
 }
 
 /// Returns the first and the last step, and between them how many steps a point stands for if it is several.
-fn axis_labels(curve: &Curve, width: usize) -> String {
+fn axis_labels(curve: &MetricCurve, width: usize) -> String {
     let (first, last) = (count(curve.first), count(curve.last));
     let room = width.saturating_sub(first.len() + last.len());
     let means = if curve.per_point > 1 { format!("means of {}", count(curve.per_point as u64)) } else { String::new() };
@@ -139,7 +139,7 @@ fn axis_labels(curve: &Curve, width: usize) -> String {
 }
 
 /// Draws a line with a letter at each mark, behind the curve.
-fn draw_marks(frame: &mut Frame<'_>, plot: Rect, marks: &[Mark], across: [f64; 2], look: Look) {
+fn draw_marks(frame: &mut Frame<'_>, plot: Rect, marks: &[SwapMark], across: [f64; 2], look: TerminalTheme) {
     let within = marks.iter().filter(|mark| (across[0]..=across[1]).contains(&mark.step));
     for mark in within {
         let share = (mark.step - across[0]) / (across[1] - across[0]);

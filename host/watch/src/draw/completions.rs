@@ -2,8 +2,8 @@
 
 use super::title::titled;
 use crate::config::words::count;
-use crate::look::Look;
-use crate::opened::Opened;
+use crate::pager::CompletionPager;
+use crate::theme::TerminalTheme;
 use crate::view::View;
 use ratatui_core::layout::Rect;
 use ratatui_core::style::Style;
@@ -18,7 +18,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, view: &mut View) {
     if area.is_empty() {
         return;
     }
-    let (look, all) = (view.look, view.completions());
+    let (look, all) = (view.theme, view.completions());
     let chosen = view.browsing.chosen(all);
     let more = chosen.map(|chosen| format!("{} of {}", count(chosen as u64 + 1), count(all as u64))).unwrap_or_default();
     let below = titled(frame, area, Span::styled("completions", look.title()), &more, look.dim());
@@ -27,7 +27,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, view: &mut View) {
         return frame.render_widget(Line::styled(said, look.dim()), below);
     };
     let most = usize::from(below.height.div_ceil(ROWS));
-    let cards = view.browsing.cards(&view.watched.followed.completions, most);
+    let cards = view.browsing.cards(&view.watched.live.completions, most);
     let mut rows = below.rows();
     for (number, card) in cards {
         let (arrow, style) = if number == chosen { ("> ", look.strong()) } else { ("  ", look.dim()) };
@@ -43,7 +43,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, view: &mut View) {
 }
 
 /// Draws a completion whole.
-pub(super) fn draw_opened(frame: &mut Frame<'_>, area: Rect, opened: &mut Opened, all: usize, look: Look) {
+pub(super) fn draw_opened(frame: &mut Frame<'_>, area: Rect, opened: &mut CompletionPager, all: usize, look: TerminalTheme) {
     let height = usize::from(area.height.saturating_sub(1));
     let rows = opened.rows(usize::from(area.width), height).to_vec();
     let more = format!("{} of {}  seen {}%", count(opened.number as u64 + 1), count(all as u64), opened.seen());

@@ -1,9 +1,9 @@
 //! The help, and the stages of a swap, in front of the panels.
 
 use crate::keys::KEYS;
-use crate::look::Look;
-use crate::swapping::{Answer, Swapping};
+use crate::swap_dialog::{SwapDialog, SwapNotice};
 use crate::text;
+use crate::theme::TerminalTheme;
 use crate::view::{Dialog, View};
 use ratatui_core::layout::{Position, Rect};
 use ratatui_core::style::Style;
@@ -23,9 +23,9 @@ const LEAST_BORDERED: (u16, u16) = (30, 6);
 /// Draws what is in front of the panels, if anything is.
 pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, view: &View) {
     match &view.dialog {
-        Dialog::None | Dialog::Opened(_) => {}
-        Dialog::Help => draw_help(frame, area, view.look),
-        Dialog::Swap(swapping) => draw_swap(frame, area, swapping, view.look),
+        Dialog::None | Dialog::Completion(_) => {}
+        Dialog::Help => draw_help(frame, area, view.theme),
+        Dialog::Swap(swapping) => draw_swap(frame, area, swapping, view.theme),
     }
 }
 
@@ -44,7 +44,7 @@ fn popup(frame: &mut Frame<'_>, area: Rect, title: &str, lines: usize) -> Rect {
     inner
 }
 
-fn draw_help(frame: &mut Frame<'_>, area: Rect, look: Look) {
+fn draw_help(frame: &mut Frame<'_>, area: Rect, look: TerminalTheme) {
     let inner = popup(frame, area, "keys", KEYS.len());
     let widest = KEYS.iter().map(|(key, _)| key.width()).max().unwrap_or(0);
     for ((key, what), row) in KEYS.iter().zip(inner.rows()) {
@@ -53,14 +53,14 @@ fn draw_help(frame: &mut Frame<'_>, area: Rect, look: Look) {
     }
 }
 
-fn draw_swap(frame: &mut Frame<'_>, area: Rect, swapping: &Swapping, look: Look) {
+fn draw_swap(frame: &mut Frame<'_>, area: Rect, swapping: &SwapDialog, look: TerminalTheme) {
     match swapping {
-        Swapping::Choosing { names, at } => draw_choice(frame, area, names, *at, look),
-        Swapping::Typing { name, file } => {
+        SwapDialog::Choosing { names, at } => draw_choice(frame, area, names, *at, look),
+        SwapDialog::Typing { name, file } => {
             let question = format!("The file that replaces {}, a .wasm file or a script:", text::line(name, LONGEST_NAME));
             draw_input(frame, area, &question, file, look);
         }
-        Swapping::Waiting { name, file, .. } => {
+        SwapDialog::Waiting { name, file, .. } => {
             let (name, file) = (text::line(name, LONGEST_NAME), text::line(file, LONGEST_NAME));
             let lines = [
                 format!("{file} was sent to replace {name}."),
@@ -74,12 +74,12 @@ fn draw_swap(frame: &mut Frame<'_>, area: Rect, swapping: &Swapping, look: Look)
                 frame.render_widget(Line::raw(row), place);
             }
         }
-        Swapping::Answered(answer) => draw_answer(frame, area, answer, look),
+        SwapDialog::Notice(answer) => draw_answer(frame, area, answer, look),
     }
 }
 
 /// Draws a question and what is being typed.
-fn draw_input(frame: &mut Frame<'_>, area: Rect, question: &str, typed: &str, look: Look) {
+fn draw_input(frame: &mut Frame<'_>, area: Rect, question: &str, typed: &str, look: TerminalTheme) {
     let question = text::wrapped(question, inner_width(area));
     let inner = popup(frame, area, "swap", question.len() + 3);
     // Where there is little room, what is typed is what counts.
@@ -99,7 +99,7 @@ fn draw_input(frame: &mut Frame<'_>, area: Rect, question: &str, typed: &str, lo
     }
 }
 
-fn draw_choice(frame: &mut Frame<'_>, area: Rect, names: &[String], at: usize, look: Look) {
+fn draw_choice(frame: &mut Frame<'_>, area: Rect, names: &[String], at: usize, look: TerminalTheme) {
     let inner = popup(frame, area, "swap", names.len() + 2);
     let height = usize::from(inner.height);
     // Where there is little room, the names are what counts.
@@ -117,7 +117,7 @@ fn draw_choice(frame: &mut Frame<'_>, area: Rect, names: &[String], at: usize, l
     }
 }
 
-fn draw_answer(frame: &mut Frame<'_>, area: Rect, answer: &Answer, look: Look) {
+fn draw_answer(frame: &mut Frame<'_>, area: Rect, answer: &SwapNotice, look: TerminalTheme) {
     let width = inner_width(area);
     let rows: Vec<String> = answer.lines.iter().skip(answer.from).flat_map(|line| text::wrapped(line, width)).collect();
     let inner = popup(frame, area, "swap", rows.len() + 3);

@@ -8,7 +8,7 @@ use ratatui_core::layout::Rect;
 use ratatui_core::style::Style;
 use ratatui_core::terminal::Frame;
 use ratatui_core::text::{Line, Span};
-use rlhost_followed::Happened;
+use rlhost_live::EventRow;
 
 /// Longest text of an event that is shown, in bytes.
 const LONGEST_TEXT: usize = 8000;
@@ -22,7 +22,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, view: &View) {
     if area.is_empty() {
         return;
     }
-    let (look, all) = (view.look, &view.watched.followed.events.all);
+    let (look, all) = (view.theme, &view.watched.live.events.all);
     let is_alone = view.only == Some(Panel::Events);
     let shown = &all[..all.len() - view.events_below.min(all.len())];
     let more = match view.events_below {
@@ -53,20 +53,20 @@ pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, view: &View) {
 }
 
 /// Says when something happened, and what kind of thing it was.
-fn head(event: &Happened) -> String {
+fn head(event: &EventRow) -> String {
     let step = event.step.map(|step| format!("step {}: ", count(step))).unwrap_or_default();
     let undone = if event.undone { " (undone by a resume)" } else { "" };
     format!("{step}{}{undone}", text::line(&event.kind, LONGEST_TEXT).replace('_', " "))
 }
 
 /// Describes an event on one line.
-fn short(event: &Happened, width: usize) -> String {
+fn short(event: &EventRow, width: usize) -> String {
     // A character may take several bytes.
     format!("{}  {}", head(event), text::line(&event.text, 4 * width + 16))
 }
 
 /// Describes an event in rows of a width.
-fn whole(event: &Happened, width: usize) -> Vec<String> {
+fn whole(event: &EventRow, width: usize) -> Vec<String> {
     let lines = text::lines(&event.text, LONGEST_TEXT);
     let (first, rest) = lines.split_first().map_or(("", &[][..]), |(first, rest)| (first.as_str(), rest));
     let head = text::wrapped(&format!("{}  {first}", head(event)), width);

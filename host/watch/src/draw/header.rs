@@ -3,11 +3,11 @@
 use crate::config::words::{clock, count, number};
 use crate::text;
 use crate::view::{Dialog, View};
-use crate::watched::Watched;
+use crate::watched_run::WatchedRun;
 use ratatui_core::layout::Rect;
 use ratatui_core::terminal::Frame;
 use ratatui_core::text::{Line, Span};
-use rlhost_followed::State;
+use rlhost_live::RunState;
 use std::time::Duration;
 
 /// Longest time that is shown as one, in seconds: beyond, the newest steps say nothing of it.
@@ -15,13 +15,13 @@ const LONGEST: f64 = 1e8;
 
 /// Draws the header: on two lines if there are two, or what matters most of it on one.
 pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, view: &View) {
-    let (watched, look) = (&view.watched, view.look);
+    let (watched, look) = (&view.watched, view.theme);
     let state = state(watched);
     let style = match watched.state {
         _ if watched.is_gone => look.bad(),
-        State::Running | State::Finished => look.good(),
-        State::Failed | State::Interrupted => look.bad(),
-        State::Paused | State::Stopped | State::Empty => look.strong(),
+        RunState::Running | RunState::Finished => look.good(),
+        RunState::Failed | RunState::Interrupted => look.bad(),
+        RunState::Paused | RunState::Stopped | RunState::Empty => look.strong(),
     };
     let name = Span::styled(watched.name.as_str(), look.title());
     if area.height < 2 {
@@ -41,20 +41,20 @@ pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, view: &View) {
 }
 
 /// Says how the run is doing.
-fn state(watched: &Watched) -> String {
+fn state(watched: &WatchedRun) -> String {
     match watched.state {
         _ if watched.is_gone => "its folder is gone".to_owned(),
-        State::Running if watched.step().is_none() => "running, no step yet".to_owned(),
-        State::Empty => "not begun".to_owned(),
-        State::Finished | State::Stopped | State::Failed => format!("ended: {}", watched.state.name()),
-        State::Interrupted => "ended: interrupted".to_owned(),
-        State::Running | State::Paused => watched.state.name().to_owned(),
+        RunState::Running if watched.step().is_none() => "running, no step yet".to_owned(),
+        RunState::Empty => "not begun".to_owned(),
+        RunState::Finished | RunState::Stopped | RunState::Failed => format!("ended: {}", watched.state.name()),
+        RunState::Interrupted => "ended: interrupted".to_owned(),
+        RunState::Running | RunState::Paused => watched.state.name().to_owned(),
     }
 }
 
 /// Says how many steps were taken, in short on a narrow screen.
-fn steps(watched: &Watched, is_short: bool) -> String {
-    let (step, most) = (watched.step().unwrap_or(0), watched.followed.events.max_steps);
+fn steps(watched: &WatchedRun, is_short: bool) -> String {
+    let (step, most) = (watched.step().unwrap_or(0), watched.live.events.max_steps);
     match most {
         Some(most) if is_short => format!("{}/{}", count(step), count(most)),
         Some(most) if most > 0 => {
@@ -66,17 +66,17 @@ fn steps(watched: &Watched, is_short: bool) -> String {
 }
 
 /// Returns the time left, speed and epoch, as far as they are known.
-fn figures(watched: &Watched) -> Vec<String> {
-    let metrics = &watched.followed.metrics;
+fn figures(watched: &WatchedRun) -> Vec<String> {
+    let metrics = &watched.live.metrics;
     let epoch = metrics.last("epoch").map(|epoch| format!("epoch {}", number(epoch)));
     let rate = metrics.rate().map(|rate| match rate >= 1.0 {
         true => format!("{} steps/s", number(rate)),
         false => format!("{} s a step", number(1.0 / rate)),
     });
-    let left = watched.followed.left(watched.state).filter(|left| *left < LONGEST);
+    let left = watched.live.remaining_seconds(watched.state).filter(|left| *left < LONGEST);
     let left = left.map(|left| format!("{} left", clock(Duration::from_secs_f64(left))));
     let ended = !watched.is_at_work() && watched.step().is_some();
-    let took = watched.followed.seconds(watched.state).filter(|took| ended && (0.0..LONGEST).contains(took));
+    let took = watched.live.seconds(watched.state).filter(|took| ended && (0.0..LONGEST).contains(took));
     let took = took.map(|took| format!("took {}", clock(Duration::from_secs_f64(took))));
     [left, took, rate, epoch].into_iter().flatten().collect()
 }
@@ -84,11 +84,11 @@ fn figures(watched: &Watched) -> Vec<String> {
 /// Draws the line of keys, or what the user should know instead.
 pub(super) fn draw_keys(frame: &mut Frame<'_>, area: Rect, view: &View) {
     let keys = match &view.dialog {
-        Dialog::Opened(_) => "Esc back  up/down scroll  left/right newer/older  q quit",
+        Dialog::Completion(_) => "Esc back  up/down scroll  left/right newer/older  q quit",
         _ => "? help  q quit  s swap  arrows: metric, completion  Enter open  1-4 one panel",
     };
     let note = view.watched.note().map(|note| format!("{note}  ")).unwrap_or_default();
     let width = usize::from(area.width);
-    let line = Line::from(vec![Span::styled(text::cut(&note, width), view.look.mark()), Span::styled(keys, view.look.dim())]);
+    let line = Line::from(vec![Span::styled(text::cut(&note, width), view.theme.mark()), Span::styled(keys, view.theme.dim())]);
     frame.render_widget(line, area);
 }

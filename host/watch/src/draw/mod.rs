@@ -23,7 +23,7 @@ const WITH_KEYS: u16 = 7;
 
 /// Where the panels are; those without a height are not shown.
 #[derive(Default)]
-struct Places {
+struct PanelAreas {
     curves: Rect,
     completions: Rect,
     plugins: Rect,
@@ -38,9 +38,9 @@ pub(crate) fn draw(frame: &mut Frame<'_>, view: &mut View) {
         Layout::vertical([Constraint::Length(header), Constraint::Min(0), Constraint::Length(footer)]).areas(area);
     header::draw(frame, header, view);
     header::draw_keys(frame, footer, view);
-    if let Dialog::Opened(opened) = &mut view.dialog {
-        let all = view.watched.followed.completions.entries.len();
-        return completions::draw_opened(frame, body, opened, all, view.look);
+    if let Dialog::Completion(opened) = &mut view.dialog {
+        let all = view.watched.live.completions.entries.len();
+        return completions::draw_opened(frame, body, opened, all, view.theme);
     }
     let places = match view.only {
         Some(panel) => alone(panel, body),
@@ -53,17 +53,17 @@ pub(crate) fn draw(frame: &mut Frame<'_>, view: &mut View) {
     dialogs::draw(frame, body, view);
 }
 
-fn alone(panel: Panel, body: Rect) -> Places {
+fn alone(panel: Panel, body: Rect) -> PanelAreas {
     match panel {
-        Panel::Curves => Places { curves: body, ..Places::default() },
-        Panel::Completions => Places { completions: body, ..Places::default() },
-        Panel::Plugins => Places { plugins: body, ..Places::default() },
-        Panel::Events => Places { events: body, ..Places::default() },
+        Panel::Curves => PanelAreas { curves: body, ..PanelAreas::default() },
+        Panel::Completions => PanelAreas { completions: body, ..PanelAreas::default() },
+        Panel::Plugins => PanelAreas { plugins: body, ..PanelAreas::default() },
+        Panel::Events => PanelAreas { events: body, ..PanelAreas::default() },
     }
 }
 
 /// Divides the body among the panels, each of which has a row with its title.
-fn together(body: Rect, view: &View) -> Places {
+fn together(body: Rect, view: &View) -> PanelAreas {
     let rows = body.height;
     let events = match rows {
         0..4 => 0,
@@ -85,9 +85,9 @@ fn together(body: Rect, view: &View) -> Places {
     ])
     .areas(body);
     if !is_wide {
-        return Places { curves, completions: middle, plugins: below, events };
+        return PanelAreas { curves, completions: middle, plugins: below, events };
     }
     let beside = Constraint::Length((body.width * 2 / 5).clamp(36, 64));
     let [completions, _, plugins] = Layout::horizontal([Constraint::Min(0), Constraint::Length(1), beside]).areas(middle);
-    Places { curves, completions, plugins, events }
+    PanelAreas { curves, completions, plugins, events }
 }

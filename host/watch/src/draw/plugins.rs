@@ -25,8 +25,8 @@ pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, view: &View) {
     if area.is_empty() {
         return;
     }
-    let (look, watched) = (view.look, &view.watched);
-    let time = watched.followed.metrics.last("time/reward").map(|time| format!("scoring {} s a step", number(time)));
+    let (look, watched) = (view.theme, &view.watched);
+    let time = watched.live.metrics.last("time/reward").map(|time| format!("scoring {} s a step", number(time)));
     let below = titled(frame, area, Span::styled("plugins", look.title()), &time.unwrap_or_default(), look.dim());
     let plugins = watched.plugins();
     if plugins.is_empty() {

@@ -1,15 +1,15 @@
 //! The cache's folders, as `huggingface_hub` lays them out: contents by their hash in `blobs`,
 //! links to them in `snapshots/COMMIT`, and in `refs` the commit that a branch was last seen at.
 
-use super::listing::Listing;
-use super::model_files::{BESIDE_WEIGHTS, INDEX, Index, SMALL, WEIGHTS};
+use super::listing::RepoListing;
+use super::model_files::{BESIDE_WEIGHTS, HubShardIndex, INDEX, SMALL, WEIGHTS};
 use super::name::Repo;
-use super::{Error, Result, Settings};
+use super::{Error, HubSettings, Result};
 use crate::config::{files, is_hidden};
 use std::fs::{File, TryLockError};
 use std::path::{Component, Path, PathBuf};
 
-pub(super) struct Cache {
+pub(super) struct HubCache {
     root: PathBuf,
     locks: PathBuf,
 }
@@ -55,8 +55,8 @@ pub(super) fn append(path: &Path) -> Result<File> {
     File::options().create(true).append(true).read(true).open(path).map_err(io(path))
 }
 
-impl Cache {
-    pub(super) fn new(settings: &Settings, repo: &Repo) -> Self {
+impl HubCache {
+    pub(super) fn new(settings: &HubSettings, repo: &Repo) -> Self {
         Self { root: settings.cache.join(repo.folder()), locks: settings.cache.join(".locks").join(repo.folder()) }
     }
 
@@ -71,10 +71,10 @@ impl Cache {
     }
 
     /// Whether a commit's model is there, and can be read.
-    pub(super) fn has_model(&self, listing: &Listing) -> bool {
+    pub(super) fn has_model(&self, listing: &RepoListing) -> bool {
         let beside = BESIDE_WEIGHTS.iter().all(|(file, needed)| !needed || listing.has(file));
         let index = files::read_text(&self.snapshot(&listing.commit).join(INDEX), SMALL);
-        let weights = match index.ok().and_then(|text| serde_json::from_str::<Index>(&text).ok()) {
+        let weights = match index.ok().and_then(|text| serde_json::from_str::<HubShardIndex>(&text).ok()) {
             Some(index) => index.weight_map.values().all(|shard| listing.has(shard)),
             None => listing.has(WEIGHTS) && !listing.has(INDEX),
         };
@@ -82,7 +82,7 @@ impl Cache {
     }
 
     /// What is there of a revision.
-    pub(super) fn listing(&self, revision: &str) -> Option<Listing> {
+    pub(super) fn listing(&self, revision: &str) -> Option<RepoListing> {
         let commit = if is_commit(revision) {
             revision.to_owned()
         } else {
@@ -107,7 +107,7 @@ impl Cache {
             }
         }
         files.sort_unstable();
-        (!files.is_empty()).then_some(Listing { commit, files, fresh: false })
+        (!files.is_empty()).then_some(RepoListing { commit, files, fresh: false })
     }
 
     /// Notes the commit that a branch or tag is at.

@@ -22,13 +22,13 @@ const SHOWN: usize = 128;
 
 /// The configs of a card, which are parts of its dataset.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Card {
-    configs: Vec<Config>,
+pub(super) struct DatasetCard {
+    configs: Vec<CardConfig>,
 }
 
 /// A part of a dataset.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Config {
+pub(super) struct CardConfig {
     pub(super) name: String,
     is_default: bool,
     /// The folder of its files, with a slash at the end; empty for the dataset's own.
@@ -42,7 +42,7 @@ pub(super) struct Config {
 /// Keys of a config that are read, or that say nothing about how its files are.
 const KEYS: [&str; 6] = ["config_name", "data_dir", "data_files", "default", "description", "version"];
 
-impl Card {
+impl DatasetCard {
     /// Reads a card's text.
     ///
     /// # Errors
@@ -67,8 +67,8 @@ impl Card {
             Some(Value::Array(configs)) => return Err(wrong(format!("has {} configs; the maximum is {MOST}", configs.len()))),
             Some(other) => return Err(wrong(format!("has \"configs\" that are not a list: {}", shown(other)))),
         };
-        let configs: Vec<Config> =
-            configs.iter().map(|config| Config::parse(config).map_err(wrong)).collect::<Result<_, String>>()?;
+        let configs: Vec<CardConfig> =
+            configs.iter().map(|config| CardConfig::parse(config).map_err(wrong)).collect::<Result<_, String>>()?;
         Ok(Self { configs })
     }
 
@@ -81,7 +81,7 @@ impl Card {
     ///
     /// # Errors
     /// If there is no such config, or no default.
-    pub(super) fn config(&self, name: Option<&str>) -> Result<Option<&Config>, String> {
+    pub(super) fn config(&self, name: Option<&str>) -> Result<Option<&CardConfig>, String> {
         let list = || printable(&self.names().join(", "), 512);
         if self.configs.is_empty() {
             return Ok(None);
@@ -90,7 +90,7 @@ impl Card {
             let found = self.configs.iter().find(|config| config.name == name);
             return found.map(Some).ok_or_else(|| format!("has no subset {name:?}; its {CARD} lists {}", list()));
         }
-        let is_default = |config: &&Config| self.configs.len() == 1 || config.is_default || config.name == "default";
+        let is_default = |config: &&CardConfig| self.configs.len() == 1 || config.is_default || config.name == "default";
         let mut defaults = self.configs.iter().filter(is_default);
         match (defaults.next(), defaults.next()) {
             (Some(only), None) => Ok(Some(only)),
@@ -105,7 +105,7 @@ impl Card {
     }
 }
 
-impl Config {
+impl CardConfig {
     fn parse(config: &Value) -> Result<Self, String> {
         let name = config.get("config_name").and_then(scalar);
         let name = name.ok_or_else(|| format!("has a config without \"config_name\": {}", shown(config)))?;

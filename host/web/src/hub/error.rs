@@ -63,7 +63,7 @@ impl Error {
         match self {
             Self::Missing { .. } | Self::Denied { .. } | Self::Unreachable { .. } | Self::Unfit { .. } => true,
             Self::Broken { .. } => false,
-            Self::Io { source, .. } => files::is_of_the_path(source),
+            Self::Io { source, .. } => files::is_path_error(source),
         }
     }
 }

@@ -1,10 +1,10 @@
 //! One file: what the hub says of it, its content, and whether it came whole.
 
-use super::cache::{Cache, append, is_hash, is_inside};
+use super::cache::{HubCache, append, is_hash, is_inside};
+use super::client::{COMMIT, HubFailure, HubRequestKind, text};
 use super::name::Repo;
-use super::wire::{Ask, COMMIT, Failure, text};
-use super::{Error, Hub, Result, Slowest};
-use crate::activity::{Activity, Task, Unit};
+use super::{Error, Hub, HubTimeouts, Result};
+use crate::activity::{Activity, ProgressTask, ProgressUnit};
 use indicatif::HumanBytes;
 use sha2::{Digest, Sha256};
 use std::fs::File;
@@ -20,7 +20,7 @@ const TRIES: u32 = 5;
 const UNSAID: u64 = 64 << 30;
 
 /// What the hub says of a file.
-struct Content {
+struct RemoteFile {
     /// Names the content in the cache.
     hash: String,
     size: Option<u64>,
@@ -28,7 +28,7 @@ struct Content {
     sha256: bool,
 }
 
-impl Content {
+impl RemoteFile {
     /// How many bytes may come.
     fn most(&self) -> u64 {
         self.size.unwrap_or(UNSAID)
@@ -36,15 +36,15 @@ impl Content {
 }
 
 /// How a download gets on, whatever number of answers it takes.
-struct Advance {
-    slowest: Slowest,
+struct DownloadProgress {
+    slowest: HubTimeouts,
     since: Instant,
     bytes: u64,
-    task: Task,
+    task: ProgressTask,
 }
 
-impl Advance {
-    fn new(slowest: Slowest, task: Task) -> Self {
+impl DownloadProgress {
+    fn new(slowest: HubTimeouts, task: ProgressTask) -> Self {
         Self { slowest, since: Instant::now(), bytes: 0, task }
     }
 
@@ -62,7 +62,7 @@ impl Advance {
 }
 
 /// How a part of a download ended, if not at the file's end.
-enum Stop {
+enum DownloadInterruption {
     /// The connection broke; the download may go on.
     Broken(String),
     Final(Error),
@@ -70,7 +70,7 @@ enum Stop {
 
 impl Hub {
     /// A commit's file, from the cache or by way of it. What is fetched is taken off the bytes that are `left`.
-    pub(super) fn fetch(&self, repo: &Repo, cache: &Cache, commit: &str, file: &str, left: &mut u64) -> Result<PathBuf> {
+    pub(super) fn fetch(&self, repo: &Repo, cache: &HubCache, commit: &str, file: &str, left: &mut u64) -> Result<PathBuf> {
         if !is_inside(file) {
             return Err(broken(repo, format!("{file:?} is not a file name")));
         }
@@ -102,14 +102,14 @@ impl Hub {
 
     /// Waits longer with every try.
     fn wait(&self, tries: u32) {
-        std::thread::sleep(self.settings.patience * 2_u32.pow(tries.saturating_sub(1)));
+        std::thread::sleep(self.settings.retry_delay * 2_u32.pow(tries.saturating_sub(1)));
     }
 
-    fn content(&self, repo: &Repo, url: &str, file: &str) -> Result<Content> {
+    fn content(&self, repo: &Repo, url: &str, file: &str) -> Result<RemoteFile> {
         let mut tries = 0;
         let answer = loop {
-            match self.wire.ask(url, Ask::Head) {
-                Err(failure) if failure.passes() && tries < TRIES => {
+            match self.wire.ask(url, HubRequestKind::Head) {
+                Err(failure) if failure.is_transient() && tries < TRIES => {
                     tries += 1;
                     self.wait(tries);
                 }
@@ -129,28 +129,28 @@ impl Hub {
             linked => linked,
         };
         let sha256 = !linked.is_empty() && hash.len() == 64 && hash.chars().all(|c| c.is_ascii_hexdigit());
-        Ok(Content { hash, size: size.parse().ok(), sha256 })
+        Ok(RemoteFile { hash, size: size.parse().ok(), sha256 })
     }
 
     /// Fetches a content into `part`, going on from what lies there.
-    fn download(&self, repo: &Repo, url: &str, file: &str, content: &Content, part: &Path) -> Result<()> {
+    fn download(&self, repo: &Repo, url: &str, file: &str, content: &RemoteFile, part: &Path) -> Result<()> {
         let io = |source| Error::Io { path: part.to_owned(), source };
         let mut into = append(part)?;
         let mut have = into.metadata().map_err(io)?.len();
         let of = content.size.map(|size| format!(" ({})", HumanBytes(size))).unwrap_or_default();
         let from = if have > 0 { format!(", resuming at {}", HumanBytes(have)) } else { String::new() };
         tracing::info!("downloading {} {file}{of}{from}", repo.id);
-        let mut advance = Advance::new(
-            self.settings.slowest,
-            Task::new(Activity::Downloading).on(file.to_owned()).out_of(content.size, Unit::Bytes),
+        let mut advance = DownloadProgress::new(
+            self.settings.timeouts,
+            ProgressTask::new(Activity::Downloading).with_subject(file.to_owned()).with_total(content.size, ProgressUnit::Bytes),
         );
         let mut tries = 0;
         while content.size != Some(have) {
             let stop = match self.part(repo, url, &mut into, have, content, &mut advance) {
                 Ok(()) if content.size.is_none() => break,
                 Ok(()) => "the connection ended".to_owned(),
-                Err(Stop::Broken(said)) => said,
-                Err(Stop::Final(error)) => return Err(error),
+                Err(DownloadInterruption::Broken(said)) => said,
+                Err(DownloadInterruption::Final(error)) => return Err(error),
             };
             let now = into.metadata().map_err(io)?.len();
             if content.size == Some(now) {
@@ -184,18 +184,18 @@ impl Hub {
         url: &str,
         into: &mut File,
         have: u64,
-        content: &Content,
-        advance: &mut Advance,
-    ) -> std::result::Result<(), Stop> {
-        let full = |source| Stop::Final(Error::Io { path: self.settings.cache.clone(), source });
-        let answer = self.wire.ask(url, Ask::Get { from: have }).map_err(|failure| match failure {
-            failure if failure.passes() => Stop::Broken(failure.to_string()),
+        content: &RemoteFile,
+        advance: &mut DownloadProgress,
+    ) -> std::result::Result<(), DownloadInterruption> {
+        let full = |source| DownloadInterruption::Final(Error::Io { path: self.settings.cache.clone(), source });
+        let answer = self.wire.ask(url, HubRequestKind::Get { from: have }).map_err(|failure| match failure {
+            failure if failure.is_transient() => DownloadInterruption::Broken(failure.to_string()),
             // More lies there than the file has: of no use.
-            Failure::Refused { status: StatusCode::RANGE_NOT_SATISFIABLE, .. } => match into.set_len(0) {
-                Ok(()) => Stop::Broken("the size of the file has changed".into()),
+            HubFailure::Refused { status: StatusCode::RANGE_NOT_SATISFIABLE, .. } => match into.set_len(0) {
+                Ok(()) => DownloadInterruption::Broken("the size of the file has changed".into()),
                 Err(source) => full(source),
             },
-            refused => Stop::Final(self.explain(repo, refused)),
+            refused => DownloadInterruption::Final(self.explain(repo, refused)),
         })?;
         let continues = text(&answer, "content-range").starts_with(&format!("bytes {have}-"));
         let at = if answer.status() == StatusCode::PARTIAL_CONTENT && continues { have } else { 0 };
@@ -206,21 +206,24 @@ impl Hub {
         let mut buffer = vec![0; 1 << 18];
         let mut room = content.most().saturating_sub(at);
         loop {
-            let read = reader.read(&mut buffer).map_err(|e| Stop::Broken(e.to_string()))?;
+            let read = reader.read(&mut buffer).map_err(|e| DownloadInterruption::Broken(e.to_string()))?;
             if read == 0 {
                 return Ok(());
             }
             let Some(rest) = room.checked_sub(read as u64) else {
                 into.set_len(0).map_err(full)?;
                 let most = HumanBytes(content.most());
-                return Err(Stop::Final(broken(repo, format!("{} sends more than the {most} that the file has", host(url)))));
+                return Err(DownloadInterruption::Final(broken(
+                    repo,
+                    format!("{} sends more than the {most} that the file has", host(url)),
+                )));
             };
             room = rest;
             into.write_all(&buffer[..read]).map_err(full)?;
             if !advance.note(read) {
-                let Slowest { stretch, least, .. } = self.settings.slowest;
+                let HubTimeouts { stretch, least, .. } = self.settings.timeouts;
                 let detail = format!("{} sends a file too slowly, less than {} in {stretch:?}", host(url), HumanBytes(least));
-                return Err(Stop::Final(broken(repo, format!("{detail}; the same command goes on from there"))));
+                return Err(DownloadInterruption::Final(broken(repo, format!("{detail}; the same command goes on from there"))));
             }
         }
     }

@@ -2,14 +2,14 @@
 
 /// The files of a commit.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Listing {
+pub(super) struct RepoListing {
     pub(super) commit: String,
     pub(super) files: Vec<String>,
     /// Whether the hub itself says so, so that the list is whole.
     pub(super) fresh: bool,
 }
 
-impl Listing {
+impl RepoListing {
     pub(super) fn has(&self, file: &str) -> bool {
         self.files.iter().any(|f| f == file)
     }

@@ -4,38 +4,38 @@
 //! What belongs to one commit is taken from one commit: a branch is looked up once, and every file
 //! then comes from the commit that it was at.
 
-mod asking;
 mod cache;
 mod card;
+mod client;
 mod error;
 mod fetch;
 mod listing;
 mod model_files;
 mod name;
 mod patterns;
+mod requests;
 mod settings;
 mod splits;
-mod wire;
 
 pub use error::{Error, Result};
 pub use name::looks_like_name;
-pub use settings::{Settings, Slowest};
+pub use settings::{HubSettings, HubTimeouts};
 
 use crate::config::{files, printable, printable_path};
-use cache::Cache;
-use card::{CARD, Card, SETTINGS};
-use listing::Listing;
-use model_files::{BESIDE_TEMPLATES, BESIDE_WEIGHTS, CONFIG, INDEX, Index, SMALL, TEMPLATES, WEIGHTS};
-use name::{Kind, Repo};
-use splits::Choice;
+use cache::HubCache;
+use card::{CARD, DatasetCard, SETTINGS};
+use client::HubClient;
+use listing::RepoListing;
+use model_files::{BESIDE_TEMPLATES, BESIDE_WEIGHTS, CONFIG, HubShardIndex, INDEX, SMALL, TEMPLATES, WEIGHTS};
+use name::{Repo, RepoKind};
+use splits::SplitChoice;
 use std::collections::BTreeSet;
 use std::io::Read;
 use std::path::{Path, PathBuf};
-use wire::Wire;
 
 /// Files of one commit, in the cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Snapshot {
+pub struct HubSnapshot {
     /// `OWNER/NAME@COMMIT`, which means the same files for ever.
     pub name: String,
     /// The folder in which they lie.
@@ -48,32 +48,32 @@ pub struct Snapshot {
 ///
 /// # Errors
 /// See [`Hub::model`].
-pub fn model(name: &str) -> Result<Snapshot> {
-    Hub::new(Settings::from_env()).model(name)
+pub fn model(name: &str) -> Result<HubSnapshot> {
+    Hub::new(HubSettings::from_env()).model(name)
 }
 
 /// A model's configuration alone, by its name on the hub.
 ///
 /// # Errors
 /// See [`Hub::model_config`].
-pub fn model_config(name: &str) -> Result<Snapshot> {
-    Hub::new(Settings::from_env()).model_config(name)
+pub fn model_config(name: &str) -> Result<HubSnapshot> {
+    Hub::new(HubSettings::from_env()).model_config(name)
 }
 
 /// The files with a model's chat template, by its name on the hub.
 ///
 /// # Errors
 /// See [`Hub::template`].
-pub fn template(name: &str) -> Result<Snapshot> {
-    Hub::new(Settings::from_env()).template(name)
+pub fn template(name: &str) -> Result<HubSnapshot> {
+    Hub::new(HubSettings::from_env()).template(name)
 }
 
 /// The files of a split of a dataset, by its name on the hub.
 ///
 /// # Errors
 /// See [`Hub::dataset`].
-pub fn dataset(name: &str, split: &str) -> Result<Snapshot> {
-    Hub::new(Settings::from_env()).dataset(name, split)
+pub fn dataset(name: &str, split: &str) -> Result<HubSnapshot> {
+    Hub::new(HubSettings::from_env()).dataset(name, split)
 }
 
 /// Files of a local dataset's folder.
@@ -93,7 +93,7 @@ pub fn local_split(
     subset: Option<&str>,
     (split, chosen): (&str, bool),
     is_output: fn(&Path) -> bool,
-) -> Result<Option<Split>> {
+) -> Result<Option<DatasetSplit>> {
     let mut files = Vec::new();
     let unreadable = |source| Error::Io { path: folder.to_owned(), source };
     list(folder, "", is_output, &mut Vec::new(), &mut files).map_err(unreadable)?;
@@ -108,12 +108,12 @@ pub fn local_split(
     choice.ignored.extend(splits::not_data(&files).cloned());
     let files = choice.files.iter().map(|file| folder.join(file)).collect();
     let (summary, ignored) = (summary(&choice), ignored(&choice));
-    Ok(Some(Split { files, name: choice.split, summary, ignored, unused: choice.unused }))
+    Ok(Some(DatasetSplit { files, name: choice.split, summary, ignored, unused: choice.unused }))
 }
 
 /// The files of a split, and what the user should know of the choice.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Split {
+pub struct DatasetSplit {
     /// Its files, in the order in which they are read.
     pub files: Vec<PathBuf>,
     /// Its name.
@@ -148,18 +148,18 @@ pub fn local_subset(given: &str) -> Option<(PathBuf, String)> {
 }
 
 /// Reads the card of a local folder, if it has one. What is wrong with it makes an error by `unfit`.
-fn card_in(folder: &Path, unfit: impl Fn(String) -> Error) -> Result<Option<Card>> {
+fn card_in(folder: &Path, unfit: impl Fn(String) -> Error) -> Result<Option<DatasetCard>> {
     let [card, settings] = [CARD, SETTINGS].map(|name| Some(folder.join(name)).filter(|path| path.is_file()));
     if card.is_none() && settings.is_none() {
         return Ok(None);
     }
     let read = |path: Option<PathBuf>| path.map_or(Ok(String::new()), |path| beginning(&path));
-    Card::parse_with(&read(card)?, &read(settings)?).map(Some).map_err(unfit)
+    DatasetCard::parse_with(&read(card)?, &read(settings)?).map(Some).map_err(unfit)
 }
 
 /// Reads a dataset's card. What is wrong with it makes an error by `unfit`.
-fn read_card(path: &Path, unfit: impl Fn(String) -> Error) -> Result<Card> {
-    Card::parse(&beginning(path)?).map_err(unfit)
+fn read_card(path: &Path, unfit: impl Fn(String) -> Error) -> Result<DatasetCard> {
+    DatasetCard::parse(&beginning(path)?).map_err(unfit)
 }
 
 /// Reads as much of a file as a card may have.
@@ -174,7 +174,7 @@ fn beginning(path: &Path) -> Result<String> {
 const NAMED: usize = 8;
 
 /// Says which files of a dataset are read.
-fn summary(choice: &Choice) -> String {
+fn summary(choice: &SplitChoice) -> String {
     let mut text = format!("reading {} for the split {}", named(&choice.files), printable(&choice.split, 64));
     if !choice.others.is_empty() {
         text += &format!("; other splits: {}", printable(&choice.others.join(", "), 512));
@@ -183,7 +183,7 @@ fn summary(choice: &Choice) -> String {
 }
 
 /// Names the data files that are in no split, if there are any.
-fn ignored(choice: &Choice) -> Option<String> {
+fn ignored(choice: &SplitChoice) -> Option<String> {
     (!choice.ignored.is_empty()).then(|| named(&choice.ignored))
 }
 
@@ -241,14 +241,14 @@ const CONVERTED: &str = "refs/convert/parquet";
 
 /// The hub, by way of a cache.
 pub struct Hub {
-    settings: Settings,
-    wire: Wire,
+    settings: HubSettings,
+    wire: HubClient,
 }
 
 impl Hub {
     /// A hub that is reached as `settings` say.
-    pub fn new(settings: Settings) -> Self {
-        let wire = Wire::new(&settings);
+    pub fn new(settings: HubSettings) -> Self {
+        let wire = HubClient::new(&settings);
         Self { settings, wire }
     }
 
@@ -257,9 +257,9 @@ impl Hub {
     /// # Errors
     /// If there is no such model, none that may be read, none with safetensors and a tokenizer, or
     /// it does not come whole.
-    pub fn model(&self, name: &str) -> Result<Snapshot> {
-        let repo = Repo::parse(Kind::Model, name)?;
-        let cache = Cache::new(&self.settings, &repo);
+    pub fn model(&self, name: &str) -> Result<HubSnapshot> {
+        let repo = Repo::parse(RepoKind::Model, name)?;
+        let cache = HubCache::new(&self.settings, &repo);
         let listing = self.listing(&repo, &cache, |listing| cache.has_model(listing))?;
         let unfit = |detail: String| Error::Unfit { name: repo.id.clone(), detail: printable(&detail, LONGEST_SAID) };
         let mut wanted = Vec::new();
@@ -276,7 +276,7 @@ impl Hub {
         } else if listing.has(INDEX) {
             let path = self.fetch(&repo, &cache, &listing.commit, INDEX, &mut { SMALL })?;
             let text = files::read_text(&path, SMALL).map_err(|source| Error::Io { path, source })?;
-            let index: Index =
+            let index: HubShardIndex =
                 serde_json::from_str(&text).map_err(|e| unfit(format!("{INDEX} is not an index of shards: {e}")))?;
             let shards: BTreeSet<String> = index.weight_map.into_values().collect();
             if let Some(shard) = shards.iter().find(|shard| !listing.has(shard)) {
@@ -294,9 +294,9 @@ impl Hub {
     ///
     /// # Errors
     /// If there is no such model, none that may be read, or none with a configuration.
-    pub fn model_config(&self, name: &str) -> Result<Snapshot> {
-        let repo = Repo::parse(Kind::Model, name)?;
-        let cache = Cache::new(&self.settings, &repo);
+    pub fn model_config(&self, name: &str) -> Result<HubSnapshot> {
+        let repo = Repo::parse(RepoKind::Model, name)?;
+        let cache = HubCache::new(&self.settings, &repo);
         let listing = self.listing(&repo, &cache, |listing| listing.has(CONFIG))?;
         if !listing.has(CONFIG) {
             let detail = format!("has no {CONFIG}; it has {}", listing.names());
@@ -309,11 +309,11 @@ impl Hub {
     ///
     /// # Errors
     /// If there is no such model, none that may be read, none with a tokenizer's settings or a template, or they don't come whole.
-    pub fn template(&self, name: &str) -> Result<Snapshot> {
-        let repo = Repo::parse(Kind::Model, name)?;
-        let cache = Cache::new(&self.settings, &repo);
+    pub fn template(&self, name: &str) -> Result<HubSnapshot> {
+        let repo = Repo::parse(RepoKind::Model, name)?;
+        let cache = HubCache::new(&self.settings, &repo);
         let held =
-            |listing: &Listing| TEMPLATES.into_iter().filter(|file| listing.has(file)).map(str::to_owned).collect::<Vec<_>>();
+            |listing: &RepoListing| TEMPLATES.into_iter().filter(|file| listing.has(file)).map(str::to_owned).collect::<Vec<_>>();
         let listing = self.listing(&repo, &cache, |listing| !held(listing).is_empty())?;
         let mut wanted = held(&listing);
         if wanted.is_empty() {
@@ -331,8 +331,8 @@ impl Hub {
     /// # Errors
     /// If there is no such dataset, none that may be read, no such split, several subsets to choose
     /// from, or it does not come whole.
-    pub fn dataset(&self, name: &str, split: &str) -> Result<Snapshot> {
-        let repo = Repo::parse(Kind::Dataset, name)?;
+    pub fn dataset(&self, name: &str, split: &str) -> Result<HubSnapshot> {
+        let repo = Repo::parse(RepoKind::Dataset, name)?;
         let mut default = None;
         let first = match self.split(&repo, split, &mut default) {
             Err(error @ (Error::Unfit { .. } | Error::Unreachable { .. })) if repo.revision == "main" => error,
@@ -349,13 +349,13 @@ impl Hub {
     }
 
     /// Fetches the files of a split. Notes the name of the `default` config, if the dataset's card has one.
-    fn split(&self, repo: &Repo, split: &str, default: &mut Option<String>) -> Result<Snapshot> {
-        let cache = Cache::new(&self.settings, repo);
+    fn split(&self, repo: &Repo, split: &str, default: &mut Option<String>) -> Result<HubSnapshot> {
+        let cache = HubCache::new(&self.settings, repo);
         let unfit = |detail: String| Error::Unfit { name: repo.id.clone(), detail: printable(&detail, LONGEST_SAID) };
-        let choose = |files: &[String], card: &Card| splits::choose(files, card, repo.subset.as_deref(), split);
-        let whole = |listing: &Listing| {
+        let choose = |files: &[String], card: &DatasetCard| splits::choose(files, card, repo.subset.as_deref(), split);
+        let whole = |listing: &RepoListing| {
             let path = cache.snapshot(&listing.commit).join(CARD);
-            let card = if path.is_file() { read_card(&path, unfit) } else { Ok(Card::default()) };
+            let card = if path.is_file() { read_card(&path, unfit) } else { Ok(DatasetCard::default()) };
             card.is_ok_and(|card| choose(&listing.files, &card).is_ok_and(|choice| splits::whole(&choice.files)))
         };
         let listing = self.listing(repo, &cache, whole)?;
@@ -363,9 +363,9 @@ impl Hub {
             let path = self.fetch(repo, &cache, &listing.commit, CARD, &mut { SMALL })?;
             read_card(&path, unfit)?
         } else {
-            Card::default()
+            DatasetCard::default()
         };
-        let is_name = |config: &str| Repo::parse(Kind::Dataset, &format!("{}/{config}", repo.id)).is_ok();
+        let is_name = |config: &str| Repo::parse(RepoKind::Dataset, &format!("{}/{config}", repo.id)).is_ok();
         *default = card.config(None).ok().flatten().map(|config| config.name.clone()).filter(|config| is_name(config));
         let choice = choose(&listing.files, &card).map_err(unfit)?;
         tracing::info!("{}: {}", repo.id, summary(&choice));
@@ -378,10 +378,10 @@ impl Hub {
         self.snapshot(repo, &cache, &listing, &choice.files)
     }
 
-    fn snapshot(&self, repo: &Repo, cache: &Cache, listing: &Listing, wanted: &[String]) -> Result<Snapshot> {
+    fn snapshot(&self, repo: &Repo, cache: &HubCache, listing: &RepoListing, wanted: &[String]) -> Result<HubSnapshot> {
         let mut left = MOST;
         let fetch = |file: &String| {
-            let beside = repo.kind == Kind::Model && BESIDE_WEIGHTS.iter().any(|(name, _)| name == file);
+            let beside = repo.kind == RepoKind::Model && BESIDE_WEIGHTS.iter().any(|(name, _)| name == file);
             let mut small = SMALL;
             self.fetch(repo, cache, &listing.commit, file, if beside { &mut small } else { &mut left })
         };
@@ -390,7 +390,7 @@ impl Hub {
             // Last, so that a branch that the cache knows is one of which everything is there.
             cache.remember(&repo.revision, &listing.commit)?;
         }
-        Ok(Snapshot { name: repo.pinned(&listing.commit), folder: cache.snapshot(&listing.commit), files })
+        Ok(HubSnapshot { name: repo.pinned(&listing.commit), folder: cache.snapshot(&listing.commit), files })
     }
 }
 

@@ -32,6 +32,6 @@ pub(super) const WEIGHTS: &str = "model.safetensors";
 pub(super) const SMALL: u64 = 256 << 20;
 
 #[derive(Deserialize)]
-pub(super) struct Index {
+pub(super) struct HubShardIndex {
     pub(super) weight_map: BTreeMap<String, String>,
 }

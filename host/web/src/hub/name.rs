@@ -9,7 +9,7 @@ const FILES: [&str; 13] =
 
 /// What a repository holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum RepoKind {
     Model,
     Dataset,
 }
@@ -17,7 +17,7 @@ pub(super) enum Kind {
 /// A repository, at a revision.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Repo {
-    pub(super) kind: Kind,
+    pub(super) kind: RepoKind,
     /// `OWNER/NAME`, or `NAME` for the oldest ones.
     pub(super) id: String,
     /// A part of a dataset.
@@ -49,12 +49,12 @@ fn is_revision(revision: &str) -> bool {
 /// lies at that path.
 pub fn looks_like_name(text: &str) -> bool {
     let ending = |id: &str| id.rsplit_once('.').is_some_and(|(_, ending)| FILES.contains(&ending.to_lowercase().as_str()));
-    Repo::split(Kind::Dataset, text).is_some_and(|repo| !ending(&repo.id) && !repo.subset.as_deref().is_some_and(ending))
+    Repo::split(RepoKind::Dataset, text).is_some_and(|repo| !ending(&repo.id) && !repo.subset.as_deref().is_some_and(ending))
         && !Path::new(text).exists()
 }
 
 impl Repo {
-    fn split(kind: Kind, text: &str) -> Option<Self> {
+    fn split(kind: RepoKind, text: &str) -> Option<Self> {
         let (name, revision) = text.split_once('@').unwrap_or((text, "main"));
         let parts: Vec<&str> = name.split('/').collect();
         let (id, subset) = match parts.as_slice() {
@@ -69,12 +69,12 @@ impl Repo {
 
     /// # Errors
     /// If it is not written like a name.
-    pub(super) fn parse(kind: Kind, text: &str) -> Result<Self> {
+    pub(super) fn parse(kind: RepoKind, text: &str) -> Result<Self> {
         let form = match kind {
-            Kind::Model => "OWNER/NAME or OWNER/NAME@REVISION",
-            Kind::Dataset => "OWNER/NAME, OWNER/NAME/SUBSET or OWNER/NAME@REVISION",
+            RepoKind::Model => "OWNER/NAME or OWNER/NAME@REVISION",
+            RepoKind::Dataset => "OWNER/NAME, OWNER/NAME/SUBSET or OWNER/NAME@REVISION",
         };
-        let fits = |repo: &Self| kind == Kind::Dataset || repo.subset.is_none();
+        let fits = |repo: &Self| kind == RepoKind::Dataset || repo.subset.is_none();
         Self::split(kind, text).filter(fits).ok_or_else(|| Error::Missing {
             name: text.to_owned(),
             detail: format!("there is no such path, and a name on the hub is {form}"),
@@ -90,8 +90,8 @@ impl Repo {
     /// What it is, in words.
     pub(super) fn noun(&self) -> &'static str {
         match self.kind {
-            Kind::Model => "model",
-            Kind::Dataset => "dataset",
+            RepoKind::Model => "model",
+            RepoKind::Dataset => "dataset",
         }
     }
 
@@ -103,8 +103,8 @@ impl Repo {
     /// Returns the address of the repository's page, below which its files are.
     pub(super) fn page(&self, endpoint: &str) -> String {
         match self.kind {
-            Kind::Model => format!("{endpoint}/{}", self.id),
-            Kind::Dataset => format!("{endpoint}/datasets/{}", self.id),
+            RepoKind::Model => format!("{endpoint}/{}", self.id),
+            RepoKind::Dataset => format!("{endpoint}/datasets/{}", self.id),
         }
     }
 
@@ -167,11 +167,11 @@ mod tests {
 
     #[test]
     fn a_name_says_where_everything_is() {
-        let repo = Repo::parse(Kind::Dataset, "openai/gsm8k/main@refs/convert/parquet").unwrap();
+        let repo = Repo::parse(RepoKind::Dataset, "openai/gsm8k/main@refs/convert/parquet").unwrap();
         assert_eq!(repo.folder(), "datasets--openai--gsm8k");
         assert_eq!(repo.api("https://h"), "https://h/api/datasets/openai/gsm8k/revision/refs%2Fconvert%2Fparquet");
         assert_eq!(repo.file("https://h", "c", "a/b #1.json"), "https://h/datasets/openai/gsm8k/resolve/c/a/b%20%231.json");
         assert_eq!(repo.pinned("c"), "openai/gsm8k/main@c");
-        assert!(Repo::parse(Kind::Model, "openai/gsm8k/main").unwrap_err().to_string().contains("OWNER/NAME@REVISION"));
+        assert!(Repo::parse(RepoKind::Model, "openai/gsm8k/main").unwrap_err().to_string().contains("OWNER/NAME@REVISION"));
     }
 }

@@ -14,7 +14,7 @@ pub(super) const CONVERTED: &str = "89abcdef0123456789abcdef0123456789abcdef";
 
 /// A request as it came.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Asked {
+pub(super) struct HubTestRequest {
     pub(super) method: String,
     pub(super) path: String,
     /// Where it asks to go on from.
@@ -24,7 +24,7 @@ pub(super) struct Asked {
 
 /// What it holds and how it behaves.
 #[derive(Default)]
-pub(super) struct State {
+pub(super) struct HubTestState {
     /// Files by `models/ID@REVISION` or `datasets/ID@REVISION`.
     pub(super) repos: BTreeMap<String, BTreeMap<String, Vec<u8>>>,
     /// Where large files are, by their hash, once a redirect was sent there.
@@ -47,38 +47,38 @@ pub(super) struct State {
     pub(super) redirect: Option<String>,
     /// Ranges are not known.
     pub(super) rangeless: bool,
-    pub(super) asked: Vec<Asked>,
+    pub(super) asked: Vec<HubTestRequest>,
 }
 
-pub(super) struct Server {
+pub(super) struct HubTestServer {
     pub(super) endpoint: String,
     /// Where large files are.
     pub(super) elsewhere: String,
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<HubTestState>>,
 }
 
-struct Answer {
+struct HubTestAnswer {
     status: &'static str,
     headers: Vec<(&'static str, String)>,
     body: Vec<u8>,
 }
 
-impl Answer {
+impl HubTestAnswer {
     fn refusal(status: &'static str, code: &str) -> Self {
         Self { status, headers: vec![("X-Error-Code", code.to_owned())], body: b"{}".to_vec() }
     }
 }
 
-impl Server {
+impl HubTestServer {
     pub(super) fn new() -> Self {
-        let state = Arc::new(Mutex::new(State::default()));
+        let state = Arc::new(Mutex::new(HubTestState::default()));
         // Large files lie elsewhere, as on the hub.
         let elsewhere = listen(state.clone(), String::new());
         let endpoint = listen(state.clone(), elsewhere.clone());
         Self { endpoint, elsewhere, state }
     }
 
-    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+    pub(super) fn state(&self) -> MutexGuard<'_, HubTestState> {
         self.state.lock().unwrap()
     }
 
@@ -89,12 +89,12 @@ impl Server {
     }
 
     /// What it was asked since the last time.
-    pub(super) fn asked(&self) -> Vec<Asked> {
+    pub(super) fn asked(&self) -> Vec<HubTestRequest> {
         std::mem::take(&mut self.state().asked)
     }
 }
 
-fn listen(state: Arc<Mutex<State>>, elsewhere: String) -> String {
+fn listen(state: Arc<Mutex<HubTestState>>, elsewhere: String) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let endpoint = format!("http://{}", listener.local_addr().unwrap());
     std::thread::spawn(move || {
@@ -107,13 +107,13 @@ fn listen(state: Arc<Mutex<State>>, elsewhere: String) -> String {
 }
 
 /// One request a connection. What goes wrong here shows in what the client gets.
-fn serve(stream: &TcpStream, state: &Mutex<State>, elsewhere: &str) {
+fn serve(stream: &TcpStream, state: &Mutex<HubTestState>, elsewhere: &str) {
     let mut lines = BufReader::new(stream).lines().map_while(Result::ok).take_while(|line| !line.is_empty());
     let first = lines.next().unwrap_or_default();
     let headers: BTreeMap<String, String> =
         lines.filter_map(|line| line.split_once(": ").map(|(k, v)| (k.to_lowercase(), v.to_owned()))).collect();
     let mut words = first.split(' ').map(str::to_owned);
-    let asked = Asked {
+    let asked = HubTestRequest {
         method: words.next().unwrap_or_default(),
         path: words.next().unwrap_or_default(),
         from: headers.get("range").and_then(|r| r.strip_prefix("bytes=")?.strip_suffix('-')?.parse().ok()),
@@ -125,7 +125,7 @@ fn serve(stream: &TcpStream, state: &Mutex<State>, elsewhere: &str) {
     let whole = answer.body.len();
     if let (Some(from), false, "200 OK") = (asked.from, state.rangeless, answer.status) {
         if from as usize >= whole {
-            answer = Answer { status: "416 Range Not Satisfiable", headers: Vec::new(), body: Vec::new() };
+            answer = HubTestAnswer { status: "416 Range Not Satisfiable", headers: Vec::new(), body: Vec::new() };
         } else {
             answer.status = "206 Partial Content";
             answer.headers.push(("Content-Range", format!("bytes {from}-{}/{whole}", whole - 1)));
@@ -161,40 +161,49 @@ fn serve(stream: &TcpStream, state: &Mutex<State>, elsewhere: &str) {
     let _ = stream.write_all(&[text.as_bytes(), b"\r\n", body].concat());
 }
 
-fn answer(state: &mut State, asked: &Asked, elsewhere: &str) -> Answer {
-    let plain = |body: Vec<u8>| Answer { status: "200 OK", headers: Vec::new(), body };
+fn answer(state: &mut HubTestState, asked: &HubTestRequest, elsewhere: &str) -> HubTestAnswer {
+    let plain = |body: Vec<u8>| HubTestAnswer { status: "200 OK", headers: Vec::new(), body };
     if state.busy > 0 && !asked.path.starts_with("/api/") {
         state.busy -= 1;
-        return Answer::refusal("503 Service Unavailable", "");
+        return HubTestAnswer::refusal("503 Service Unavailable", "");
     }
     if let Some(hash) = asked.path.strip_prefix("/contents/") {
-        return state.contents.get(hash).map_or_else(|| Answer::refusal("403 Forbidden", ""), |bytes| plain(bytes.clone()));
+        return state
+            .contents
+            .get(hash)
+            .map_or_else(|| HubTestAnswer::refusal("403 Forbidden", ""), |bytes| plain(bytes.clone()));
     }
     if state.token.is_some() && state.token != asked.token {
-        return Answer::refusal("401 Unauthorized", if asked.path.contains("gated") { "GatedRepo" } else { "RepoNotFound" });
+        return HubTestAnswer::refusal(
+            "401 Unauthorized",
+            if asked.path.contains("gated") { "GatedRepo" } else { "RepoNotFound" },
+        );
     }
     if let Some(path) = asked.path.strip_prefix("/api/") {
         let (repo, revision) = path.split_once("/revision/").unwrap_or((path, ""));
         let revision = revision.replace("%2F", "/");
         let known: BTreeSet<&str> = state.repos.keys().filter_map(|key| key.split('@').next()).collect();
         let Some(files) = at(state, repo, &revision) else {
-            return Answer::refusal("404 Not Found", if known.contains(repo) { "RevisionNotFound" } else { "RepoNotFound" });
+            return HubTestAnswer::refusal(
+                "404 Not Found",
+                if known.contains(repo) { "RevisionNotFound" } else { "RepoNotFound" },
+            );
         };
         let siblings: Vec<_> = files.keys().map(|name| json!({ "rfilename": name })).collect();
         return plain(
             json!({"id": repo, "sha": commit(&revision), "siblings": siblings, "private": false}).to_string().into_bytes(),
         );
     }
-    let Some((page, rest)) = asked.path.split_once("/resolve/") else { return Answer::refusal("404 Not Found", "") };
+    let Some((page, rest)) = asked.path.split_once("/resolve/") else { return HubTestAnswer::refusal("404 Not Found", "") };
     // A repository that was renamed.
     if let Some(name) = page.strip_prefix("/old/") {
         let headers = vec![("Location", format!("/new/{name}/resolve/{rest}"))];
-        return Answer { status: "307 Temporary Redirect", headers, body: Vec::new() };
+        return HubTestAnswer { status: "307 Temporary Redirect", headers, body: Vec::new() };
     }
     let repo = page.strip_prefix("/datasets/").map_or_else(|| format!("models{page}"), |id| format!("datasets/{id}"));
     let (revision, file) = rest.split_once('/').unwrap_or_default();
     let bytes = at(state, &repo, revision).and_then(|files| files.get(&file.replace("%20", " "))).cloned();
-    let Some(bytes) = bytes else { return Answer::refusal("404 Not Found", "EntryNotFound") };
+    let Some(bytes) = bytes else { return HubTestAnswer::refusal("404 Not Found", "EntryNotFound") };
     let sum: String = Sha256::digest(&bytes).iter().map(|b| format!("{b:02x}")).collect();
     let at_commit = ("X-Repo-Commit", commit(revision).to_owned());
     if [".safetensors", ".parquet"].iter().any(|ending| file.ends_with(ending)) {
@@ -210,10 +219,10 @@ fn answer(state: &mut State, asked: &Asked, elsewhere: &str) -> Answer {
         }
         held.resize(held.len() + state.swelled, 7);
         state.contents.insert(sum, held);
-        return Answer { status: "302 Found", headers, body: Vec::new() };
+        return HubTestAnswer { status: "302 Found", headers, body: Vec::new() };
     }
     // As git's own hashes, of forty digits.
-    Answer { headers: vec![at_commit, ("ETag", format!("W/\"{}\"", &sum[..40]))], ..plain(bytes) }
+    HubTestAnswer { headers: vec![at_commit, ("ETag", format!("W/\"{}\"", &sum[..40]))], ..plain(bytes) }
 }
 
 /// The commit that a revision is at.
@@ -222,7 +231,7 @@ fn commit(revision: &str) -> &'static str {
 }
 
 /// A repository's files at a revision, or at the commit that one is at.
-fn at<'a>(state: &'a State, repo: &str, revision: &str) -> Option<&'a BTreeMap<String, Vec<u8>>> {
+fn at<'a>(state: &'a HubTestState, repo: &str, revision: &str) -> Option<&'a BTreeMap<String, Vec<u8>>> {
     let is = |known: &str| match revision {
         COMMIT => known != super::CONVERTED,
         CONVERTED => known == super::CONVERTED,

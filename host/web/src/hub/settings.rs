@@ -9,7 +9,7 @@ const LONGEST_TOKEN: u64 = 16 << 10;
 
 /// How the hub is reached. Can't be printed, since the token is a secret.
 #[derive(Clone)]
-pub struct Settings {
+pub struct HubSettings {
     /// Its address, without a slash at the end (HF_ENDPOINT).
     pub endpoint: String,
     /// The folder of its cache (HF_HUB_CACHE, or `hub` in HF_HOME).
@@ -21,14 +21,14 @@ pub struct Settings {
     /// Whether the cache alone may be looked at (HF_HUB_OFFLINE).
     pub offline: bool,
     /// How long after a broken connection the next is tried; each time twice as long.
-    pub patience: Duration,
+    pub retry_delay: Duration,
     /// How slow it may be.
-    pub slowest: Slowest,
+    pub timeouts: HubTimeouts,
 }
 
 /// How slow a hub may be, that nobody is kept waiting by one that sends a byte now and then.
 #[derive(Clone, Copy, Debug)]
-pub struct Slowest {
+pub struct HubTimeouts {
     /// The time for an answer about a repository or a file, with all of it.
     pub answer: Duration,
     /// The time in which a download has to get on, broken connections included,
@@ -37,13 +37,13 @@ pub struct Slowest {
     pub least: u64,
 }
 
-impl Default for Slowest {
+impl Default for HubTimeouts {
     fn default() -> Self {
         Self { answer: Duration::from_secs(120), stretch: Duration::from_secs(60), least: 64 << 10 }
     }
 }
 
-impl Settings {
+impl HubSettings {
     /// As the environment has them.
     pub fn from_env() -> Self {
         Self::read(|name| std::env::var(name).ok())
@@ -69,8 +69,8 @@ impl Settings {
             redirects: first(&["RLHOST_HUB_HOSTS"]).unwrap_or_default(),
             token: token.map(|token| token.trim().to_owned()),
             offline: offline.is_some_and(|value| ["1", "on", "yes", "true"].contains(&value.trim().to_lowercase().as_str())),
-            patience: Duration::from_secs(1),
-            slowest: Slowest::default(),
+            retry_delay: Duration::from_secs(1),
+            timeouts: HubTimeouts::default(),
         }
     }
 }
@@ -83,8 +83,8 @@ fn read_token(path: &Path) -> Option<String> {
 mod tests {
     use super::*;
 
-    fn settings(variables: &[(&str, &str)]) -> Settings {
-        Settings::read(|name| variables.iter().find(|(n, _)| *n == name).map(|(_, value)| (*value).to_owned()))
+    fn settings(variables: &[(&str, &str)]) -> HubSettings {
+        HubSettings::read(|name| variables.iter().find(|(n, _)| *n == name).map(|(_, value)| (*value).to_owned()))
     }
 
     #[test]

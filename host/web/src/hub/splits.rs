@@ -1,6 +1,6 @@
 //! Which files of a dataset are a split's: as its card says, or by the names that the hub's own library `datasets` goes by.
 
-use super::card::{Card, Config};
+use super::card::{CardConfig, DatasetCard};
 use super::patterns::{folders, last, matching};
 use crate::config::files::{ABOUT_DATASETS, is_about_data};
 use std::collections::{BTreeMap, BTreeSet};
@@ -29,7 +29,7 @@ const SHARDED: &str = "data/*-[0-9][0-9][0-9][0-9][0-9]-of-[0-9][0-9][0-9][0-9][
 
 /// A split's files, and what else there is.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Choice {
+pub(super) struct SplitChoice {
     pub(super) split: String,
     /// In the order in which they are read.
     pub(super) files: Vec<String>,
@@ -42,7 +42,7 @@ pub(super) struct Choice {
 }
 
 /// The patterns of files with a word, and the splits that a file's path names.
-type Stage = (fn(&str) -> Vec<String>, fn(&str) -> BTreeSet<&'static str>);
+type SplitNameMatcher = (fn(&str) -> Vec<String>, fn(&str) -> BTreeSet<&'static str>);
 
 /// Files by split.
 type Splits = Vec<(String, Vec<String>)>;
@@ -51,7 +51,7 @@ type Splits = Vec<(String, Vec<String>)>;
 ///
 /// # Errors
 /// If there is no file that can be read, none of this split, or if several subsets have one.
-pub(super) fn choose(files: &[String], card: &Card, subset: Option<&str>, split: &str) -> Result<Choice, String> {
+pub(super) fn choose(files: &[String], card: &DatasetCard, subset: Option<&str>, split: &str) -> Result<SplitChoice, String> {
     let data: Vec<&str> = files.iter().map(String::as_str).filter(|file| format_of(file).is_some()).collect();
     let unreadable = || {
         let some = files.iter().take(8).cloned().collect::<Vec<_>>().join(", ");
@@ -72,7 +72,7 @@ pub(super) fn choose(files: &[String], card: &Card, subset: Option<&str>, split:
         },
     };
     let mut choice = pick(splits, &data, split)?;
-    choice.unused = config.and_then(Config::unused);
+    choice.unused = config.and_then(CardConfig::unused);
     config.map_or(Ok(()), |config| config.check(&choice.split, &all(files)))?;
     if config.is_none() && subset.is_none() {
         main_subset(&mut choice)?;
@@ -90,10 +90,10 @@ pub(super) fn choose(files: &[String], card: &Card, subset: Option<&str>, split:
 /// As [`choose`], and if a shard is missing.
 pub(super) fn choose_local(
     files: &[String],
-    card: &Card,
+    card: &DatasetCard,
     subset: Option<&str>,
     (split, chosen): (&str, bool),
-) -> Result<Choice, String> {
+) -> Result<SplitChoice, String> {
     let data: Vec<&str> = files.iter().map(String::as_str).filter(|file| format_of(file).is_some()).collect();
     let config = card.config(subset)?;
     let said = config.and_then(|config| config.files(&all(files)));
@@ -106,7 +106,7 @@ pub(super) fn choose_local(
         }
         _ => pick(splits, &data, split)?,
     };
-    choice.unused = config.and_then(Config::unused);
+    choice.unused = config.and_then(CardConfig::unused);
     config.map_or(Ok(()), |config| config.check(&choice.split, &all(files)))?;
     of_one_format(&mut choice);
     if choice.files.is_empty() {
@@ -136,7 +136,7 @@ fn by_names(files: &[&str], within: &str) -> Result<Splits, String> {
     if let Some(splits) = numbered(&own) {
         return Ok(whole(splits));
     }
-    let stages: [Stage; 2] = [(by_folder, of_folder), (by_file, of_file)];
+    let stages: [SplitNameMatcher; 2] = [(by_folder, of_folder), (by_file, of_file)];
     for stage in stages {
         let splits = by_words(&own, stage)?;
         if !splits.is_empty() {
@@ -181,7 +181,7 @@ fn by_file(word: &str) -> Vec<String> {
 ///
 /// # Errors
 /// If a path names several splits and none of them is nearer than the others.
-fn by_words(files: &[&str], (patterns, nearest): Stage) -> Result<Splits, String> {
+fn by_words(files: &[&str], (patterns, nearest): SplitNameMatcher) -> Result<Splits, String> {
     let lower: BTreeMap<String, &str> = files.iter().map(|file| (file.to_lowercase(), *file)).collect();
     let names: Vec<&str> = lower.keys().map(String::as_str).collect();
     let mut splits: Splits = Vec::new();
@@ -270,7 +270,7 @@ fn of_subset(splits: Splits, subset: Option<&str>) -> Result<Splits, String> {
 }
 
 /// Keeps the files of the main subset where there are several.
-fn main_subset(choice: &mut Choice) -> Result<(), String> {
+fn main_subset(choice: &mut SplitChoice) -> Result<(), String> {
     let subsets: BTreeSet<String> = choice.files.iter().map(|file| subset_of(file)).collect();
     if subsets.len() < 2 {
         return Ok(());
@@ -286,7 +286,7 @@ fn main_subset(choice: &mut Choice) -> Result<(), String> {
 }
 
 /// Returns the files of a split, of all data files.
-fn pick(splits: Splits, data: &[&str], split: &str) -> Result<Choice, String> {
+fn pick(splits: Splits, data: &[&str], split: &str) -> Result<SplitChoice, String> {
     let has = |name: &str| splits.iter().any(|(split, _)| split == name);
     let wanted = if has(split) { split } else { spelled(split) };
     if !has(wanted) {
@@ -298,11 +298,11 @@ fn pick(splits: Splits, data: &[&str], split: &str) -> Result<Choice, String> {
     let ignored = data.iter().filter(|file| !used.contains(&(**file).to_owned())).map(|file| (*file).to_owned()).collect();
     let others = splits.iter().filter(|(name, _)| name != wanted).map(|(name, _)| name.clone()).collect();
     let files = splits.iter().find(|(name, _)| name == wanted).map(|(_, files)| files.clone()).unwrap_or_default();
-    Ok(Choice { split: wanted.to_owned(), files, others, ignored, unused: None })
+    Ok(SplitChoice { split: wanted.to_owned(), files, others, ignored, unused: None })
 }
 
 /// Keeps the files of the most common format, since the same rows may be there in several. Returns the format.
-fn of_one_format(choice: &mut Choice) -> Option<usize> {
+fn of_one_format(choice: &mut SplitChoice) -> Option<usize> {
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
     for file in &choice.files {
         if let Some(ending) = ending(file) {

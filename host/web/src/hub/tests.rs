@@ -1,19 +1,19 @@
-use super::server::{COMMIT, Server};
+use super::server::{COMMIT, HubTestServer};
 use super::*;
 use std::time::Duration;
 
 const TOKENIZER: &[u8] = b"{\"model\": {}}";
 
 /// A hub with a model and datasets, and a cache of its own.
-struct Place {
-    server: Server,
+struct HubFixture {
+    server: HubTestServer,
     cache: tempfile::TempDir,
     weights: Vec<u8>,
 }
 
-impl Place {
+impl HubFixture {
     fn new() -> Self {
-        let (server, cache) = (Server::new(), tempfile::tempdir().unwrap());
+        let (server, cache) = (HubTestServer::new(), tempfile::tempdir().unwrap());
         let weights: Vec<u8> = (0..300_000_u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 11) as u8).collect();
         server.hold(
             "models/Qwen/Tiny@main",
@@ -38,15 +38,15 @@ impl Place {
         Self { server, cache, weights }
     }
 
-    fn hub(&self, change: impl FnOnce(&mut Settings)) -> Hub {
-        let mut settings = Settings {
+    fn hub(&self, change: impl FnOnce(&mut HubSettings)) -> Hub {
+        let mut settings = HubSettings {
             endpoint: self.server.endpoint.clone(),
             cache: self.cache.path().to_owned(),
             redirects: self.server.elsewhere.clone(),
             token: None,
             offline: false,
-            patience: Duration::ZERO,
-            slowest: Slowest::default(),
+            retry_delay: Duration::ZERO,
+            timeouts: HubTimeouts::default(),
         };
         change(&mut settings);
         Hub::new(settings)
@@ -71,14 +71,14 @@ fn nobody() -> String {
     format!("http://{}", taken.local_addr().unwrap())
 }
 
-fn fetched(asked: &[server::Asked]) -> Vec<&str> {
-    let name = |a: &'_ server::Asked| a.method == "GET" && a.path.contains("/contents/");
+fn fetched(asked: &[server::HubTestRequest]) -> Vec<&str> {
+    let name = |a: &'_ server::HubTestRequest| a.method == "GET" && a.path.contains("/contents/");
     asked.iter().filter(|a| name(a)).map(|a| a.path.as_str()).collect()
 }
 
 #[test]
 fn a_model_comes_once_and_lies_as_the_hubs_own_libraries_lay_it() {
-    let place = Place::new();
+    let place = HubFixture::new();
     let model = place.plain().model("Qwen/Tiny").unwrap();
     let folder = place.in_cache(&format!("models--Qwen--Tiny/snapshots/{COMMIT}"));
     assert_eq!((&model.name, &model.folder), (&format!("Qwen/Tiny@{COMMIT}"), &folder));
@@ -107,7 +107,7 @@ fn a_model_comes_once_and_lies_as_the_hubs_own_libraries_lay_it() {
 
 #[test]
 fn of_a_chat_template_only_its_files_come_and_the_model_later() {
-    let place = Place::new();
+    let place = HubFixture::new();
     let template = place.plain().template("Qwen/Tiny").unwrap();
     let commit = format!("Qwen/Tiny@{COMMIT}");
     assert_eq!((&template.name, template.files.len()), (&commit, 1));
@@ -125,7 +125,7 @@ fn of_a_chat_template_only_its_files_come_and_the_model_later() {
 
 #[test]
 fn of_a_configuration_nothing_else_comes() {
-    let place = Place::new();
+    let place = HubFixture::new();
     let config = place.plain().model_config("Qwen/Tiny").unwrap();
     assert_eq!(std::fs::read(config.folder.join("config.json")).unwrap(), b"{}");
     let asked: Vec<String> = place.server.asked().into_iter().map(|a| a.path).filter(|path| !path.starts_with("/api/")).collect();
@@ -139,7 +139,7 @@ fn of_a_configuration_nothing_else_comes() {
 
 #[test]
 fn special_tokens_and_the_template_for_tools_come_too() {
-    let place = Place::new();
+    let place = HubFixture::new();
     let tool_use = "additional_chat_templates/tool_use.jinja";
     let files: [(&str, &[u8]); 8] = [
         ("config.json", b"{}"),
@@ -163,7 +163,7 @@ fn special_tokens_and_the_template_for_tools_come_too() {
 
 #[test]
 fn shards_come_by_their_index_and_not_what_else_is_there() {
-    let place = Place::new();
+    let place = HubFixture::new();
     let index = br#"{"weight_map": {"a": "model-1-of-2.safetensors", "b": "model-2-of-2.safetensors"}}"#;
     let mut files: Vec<(&str, &[u8])> = vec![
         ("config.json", b"{}"),
@@ -187,7 +187,7 @@ fn shards_come_by_their_index_and_not_what_else_is_there() {
 
 #[test]
 fn a_models_commit_or_name_may_have_changed() {
-    let place = Place::new();
+    let place = HubFixture::new();
     let files = place.server.state().repos["models/Qwen/Tiny@main"].clone();
     place
         .server
@@ -200,7 +200,7 @@ fn a_models_commit_or_name_may_have_changed() {
 
 #[test]
 fn the_token_goes_to_the_hub_and_to_nobody_else() {
-    let place = Place::new();
+    let place = HubFixture::new();
     place.server.state().token = Some("hf_secret".into());
     let with = |token: &str| place.hub(|settings| settings.token = Some(token.into())).model("Qwen/Tiny");
     with("hf_secret").unwrap();
@@ -220,7 +220,7 @@ fn the_token_goes_to_the_hub_and_to_nobody_else() {
 
 #[test]
 fn a_redirect_to_what_only_this_machine_can_reach_is_not_followed() {
-    let place = Place::new();
+    let place = HubFixture::new();
     let refused = |name: &str, part: &str| {
         let error = place.hub(|settings| settings.redirects.clear()).model(name).unwrap_err();
         assert!(matches!(&error, Error::Denied { .. }) && error.is_mistake(), "{error}");
@@ -255,7 +255,7 @@ fn a_redirect_to_what_only_this_machine_can_reach_is_not_followed() {
 
 #[test]
 fn what_is_not_there_is_named_with_the_place_and_what_may_help() {
-    let place = Place::new();
+    let place = HubFixture::new();
     place
         .server
         .hold("models/only/torch@main", &[("config.json", b"{}"), ("tokenizer.json", b"{}"), ("pytorch_model.bin", b"x")]);
@@ -286,7 +286,7 @@ fn what_is_not_there_is_named_with_the_place_and_what_may_help() {
 
 #[test]
 fn without_a_network_the_cache_serves() {
-    let place = Place::new();
+    let place = HubFixture::new();
     let model = place.plain().model("Qwen/Tiny").unwrap();
     let away = |name: &str| place.hub(|s| s.endpoint = nobody()).model(name);
     assert_eq!(away("Qwen/Tiny").unwrap(), model);
@@ -300,14 +300,14 @@ fn without_a_network_the_cache_serves() {
 
 #[test]
 fn a_download_that_breaks_off_goes_on_where_it_stood() {
-    let place = Place::new();
+    let place = HubFixture::new();
     place.server.state().cut = Some((100_000, 2));
     let model = place.plain().model("Qwen/Tiny").unwrap();
     assert!(std::fs::read(model.folder.join("model.safetensors")).unwrap() == place.weights);
     let asked = place.server.asked();
     let from: Vec<_> = asked.iter().filter(|a| a.path.starts_with("/contents/")).map(|a| a.from).collect();
     assert_eq!(from, [None, Some(100_000), Some(200_000)]);
-    let busy = Place::new();
+    let busy = HubFixture::new();
     busy.server.state().busy = 3;
     assert!(busy.plain().model("Qwen/Tiny").is_ok());
     busy.server
@@ -319,7 +319,7 @@ fn a_download_that_breaks_off_goes_on_where_it_stood() {
 
 #[test]
 fn a_download_that_gives_up_is_gone_on_with_by_the_next() {
-    let place = Place::new();
+    let place = HubFixture::new();
     place.server.state().cut = Some((0, usize::MAX));
     let error = place.plain().model("Qwen/Tiny").unwrap_err();
     assert!(matches!(&error, Error::Broken { .. }) && !error.is_mistake(), "{error}");
@@ -345,7 +345,7 @@ fn a_download_that_gives_up_is_gone_on_with_by_the_next() {
 
 #[test]
 fn a_file_that_comes_damaged_is_not_kept() {
-    let place = Place::new();
+    let place = HubFixture::new();
     place.server.state().damaged = true;
     let error = place.plain().model("Qwen/Tiny").unwrap_err().to_string();
     assert!(error.contains("model.safetensors") && error.contains("SHA-256 does not match"), "{error}");
@@ -358,7 +358,7 @@ fn a_file_that_comes_damaged_is_not_kept() {
 
 #[test]
 fn two_at_once_fetch_once() {
-    let place = Place::new();
+    let place = HubFixture::new();
     let models = std::thread::scope(|scope| {
         let threads: Vec<_> = (0..4).map(|_| scope.spawn(|| place.plain().model("Qwen/Tiny").unwrap())).collect();
         threads.into_iter().map(|t| t.join().unwrap()).collect::<Vec<_>>()
@@ -369,7 +369,7 @@ fn two_at_once_fetch_once() {
 
 #[test]
 fn a_datasets_split_comes_in_the_order_of_its_shards() {
-    let place = Place::new();
+    let place = HubFixture::new();
     let dataset = place.plain().dataset("trl-lib/tldr", "train").unwrap();
     let texts: Vec<String> = dataset.files.iter().map(|f| std::fs::read_to_string(f).unwrap()).collect();
     assert_eq!(texts, ["PAR1 first", "PAR1 second"]);
@@ -387,12 +387,12 @@ fn a_datasets_split_comes_in_the_order_of_its_shards() {
 
 #[test]
 fn a_card_on_the_hub_says_which_files_come() {
-    let place = Place::new();
+    let place = HubFixture::new();
     let card = b"---\nconfigs:\n- config_name: en\n  default: true\n  data_files:\n  - {split: train, path: 'a*'}\n  - {split: test, path: b.jsonl}\n- config_name: de\n  data_files: b.jsonl\n---\n";
     let files: &[(&str, &[u8])] =
         &[("README.md", card), ("a1.jsonl", b"1"), ("a2.jsonl", b"2"), ("b.jsonl", b"3"), ("c.jsonl", b"4")];
     place.server.hold("datasets/a/carded@main", files);
-    let names = |dataset: &Snapshot| -> Vec<String> {
+    let names = |dataset: &HubSnapshot| -> Vec<String> {
         dataset.files.iter().map(|file| file.file_name().unwrap().to_string_lossy().into_owned()).collect()
     };
     let train = place.plain().dataset("a/carded", "train").unwrap();
@@ -414,7 +414,7 @@ fn a_card_on_the_hub_says_which_files_come() {
 
 #[test]
 fn of_a_cards_splits_only_the_wanted_one_need_be_in_the_cache() {
-    let place = Place::new();
+    let place = HubFixture::new();
     let card = b"---\nconfigs:\n- config_name: en\n  data_files:\n  - {split: train, path: en/a.jsonl}\n  - {split: test, path: en/b.jsonl}\n- config_name: de\n  data_files:\n  - {split: train, path: de/a.jsonl}\n  - {split: test, path: de/b.jsonl}\n---\n";
     let files: &[(&str, &[u8])] =
         &[("README.md", card), ("de/a.jsonl", b"1"), ("de/b.jsonl", b"2"), ("en/a.jsonl", b"3"), ("en/b.jsonl", b"4")];
@@ -458,7 +458,7 @@ fn a_listed_subset_comes_before_a_folder_of_its_name() {
 
 #[test]
 fn where_nothing_can_be_read_the_hubs_conversion_is_taken() {
-    let place = Place::new();
+    let place = HubFixture::new();
     place.server.hold("datasets/a/csv@main", &[("data.csv", b"a,b"), ("README.md", b"#")]);
     let error = place.plain().dataset("a/csv", "train").unwrap_err().to_string();
     assert!(error.contains("a/csv: has no .parquet") && error.contains("data.csv"), "{error}");
@@ -475,7 +475,7 @@ fn where_nothing_can_be_read_the_hubs_conversion_is_taken() {
 
 #[test]
 fn no_more_comes_than_was_said_and_no_more_is_said_than_fits() {
-    let place = Place::new();
+    let place = HubFixture::new();
     place.server.state().swelled = 1 << 20;
     let error = place.plain().model("Qwen/Tiny").unwrap_err();
     assert!(matches!(&error, Error::Broken { .. }), "{error}");
@@ -496,9 +496,9 @@ fn no_more_comes_than_was_said_and_no_more_is_said_than_fits() {
 
 #[test]
 fn nobody_waits_for_a_hub_that_sends_a_byte_now_and_then() {
-    let place = Place::new();
+    let place = HubFixture::new();
     let (answer, stretch) = (Duration::from_millis(300), Duration::from_millis(300));
-    let hasty = || place.hub(|settings| settings.slowest = Slowest { answer, stretch, least: 1000 });
+    let hasty = || place.hub(|settings| settings.timeouts = HubTimeouts { answer, stretch, least: 1000 });
     // At fifty bytes a second, its listing takes many seconds and its weights hours.
     let begun = std::time::Instant::now();
     place.server.state().slow = Some("/api/");
@@ -519,7 +519,7 @@ fn nobody_waits_for_a_hub_that_sends_a_byte_now_and_then() {
 #[test]
 fn the_cache_is_not_written_through_links_nor_read_in_circles() {
     use std::os::unix::fs::symlink;
-    let place = Place::new();
+    let place = HubFixture::new();
     let model = place.plain().model("Qwen/Tiny").unwrap();
     let blob = model.folder.join("model.safetensors").canonicalize().unwrap();
     symlink("..", model.folder.join("circle")).unwrap();
@@ -538,7 +538,7 @@ fn the_cache_is_not_written_through_links_nor_read_in_circles() {
 
 #[test]
 fn names_from_outside_stay_inside() {
-    let place = Place::new();
+    let place = HubFixture::new();
     let inside: &[&str] = &["a", "a/b.json", "a b"];
     let long = "a/".repeat(300);
     let outside: &[&str] =

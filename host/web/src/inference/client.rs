@@ -1,8 +1,8 @@
 //! Requests to one server: JSON in, JSON out, each within a time limit and of bounded size.
 
-use super::Failure;
+use super::InferenceFailure;
 use crate::config::{Address, json, printable};
-use crate::net::{Guard, refusal};
+use crate::net::{NetworkGuard, refusal};
 use serde_json::Value;
 use std::time::Duration;
 use ureq::http::{Response, header};
@@ -22,14 +22,14 @@ const SHOWN: usize = 300;
 
 /// How long an answer may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Patience {
+pub enum RequestTimeout {
     /// As long as a server needs that has nothing to compute.
     Short,
     /// So long.
     For(Duration),
 }
 
-impl Patience {
+impl RequestTimeout {
     fn duration(self) -> Duration {
         match self {
             Self::Short => Duration::from_secs(10),
@@ -40,20 +40,20 @@ impl Patience {
 
 /// A client of one server.
 #[derive(Clone, Debug)]
-pub struct Client {
+pub struct InferenceClient {
     agent: Agent,
     base: String,
     server: String,
     key: Option<String>,
 }
 
-impl Client {
+impl InferenceClient {
     /// Creates a client of the server at this URL, which gets the API key with each request.
     ///
     /// # Errors
     /// If it is not the URL of a server.
     pub fn new(url: &str, key: Option<String>) -> Result<Self, String> {
-        let address = Address::read(url)?;
+        let address = Address::parse(url)?;
         let base = url.trim_end_matches('/');
         // Clients of OpenAI's interface have it in their base URLs.
         let base = base.strip_suffix("/v1").unwrap_or(base).to_owned();
@@ -62,7 +62,7 @@ impl Client {
             .timeout_connect(Some(CONNECT))
             .proxy(None)
             .user_agent(concat!("rlhost/", env!("CARGO_PKG_VERSION")));
-        let agent = Guard::of_own(&address).agent(config);
+        let agent = NetworkGuard::for_own_server(&address).agent(config);
         Ok(Self { agent, base, server: address.server(), key })
     }
 
@@ -72,13 +72,13 @@ impl Client {
     }
 
     /// Asks for a path.
-    pub fn get(&self, path: &'static str, patience: Patience) -> Result<Value, Failure> {
+    pub fn get(&self, path: &'static str, patience: RequestTimeout) -> Result<Value, InferenceFailure> {
         let request = self.agent.get(format!("{}{path}", self.base)).config().timeout_global(Some(patience.duration())).build();
         self.answer(path, self.authorized(request).call())
     }
 
     /// Sends a body to a path.
-    pub fn post(&self, path: &'static str, body: &Value, patience: Patience) -> Result<Value, Failure> {
+    pub fn post(&self, path: &'static str, body: &Value, patience: RequestTimeout) -> Result<Value, InferenceFailure> {
         let request = self.agent.post(format!("{}{path}", self.base)).config().timeout_global(Some(patience.duration())).build();
         let request = self.authorized(request).header(header::CONTENT_TYPE, "application/json");
         self.answer(path, request.send(body.to_string()))
@@ -91,20 +91,23 @@ impl Client {
         }
     }
 
-    fn answer(&self, path: &'static str, answer: Result<Response<Body>, ureq::Error>) -> Result<Value, Failure> {
+    fn answer(&self, path: &'static str, answer: Result<Response<Body>, ureq::Error>) -> Result<Value, InferenceFailure> {
         let unreachable = |e: ureq::Error| {
             let detail = match &e {
                 ureq::Error::Timeout(_) => "it gave no answer in time".to_owned(),
                 other => refusal(other).unwrap_or_else(|| other.to_string()),
             };
-            Failure::Unreachable { server: self.server.clone(), detail: format!("{path}: {}", printable(&detail, SHOWN)) }
+            InferenceFailure::Unreachable {
+                server: self.server.clone(),
+                detail: format!("{path}: {}", printable(&detail, SHOWN)),
+            }
         };
         let mut answer = answer.map_err(unreachable)?;
         let status = answer.status();
         let text = answer.body_mut().with_config().limit(LONGEST).read_to_string().map_err(unreachable)?;
         if !status.is_success() {
             let detail = said(&text);
-            return Err(Failure::Refused { server: self.server.clone(), path, status: status.as_u16(), detail });
+            return Err(InferenceFailure::Refused { server: self.server.clone(), path, status: status.as_u16(), detail });
         }
         // Routes that change something answer with a sentence, or with nothing.
         if text.is_empty() || !text.starts_with(['{', '[']) {
@@ -115,8 +118,8 @@ impl Client {
     }
 
     /// Returns the failure of an answer that is not what the protocol says.
-    pub(super) fn foreign(&self, path: &'static str, detail: impl Into<String>) -> Failure {
-        Failure::Foreign { server: self.server.clone(), path, detail: detail.into() }
+    pub(super) fn foreign(&self, path: &'static str, detail: impl Into<String>) -> InferenceFailure {
+        InferenceFailure::Foreign { server: self.server.clone(), path, detail: detail.into() }
     }
 }
 

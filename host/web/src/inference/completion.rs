@@ -1,6 +1,6 @@
 //! Completions of a prompt, by token ids.
 
-use super::{Client, Failure, Kind, Patience};
+use super::{InferenceClient, InferenceFailure, RequestTimeout, ServerKind};
 use serde_json::{Map, Value, json};
 
 const PATH: &str = "/v1/completions";
@@ -19,7 +19,7 @@ pub struct CompletionRequest {
     /// Requests with different salts share no prefix in a server's cache.
     pub salt: String,
     /// The random numbers.
-    pub random: RandomStream,
+    pub random: RandomStreamId,
     /// Divisor of the logits whose log-probabilities are returned, over the whole vocabulary. Servers other than rlhost's return those of
     /// the sampling distribution.
     pub logp_temperature: f32,
@@ -49,7 +49,7 @@ pub struct SamplingParameters {
 /// Which random numbers completions have. A server of rlhost samples with them as a run does in its own process; others get a seed
 /// that follows from them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RandomStream {
+pub struct RandomStreamId {
     /// The run's seed.
     pub seed: u64,
     /// Index of the generation in the run.
@@ -70,12 +70,12 @@ pub struct Completion {
     /// Whether it ended on its own rather than at the length limit.
     pub finished: bool,
     /// Which weights wrote which tokens, if the server says so.
-    pub versions: Vec<Span>,
+    pub versions: Vec<VersionSpan>,
 }
 
 /// The tokens that one version of the weights wrote.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Span {
+pub struct VersionSpan {
     /// The server's name for the version.
     pub version: String,
     /// Index of the first token.
@@ -87,7 +87,7 @@ pub struct Span {
 /// Bits of seeds that all servers take.
 const SEED_BITS: u32 = 53;
 
-impl RandomStream {
+impl RandomStreamId {
     /// Returns a seed for a server that samples in its own way (the mixing function of SplitMix64).
     fn as_seed(self) -> u64 {
         let mixed = |x: u64| {
@@ -101,7 +101,7 @@ impl RandomStream {
 }
 
 impl CompletionRequest {
-    fn body(&self, kind: Kind) -> Value {
+    fn body(&self, kind: ServerKind) -> Value {
         let parameters = &self.parameters;
         let mut body = json!({
             "model": self.model,
@@ -124,9 +124,9 @@ impl CompletionRequest {
             "cache_salt": self.salt,
         });
         match kind {
-            Kind::Vllm => body["seed"] = json!(self.random.as_seed()),
-            Kind::Rlhost => {
-                let RandomStream { seed, generation, row, sample } = self.random;
+            ServerKind::Vllm => body["seed"] = json!(self.random.as_seed()),
+            ServerKind::Rlhost => {
+                let RandomStreamId { seed, generation, row, sample } = self.random;
                 body["random_stream"] = json!([seed, generation, row, sample]);
                 body["logp_temperature"] = json!(self.logp_temperature);
             }
@@ -135,12 +135,17 @@ impl CompletionRequest {
     }
 }
 
-impl Client {
+impl InferenceClient {
     /// Asks for completions, and returns them in order.
     ///
     /// # Errors
     /// If there are none within the time, or not those that were asked for.
-    pub fn complete(&self, request: &CompletionRequest, kind: Kind, patience: Patience) -> Result<Vec<Completion>, Failure> {
+    pub fn complete(
+        &self,
+        request: &CompletionRequest,
+        kind: ServerKind,
+        patience: RequestTimeout,
+    ) -> Result<Vec<Completion>, InferenceFailure> {
         let answer = self.post(PATH, &request.body(kind), patience)?;
         let wrong = |detail: &str| self.foreign(PATH, detail);
         let choices = answer["choices"].as_array().ok_or_else(|| wrong("it has no choices"))?;
@@ -173,13 +178,13 @@ fn completion(choice: &Value, max_tokens: usize) -> Result<Completion, String> {
         other => return Err(format!("a completion ended by {}", other.unwrap_or("nothing"))),
     };
     let versions = choice.get("weight_versions").and_then(Value::as_array);
-    let versions = versions.map(|spans| spans.iter().map(span).collect::<Option<Vec<Span>>>());
+    let versions = versions.map(|spans| spans.iter().map(span).collect::<Option<Vec<VersionSpan>>>());
     let versions = versions.map_or(Some(Vec::new()), |spans| spans).ok_or("weight_versions are not spans of tokens")?;
     Ok(Completion { tokens, logp, finished, versions })
 }
 
-fn span(value: &Value) -> Option<Span> {
+fn span(value: &Value) -> Option<VersionSpan> {
     let map: &Map<String, Value> = value.as_object()?;
     let place = |name: &str| map.get(name)?.as_u64()?.try_into().ok();
-    Some(Span { version: map.get("version")?.as_str()?.to_owned(), start: place("start")?, end: place("end")? })
+    Some(VersionSpan { version: map.get("version")?.as_str()?.to_owned(), start: place("start")?, end: place("end")? })
 }

@@ -4,7 +4,7 @@ use thiserror::Error;
 
 /// Why a server gave no answer to use.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
-pub enum Failure {
+pub enum InferenceFailure {
     /// It refused a request.
     #[error("{server} refused {path}: {status} {detail}")]
     Refused {
@@ -37,7 +37,7 @@ pub enum Failure {
     },
 }
 
-impl Failure {
+impl InferenceFailure {
     /// Returns whether it is about the request rather than about the server: repeating it elsewhere would change nothing.
     pub fn is_of_the_request(&self) -> bool {
         matches!(self, Self::Refused { status: 400 | 401 | 403 | 413 | 422, .. })

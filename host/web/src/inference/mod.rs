@@ -7,8 +7,8 @@ mod failure;
 mod server;
 mod weights;
 
-pub use client::{Client, Patience};
-pub use completion::{Completion, CompletionRequest, RandomStream, SamplingParameters, Span};
-pub use failure::Failure;
-pub use server::{Kind, Server};
+pub use client::{InferenceClient, RequestTimeout};
+pub use completion::{Completion, CompletionRequest, RandomStreamId, SamplingParameters, VersionSpan};
+pub use failure::InferenceFailure;
+pub use server::{ServerDescription, ServerKind};
 pub use weights::WeightInfo;

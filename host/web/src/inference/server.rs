@@ -1,19 +1,19 @@
 //! What a server is.
 
-use super::{Client, Failure, Patience};
+use super::{InferenceClient, InferenceFailure, RequestTimeout};
 
 const MODELS: &str = "/v1/models";
 
 /// Which program a server is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum ServerKind {
     /// vLLM.
     Vllm,
     /// `rlhost serve`.
     Rlhost,
 }
 
-impl Kind {
+impl ServerKind {
     /// Returns its name.
     pub fn name(self) -> &'static str {
         match self {
@@ -25,41 +25,41 @@ impl Kind {
 
 /// What a server says of itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Server {
+pub struct ServerDescription {
     /// Which program it is.
-    pub kind: Kind,
+    pub kind: ServerKind,
     /// Name of its model.
     pub model: String,
     /// Maximum number of tokens of a prompt and its completion, if it says so.
     pub max_model_len: Option<usize>,
 }
 
-impl Client {
+impl InferenceClient {
     /// Asks a server what it is.
     ///
     /// # Errors
     /// If it does not answer, or is none of those that are known.
-    pub fn describe(&self) -> Result<Server, Failure> {
-        let answer = self.get(MODELS, Patience::Short)?;
+    pub fn describe(&self) -> Result<ServerDescription, InferenceFailure> {
+        let answer = self.get(MODELS, RequestTimeout::Short)?;
         let models = answer["data"].as_array().ok_or_else(|| self.foreign(MODELS, "it lists no models"))?;
         // Adapters name the model that they are on.
         let own = models.iter().find(|model| model["parent"].is_null());
         let own = own.ok_or_else(|| self.foreign(MODELS, "it lists no model"))?;
         let name = own["id"].as_str().ok_or_else(|| self.foreign(MODELS, "its model has no id"))?;
         let kind = match own["owned_by"].as_str() {
-            Some("vllm") => Kind::Vllm,
-            Some("rlhost") => Kind::Rlhost,
+            Some("vllm") => ServerKind::Vllm,
+            Some("rlhost") => ServerKind::Rlhost,
             other => {
                 let other = crate::config::printable(other.unwrap_or("nobody"), 100);
                 return Err(self.foreign(MODELS, format!("its model is owned by {other}; servers are vLLM and rlhost serve")));
             }
         };
         let max_model_len = own["max_model_len"].as_u64().and_then(|length| usize::try_from(length).ok());
-        Ok(Server { kind, model: name.to_owned(), max_model_len })
+        Ok(ServerDescription { kind, model: name.to_owned(), max_model_len })
     }
 
     /// Returns whether the server answers at all.
     pub fn is_alive(&self) -> bool {
-        self.get("/health", Patience::Short).is_ok()
+        self.get("/health", RequestTimeout::Short).is_ok()
     }
 }

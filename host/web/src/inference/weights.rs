@@ -1,6 +1,6 @@
 //! Replaces the weights of a server that runs.
 
-use super::{Client, Failure, Patience};
+use super::{InferenceClient, InferenceFailure, RequestTimeout};
 use crate::config::printable;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -17,47 +17,47 @@ pub struct WeightInfo {
     pub adapters: BTreeMap<String, String>,
 }
 
-impl Client {
+impl InferenceClient {
     /// Loads an adapter under a name.
-    pub fn load_adapter(&self, name: &str, folder: &Path, patience: Patience) -> Result<(), Failure> {
+    pub fn load_adapter(&self, name: &str, folder: &Path, patience: RequestTimeout) -> Result<(), InferenceFailure> {
         let body = json!({"lora_name": name, "lora_path": folder});
         self.post("/v1/load_lora_adapter", &body, patience).map(drop)
     }
 
     /// Removes an adapter.
-    pub fn unload_adapter(&self, name: &str) -> Result<(), Failure> {
-        self.post("/v1/unload_lora_adapter", &json!({"lora_name": name}), Patience::Short).map(drop)
+    pub fn unload_adapter(&self, name: &str) -> Result<(), InferenceFailure> {
+        self.post("/v1/unload_lora_adapter", &json!({"lora_name": name}), RequestTimeout::Short).map(drop)
     }
 
     /// Reads all weights anew, from the model's folder. The caller pauses the server before, and resumes it.
-    pub fn reload(&self, folder: &Path, patience: Patience) -> Result<(), Failure> {
+    pub fn reload(&self, folder: &Path, patience: RequestTimeout) -> Result<(), InferenceFailure> {
         let body = json!({"method": "reload_weights", "kwargs": {"weights_path": folder}});
         self.post("/collective_rpc", &body, patience).map(drop)
     }
 
     /// Stops computing when all requests under way have ended.
-    pub fn pause(&self, patience: Patience) -> Result<(), Failure> {
+    pub fn pause(&self, patience: RequestTimeout) -> Result<(), InferenceFailure> {
         self.post("/pause?mode=wait", &json!({}), patience).map(drop)
     }
 
     /// Continues after a pause.
-    pub fn resume(&self) -> Result<(), Failure> {
-        self.post("/resume", &json!({}), Patience::Short).map(drop)
+    pub fn resume(&self) -> Result<(), InferenceFailure> {
+        self.post("/resume", &json!({}), RequestTimeout::Short).map(drop)
     }
 
     /// Drops the prefix cache.
-    pub fn reset_prefix_cache(&self) -> Result<(), Failure> {
-        self.post("/reset_prefix_cache", &json!({}), Patience::Short).map(drop)
+    pub fn reset_prefix_cache(&self) -> Result<(), InferenceFailure> {
+        self.post("/reset_prefix_cache", &json!({}), RequestTimeout::Short).map(drop)
     }
 
     /// Gives vLLM's weights a version.
-    pub fn set_weight_version(&self, version: &str) -> Result<(), Failure> {
-        self.post("/update_weight_version", &json!({"new_version": version}), Patience::Short).map(drop)
+    pub fn set_weight_version(&self, version: &str) -> Result<(), InferenceFailure> {
+        self.post("/update_weight_version", &json!({"new_version": version}), RequestTimeout::Short).map(drop)
     }
 
     /// Returns the versions of the weights.
-    pub fn weight_info(&self) -> Result<WeightInfo, Failure> {
-        let answer = self.get(INFO, Patience::Short)?;
+    pub fn weight_info(&self) -> Result<WeightInfo, InferenceFailure> {
+        let answer = self.get(INFO, RequestTimeout::Short)?;
         let text = |value: &Value| match value {
             Value::String(text) => printable(text, 200),
             other => printable(&other.to_string(), 200),

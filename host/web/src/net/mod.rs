@@ -1,9 +1,9 @@
-//! The one way to other machines: an agent for requests that contacts only servers which its [`Guard`] allows, at addresses that
+//! The one way to other machines: an agent for requests that contacts only servers which its [`NetworkGuard`] allows, at addresses that
 //! these may have. Redirects are the caller's to follow, each by a request of its own.
 
 mod addresses;
 
-use crate::config::{Address, Host, is_here, printable};
+use crate::config::{Address, Host, is_local, printable};
 use addresses::{is_near, is_public};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -16,7 +16,7 @@ use ureq::unversioned::transport::{DefaultConnector, NextTimeout};
 
 /// Which servers may be contacted, and at which addresses.
 #[derive(Clone, Debug)]
-pub struct Guard {
+pub struct NetworkGuard {
     /// The server that the user configured, wherever it is: scheme, name and port.
     own: Option<String>,
     /// Servers that the user granted by name. A name must not lead to this machine or its link without saying so.
@@ -27,25 +27,25 @@ pub struct Guard {
 
 /// Why a server may be contacted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Reason {
+enum ContactReason {
     Own,
     Granted,
     Public,
 }
 
-impl Guard {
+impl NetworkGuard {
     /// Allows these servers only.
-    pub fn of_granted(granted: Vec<Host>) -> Self {
+    pub fn for_granted_hosts(granted: Vec<Host>) -> Self {
         Self { own: None, granted, public: false }
     }
 
     /// Allows the server that the user configured, and no other.
-    pub fn of_own(own: &Address) -> Self {
+    pub fn for_own_server(own: &Address) -> Self {
         Self { own: Some(own.server()), granted: Vec::new(), public: false }
     }
 
     /// Allows a server, those that the user granted for what it redirects to, and public ones over https.
-    pub fn of_server(own: &Address, granted: Vec<Host>) -> Self {
+    pub fn for_server_and_redirects(own: &Address, granted: Vec<Host>) -> Self {
         Self { own: Some(own.server()), granted, public: true }
     }
 
@@ -54,7 +54,7 @@ impl Guard {
     /// # Errors
     /// Says why, in words that follow the server.
     pub fn check(&self, to: &Address) -> Result<(), String> {
-        if self.reason(to).is_some_and(|reason| reason != Reason::Public) {
+        if self.reason(to).is_some_and(|reason| reason != ContactReason::Public) {
             return Ok(());
         }
         if !self.public {
@@ -65,18 +65,18 @@ impl Guard {
         }
         let public = match literal(to.name()) {
             Some(ip) => is_public(ip),
-            None => !is_here(to.name()) && !ends_in_a_number(to.name()),
+            None => !is_local(to.name()) && !ends_in_a_number(to.name()),
         };
         if public { Ok(()) } else { Err("has no public address".to_owned()) }
     }
 
-    fn reason(&self, to: &Address) -> Option<Reason> {
+    fn reason(&self, to: &Address) -> Option<ContactReason> {
         if self.own.as_ref().is_some_and(|own| *own == to.server()) {
-            Some(Reason::Own)
+            Some(ContactReason::Own)
         } else if to.is_one_of(&self.granted) {
-            Some(Reason::Granted)
+            Some(ContactReason::Granted)
         } else {
-            self.public.then_some(Reason::Public)
+            self.public.then_some(ContactReason::Public)
         }
     }
 
@@ -84,14 +84,14 @@ impl Guard {
     fn check_address(&self, to: &Address, address: SocketAddr) -> Result<(), String> {
         let (name, ip) = (printable(to.name(), 200), address.ip().to_canonical());
         match self.reason(to) {
-            Some(Reason::Own) => Ok(()),
-            Some(Reason::Granted) if may_lead(to.name(), ip) => Ok(()),
-            Some(Reason::Granted) => Err(format!(
+            Some(ContactReason::Own) => Ok(()),
+            Some(ContactReason::Granted) if may_lead(to.name(), ip) => Ok(()),
+            Some(ContactReason::Granted) => Err(format!(
                 "the granted name {name} resolves to {ip}, which is this machine, a link-local address or a cloud's own service; \
                  grant {ip} itself if that is meant"
             )),
-            Some(Reason::Public) if is_public(ip) => Ok(()),
-            Some(Reason::Public) => Err(format!(
+            Some(ContactReason::Public) if is_public(ip) => Ok(()),
+            Some(ContactReason::Public) => Err(format!(
                 "{server} resolves to {ip}, which is not a public address; if you trust it, name it in RLHOST_HUB_HOSTS, as in \
                  RLHOST_HUB_HOSTS={server}",
                 server = to.server()
@@ -106,7 +106,7 @@ impl Guard {
         Agent::with_parts(
             config,
             DefaultConnector::default(),
-            Guarded { guard: Arc::new(self), names: DefaultResolver::default() },
+            GuardedResolver { guard: Arc::new(self), names: DefaultResolver::default() },
         )
     }
 }
@@ -114,30 +114,30 @@ impl Guard {
 /// A refusal of a guard, as opposed to one of the operating system.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
-struct Refused(String);
+struct GuardRefusal(String);
 
 /// Returns the refusal in an error of an agent, if it is one.
 pub fn refusal(error: &ureq::Error) -> Option<String> {
     let ureq::Error::Io(e) = error else { return None };
-    Some(e.get_ref()?.downcast_ref::<Refused>()?.to_string())
+    Some(e.get_ref()?.downcast_ref::<GuardRefusal>()?.to_string())
 }
 
 /// Resolves names, and refuses what a guard does not allow, just before it is connected to.
 #[derive(Debug)]
-struct Guarded {
-    guard: Arc<Guard>,
+struct GuardedResolver {
+    guard: Arc<NetworkGuard>,
     names: DefaultResolver,
 }
 
-impl Resolver for Guarded {
+impl Resolver for GuardedResolver {
     fn resolve(&self, uri: &Uri, config: &Config, timeout: NextTimeout) -> Result<ResolvedSocketAddrs, ureq::Error> {
         let found = self.names.resolve(uri, config, timeout)?;
         // The user's own, by which everything goes.
         if config.proxy().is_some_and(|proxy| proxy.uri() == uri) {
             return Ok(found);
         }
-        let refused = |detail: String| ureq::Error::Io(io::Error::new(io::ErrorKind::PermissionDenied, Refused(detail)));
-        let to = Address::read(&uri.to_string()).map_err(refused)?;
+        let refused = |detail: String| ureq::Error::Io(io::Error::new(io::ErrorKind::PermissionDenied, GuardRefusal(detail)));
+        let to = Address::parse(&uri.to_string()).map_err(refused)?;
         found.iter().try_for_each(|address| self.guard.check_address(&to, *address)).map_err(refused)?;
         Ok(found)
     }
@@ -159,7 +159,7 @@ fn ends_in_a_number(name: &str) -> bool {
 /// Returns whether a granted name may resolve to an address. This machine's own, link-local and multicast addresses must be
 /// granted themselves, or as localhost.
 fn may_lead(name: &str, ip: IpAddr) -> bool {
-    literal(name) == Some(ip) || !is_near(ip) || (ip.is_loopback() && is_here(name))
+    literal(name) == Some(ip) || !is_near(ip) || (ip.is_loopback() && is_local(name))
 }
 
 #[cfg(test)]
@@ -167,7 +167,7 @@ mod tests {
     use super::*;
 
     fn read(url: &str) -> Address {
-        Address::read(url).unwrap()
+        Address::parse(url).unwrap()
     }
 
     #[test]
@@ -188,7 +188,10 @@ mod tests {
 
     #[test]
     fn beside_the_users_own_server_only_public_ones_are_contacted_and_only_over_https() {
-        let guard = Guard::of_server(&read("http://10.0.0.1:8080/hf"), vec![Host::read("http://store.internal:9000").unwrap()]);
+        let guard = NetworkGuard::for_server_and_redirects(
+            &read("http://10.0.0.1:8080/hf"),
+            vec![Host::parse("http://store.internal:9000").unwrap()],
+        );
         for fine in
             ["http://10.0.0.1:8080/x", "http://store.internal:9000/x", "https://cdn.example/x", "https://93.184.216.34:8443/"]
         {
@@ -225,7 +228,7 @@ mod tests {
                 "{refused}"
             );
         }
-        let judges = Guard::of_granted(vec![Host::read("judge:8").unwrap()]);
+        let judges = NetworkGuard::for_granted_hosts(vec![Host::parse("judge:8").unwrap()]);
         assert!(judges.check(&read("https://judge:8")).is_ok() && judges.check(&read("https://other:8")).is_err());
     }
 
@@ -233,7 +236,7 @@ mod tests {
     fn an_agent_connects_to_nothing_else_whatever_it_is_asked_for() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
-        let guard = Guard::of_server(&read("https://hub.example"), Vec::new());
+        let guard = NetworkGuard::for_server_and_redirects(&read("https://hub.example"), Vec::new());
         let agent = guard.agent(Agent::config_builder().proxy(None));
         for name in ["127.0.0.1", "localhost"] {
             for scheme in ["http", "https"] {

@@ -16,31 +16,31 @@ pub fn within(text: &str, from: usize, characters: usize) -> impl Iterator<Item 
 }
 
 /// What a pattern finds at a place in a text.
-pub trait Spanning {
+pub trait TextMatch {
     /// Returns where it starts.
     fn start(&self) -> usize;
     /// Returns where it ends.
     fn end(&self) -> usize;
     /// Sets where it starts.
-    fn starting(self, start: usize) -> Self;
+    fn with_start(self, start: usize) -> Self;
 }
 
 /// Finds things after a word that don't overlap. The function gets the position after the word.
-pub fn after_word<T: Spanning>(text: &str, word: &str, find: impl Fn(usize) -> Option<T>) -> Vec<T> {
+pub fn after_word<T: TextMatch>(text: &str, word: &str, find: impl Fn(usize) -> Option<T>) -> Vec<T> {
     let (mut found, mut from) = (Vec::new(), 0);
     for (start, end) in occurrences(text, word) {
         if start >= from
             && let Some(one) = find(end)
         {
             from = one.end();
-            found.push(one.starting(start));
+            found.push(one.with_start(start));
         }
     }
     found
 }
 
 /// Finds what follows "final answer is" and comes before "I hope".
-pub fn hoped<T: Spanning>(text: &str, find: impl Fn(usize) -> Option<T>) -> Vec<T> {
+pub fn final_answers_before_hope<T: TextMatch>(text: &str, find: impl Fn(usize) -> Option<T>) -> Vec<T> {
     after_word(text, "final answer is", |end| {
         let found = find(after_colon(text, end))?;
         let rest = text.get(found.end()..)?;
@@ -51,7 +51,7 @@ pub fn hoped<T: Spanning>(text: &str, find: impl Fn(usize) -> Option<T>) -> Vec<
 }
 
 /// Finds what follows "final answer ... is".
-pub fn stated<T: Spanning>(text: &str, find: impl Fn(usize) -> Option<T>) -> Vec<T> {
+pub fn final_answers<T: TextMatch>(text: &str, find: impl Fn(usize) -> Option<T>) -> Vec<T> {
     after_word(text, "final answer", |end| {
         within(text, end, 100).find_map(|at| {
             let rest = text.get(at..)?;

@@ -1,76 +1,82 @@
 //! Decides whether an answer is the reference, by the rules of math_verify.
 
 use super::modular;
-use super::sets::{Pieces, has_variable};
-use super::tree::{Named, Node, Relation, Term};
-use super::value::{Point, Value};
+use super::sets::{IntervalSet, has_variable};
+use super::tree::{FormulaNode, NamedSet, Relation, Term};
+use super::value::{ComplexValue, VariablePoint};
 
 /// Returns whether an answer is what the reference is. The two aren't alike: `x = 5` and `5` are each right for the other, but a
 /// condition such as `x > 2` is right only for conditions, while the set of its solutions is right for it.
 #[must_use]
-pub fn same(reference: &Node, answer: &Node) -> bool {
+pub fn same(reference: &FormulaNode, answer: &FormulaNode) -> bool {
     let (reference, answer) = (shortened(reference), shortened(answer));
-    let (reference, answer): (&Node, &Node) = (&reference, &answer);
+    let (reference, answer): (&FormulaNode, &FormulaNode) = (&reference, &answer);
     let (reference, answer) = match (reference, answer) {
-        (one, Node::Chain(sides, _)) if is_equation(answer) && !is_equation(one) => (one, last(sides, answer)),
-        (Node::Chain(sides, _), other) if is_assignment(reference) && !is_equation(other) => (last(sides, reference), other),
+        (one, FormulaNode::Chain(sides, _)) if is_equation(answer) && !is_equation(one) => (one, last(sides, answer)),
+        (FormulaNode::Chain(sides, _), other) if is_assignment(reference) && !is_equation(other) => {
+            (last(sides, reference), other)
+        }
         both => both,
     };
     if reference == answer {
         return true;
     }
     match (reference, answer) {
-        (Node::Chain(sides, relations), Node::Chain(others, given)) => same_relations((sides, relations), (others, given)),
-        (Node::Chain(sides, relations), set) if set.is_set() => {
-            Pieces::solutions(sides, relations).zip(Pieces::of(set)).is_some_and(|(a, b)| a.agree_with(&b))
+        (FormulaNode::Chain(sides, relations), FormulaNode::Chain(others, given)) => {
+            same_relations((sides, relations), (others, given))
         }
-        (Node::Term(reference), Node::Term(answer)) => same_terms(reference, answer),
+        (FormulaNode::Chain(sides, relations), set) if set.is_set() => {
+            IntervalSet::solutions(sides, relations).zip(IntervalSet::from_node(set)).is_some_and(|(a, b)| a.agree_with(&b))
+        }
+        (FormulaNode::Term(reference), FormulaNode::Term(answer)) => same_terms(reference, answer),
         (one, other) if is_collection(one) || is_collection(other) => same_sets(one, other),
         _ => false,
     }
 }
 
-fn is_collection(node: &Node) -> bool {
-    node.is_set() || matches!(node, Node::Tuple(_))
+fn is_collection(node: &FormulaNode) -> bool {
+    node.is_set() || matches!(node, FormulaNode::Tuple(_))
 }
 
-fn last<'a>(sides: &'a [Node], whole: &'a Node) -> &'a Node {
+fn last<'a>(sides: &'a [FormulaNode], whole: &'a FormulaNode) -> &'a FormulaNode {
     sides.last().unwrap_or(whole)
 }
 
-fn is_equation(node: &Node) -> bool {
-    matches!(node, Node::Chain(_, relations) if relations.iter().all(|relation| *relation == Relation::Equal))
+fn is_equation(node: &FormulaNode) -> bool {
+    matches!(node, FormulaNode::Chain(_, relations) if relations.iter().all(|relation| *relation == Relation::Equal))
 }
 
-fn is_assignment(node: &Node) -> bool {
-    is_equation(node) && matches!(node, Node::Chain(sides, _) if sides.first().is_some_and(Node::is_of_symbols))
+fn is_assignment(node: &FormulaNode) -> bool {
+    is_equation(node) && matches!(node, FormulaNode::Chain(sides, _) if sides.first().is_some_and(FormulaNode::is_of_symbols))
 }
 
 /// Leaves the steps out of `x = ... = 5`.
-fn shortened(node: &Node) -> std::borrow::Cow<'_, Node> {
+fn shortened(node: &FormulaNode) -> std::borrow::Cow<'_, FormulaNode> {
     match node {
-        Node::Chain(sides, _) if sides.len() > 2 && is_assignment(node) => {
+        FormulaNode::Chain(sides, _) if sides.len() > 2 && is_assignment(node) => {
             let ends = sides.first().into_iter().chain(sides.last()).cloned().collect();
-            std::borrow::Cow::Owned(Node::Chain(ends, vec![Relation::Equal]))
+            std::borrow::Cow::Owned(FormulaNode::Chain(ends, vec![Relation::Equal]))
         }
         other => std::borrow::Cow::Borrowed(other),
     }
 }
 
 /// Sides and the relations between neighbours.
-type Sides<'a> = (&'a [Node], &'a [Relation]);
+type RelationChain<'a> = (&'a [FormulaNode], &'a [Relation]);
 
-fn same_relations(reference: Sides<'_>, answer: Sides<'_>) -> bool {
-    let pairs = |(sides, relations): Sides<'_>| -> Vec<(Node, Relation, Node)> {
+fn same_relations(reference: RelationChain<'_>, answer: RelationChain<'_>) -> bool {
+    let pairs = |(sides, relations): RelationChain<'_>| -> Vec<(FormulaNode, Relation, FormulaNode)> {
         let pairs = sides.windows(2).zip(relations);
         pairs.filter_map(|(pair, relation)| Some((pair.first()?.clone(), *relation, pair.last()?.clone()))).collect()
     };
     in_any_order(&pairs(reference), &pairs(answer), same_relation)
 }
 
-fn same_relation(reference: &(Node, Relation, Node), answer: &(Node, Relation, Node)) -> bool {
+fn same_relation(reference: &(FormulaNode, Relation, FormulaNode), answer: &(FormulaNode, Relation, FormulaNode)) -> bool {
     let ((left, relation, right), (other_left, other_relation, other_right)) = (reference, answer);
-    let (Node::Term(a), Node::Term(b), Node::Term(c), Node::Term(d)) = (left, right, other_left, other_right) else {
+    let (FormulaNode::Term(a), FormulaNode::Term(b), FormulaNode::Term(c), FormulaNode::Term(d)) =
+        (left, right, other_left, other_right)
+    else {
         return relation == other_relation && same(left, other_left) && same(right, other_right);
     };
     let difference = |a: &Term, b: &Term| a.clone().plus(b.clone().negated());
@@ -88,10 +94,10 @@ fn are_proportional(a: &Term, b: &Term) -> bool {
     if names.len() < 2 {
         return false;
     }
-    let values = |seed| Some((Point(seed).value(a)?, Point(seed).value(b)?)).filter(|(a, b)| is_apart(*a, *b));
-    let values: Vec<(Value, Value)> = (0..8).filter_map(values).collect();
+    let values = |seed| Some((VariablePoint(seed).value(a)?, VariablePoint(seed).value(b)?)).filter(|(a, b)| is_apart(*a, *b));
+    let values: Vec<(ComplexValue, ComplexValue)> = (0..8).filter_map(values).collect();
     let Some((first_a, first_b)) = values.first() else { return false };
-    let agree = |(a, b): &(Value, Value)| a.times(*first_b)?.agrees_with(b.times(*first_a)?);
+    let agree = |(a, b): &(ComplexValue, ComplexValue)| a.times(*first_b)?.agrees_with(b.times(*first_a)?);
     values.len() > 1 && values.iter().all(|pair| agree(pair) == Some(true))
 }
 
@@ -104,58 +110,65 @@ fn collect_names<'a>(term: &'a Term, names: &mut Vec<&'a str>) {
     term.children().for_each(|child| collect_names(child, names));
 }
 
-fn is_apart(a: Value, b: Value) -> bool {
+fn is_apart(a: ComplexValue, b: ComplexValue) -> bool {
     a.size() > 1e3 * a.error && b.size() > 1e3 * b.error
 }
 
-fn same_sets(reference: &Node, answer: &Node) -> bool {
-    let whole = |node: &Node| if is_collection(node) { node.clone() } else { Node::Finite(vec![node.clone()]) };
+fn same_sets(reference: &FormulaNode, answer: &FormulaNode) -> bool {
+    let whole = |node: &FormulaNode| if is_collection(node) { node.clone() } else { FormulaNode::Finite(vec![node.clone()]) };
     let (reference, answer) = (whole(reference), whole(answer));
     match (&reference, &answer) {
         (
-            Node::Interval { start, end, left_open, right_open },
-            Node::Interval { start: from, end: to, left_open: without_from, right_open: without_to },
+            FormulaNode::Interval { start, end, left_open, right_open },
+            FormulaNode::Interval { start: from, end: to, left_open: without_from, right_open: without_to },
         ) => left_open == without_from && right_open == without_to && same_terms(start, from) && same_terms(end, to),
         (a, b) if a.is_set() && b.is_set() && same_pieces(a, b) => true,
-        (Node::Finite(elements), Node::Finite(others) | Node::Tuple(others)) => same_in_any_order(elements, others),
-        (Node::Tuple(parts), Node::Finite(others) | Node::Tuple(others)) => same_in_order(parts, others),
+        (FormulaNode::Finite(elements), FormulaNode::Finite(others) | FormulaNode::Tuple(others)) => {
+            same_in_any_order(elements, others)
+        }
+        (FormulaNode::Tuple(parts), FormulaNode::Finite(others) | FormulaNode::Tuple(others)) => same_in_order(parts, others),
         // (1,2) may be a pair as well as an interval.
-        (Node::Interval { .. }, Node::Finite(others) | Node::Tuple(others)) => {
+        (FormulaNode::Interval { .. }, FormulaNode::Finite(others) | FormulaNode::Tuple(others)) => {
             pair(&reference).is_some_and(|pair| same_in_order(&pair, others))
         }
-        (Node::Finite(elements), Node::Interval { .. }) => pair(&answer).is_some_and(|pair| same_in_any_order(elements, &pair)),
-        (Node::Tuple(parts), Node::Interval { .. }) => pair(&answer).is_some_and(|pair| same_in_order(parts, &pair)),
-        (Node::Union(a, b), Node::Union(c, d)) | (Node::Intersection(a, b), Node::Intersection(c, d)) => {
+        (FormulaNode::Finite(elements), FormulaNode::Interval { .. }) => {
+            pair(&answer).is_some_and(|pair| same_in_any_order(elements, &pair))
+        }
+        (FormulaNode::Tuple(parts), FormulaNode::Interval { .. }) => {
+            pair(&answer).is_some_and(|pair| same_in_order(parts, &pair))
+        }
+        (FormulaNode::Union(a, b), FormulaNode::Union(c, d))
+        | (FormulaNode::Intersection(a, b), FormulaNode::Intersection(c, d)) => {
             same(a, c) && same(b, d) || same(a, d) && same(b, c)
         }
-        (Node::Difference(a, b), Node::Difference(c, d)) => same(a, c) && same(b, d),
+        (FormulaNode::Difference(a, b), FormulaNode::Difference(c, d)) => same(a, c) && same(b, d),
         (a, b) => is_empty(a) && is_empty(b),
     }
 }
 
-fn is_empty(node: &Node) -> bool {
-    matches!(node, Node::Named(Named::Empty))
+fn is_empty(node: &FormulaNode) -> bool {
+    matches!(node, FormulaNode::Named(NamedSet::Empty))
 }
 
-fn same_pieces(a: &Node, b: &Node) -> bool {
-    Pieces::of(a).zip(Pieces::of(b)).is_some_and(|(a, b)| a.agree_with(&b))
+fn same_pieces(a: &FormulaNode, b: &FormulaNode) -> bool {
+    IntervalSet::from_node(a).zip(IntervalSet::from_node(b)).is_some_and(|(a, b)| a.agree_with(&b))
 }
 
 /// Returns the ends of an open interval.
-fn pair(node: &Node) -> Option<[Node; 2]> {
+fn pair(node: &FormulaNode) -> Option<[FormulaNode; 2]> {
     match node {
-        Node::Interval { start, end, left_open: true, right_open: true } => {
-            Some([Node::Term((**start).clone()), Node::Term((**end).clone())])
+        FormulaNode::Interval { start, end, left_open: true, right_open: true } => {
+            Some([FormulaNode::Term((**start).clone()), FormulaNode::Term((**end).clone())])
         }
         _ => None,
     }
 }
 
-fn same_in_order(parts: &[Node], others: &[Node]) -> bool {
+fn same_in_order(parts: &[FormulaNode], others: &[FormulaNode]) -> bool {
     parts.len() == others.len() && parts.iter().zip(others).all(|(part, other)| same(part, other))
 }
 
-fn same_in_any_order(elements: &[Node], others: &[Node]) -> bool {
+fn same_in_any_order(elements: &[FormulaNode], others: &[FormulaNode]) -> bool {
     in_any_order(elements, others, same)
 }
 
@@ -211,7 +224,7 @@ fn is_named(term: &Term, name: &str) -> bool {
         Term::Product(factors) => factors.iter().map(letter).collect::<Option<String>>(),
         _ => None,
     };
-    word.or_else(|| super::written::written(term)).is_some_and(|word| word == name)
+    word.or_else(|| super::plain_text::written(term)).is_some_and(|word| word == name)
 }
 
 /// Returns the digits of a whole number, without its percent sign: 20% is right for 20.
@@ -236,8 +249,8 @@ fn same_rounded(a: &Term, b: &Term) -> bool {
     if has_variable(a) || has_variable(b) {
         return false;
     }
-    let Some((a_value, b_value)) = Point(0).value(a).zip(Point(0).value(b)) else { return false };
-    let is_whole = |term, value: Value| !is_decimal(term) && value.whole().is_some();
+    let Some((a_value, b_value)) = VariablePoint(0).value(a).zip(VariablePoint(0).value(b)) else { return false };
+    let is_whole = |term, value: ComplexValue| !is_decimal(term) && value.whole().is_some();
     let Some((x, y)) = a_value.as_real().zip(b_value.as_real()) else { return false };
     if is_whole(a, a_value) || is_whole(b, b_value) {
         return false;
@@ -262,7 +275,7 @@ fn same_value(a: &Term, b: &Term) -> bool {
     let (points, needed) = if has_variable(a) || has_variable(b) { (12, 2) } else { (1, 1) };
     let mut agreed = 0;
     for seed in 0..points {
-        let point = Point(seed);
+        let point = VariablePoint(seed);
         let Some((a, b)) = point.value(a).zip(point.value(b)) else { continue };
         match a.agrees_with(b) {
             Some(true) => agreed += 1,

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 /// A text and where the marks that end a formula are, so that each is looked up and not searched for.
-pub struct Marked<'a> {
+pub struct MarkedText<'a> {
     /// The text.
     pub text: &'a str,
     double_dollars: Vec<usize>,
@@ -17,7 +17,7 @@ pub struct Marked<'a> {
 
 /// A formula in a text.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Part {
+pub struct FormulaSpan {
     /// Where it is.
     pub range: Range<usize>,
     /// Whether a percent sign follows.
@@ -28,19 +28,19 @@ pub struct Part {
 
 /// Formulas that belong together, such as `$1$, $2$ and $3$`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Found {
+pub struct FormulaList {
     /// Where they start, with words before them.
     pub start: usize,
     /// Where they end.
     pub end: usize,
     /// The formulas.
-    pub parts: Vec<Part>,
+    pub parts: Vec<FormulaSpan>,
 }
 
 /// At most this many formulas are read as a list.
 const LONGEST_LIST: usize = 6;
 
-impl<'a> Marked<'a> {
+impl<'a> MarkedText<'a> {
     /// Finds the marks.
     #[must_use]
     pub fn new(text: &'a str) -> Self {
@@ -93,7 +93,7 @@ impl<'a> Marked<'a> {
     }
 
     /// Returns the formula that starts here and where it ends, with a percent sign and the space before it.
-    fn part(&self, at: usize, boxed: bool) -> Option<(Part, usize)> {
+    fn part(&self, at: usize, boxed: bool) -> Option<(FormulaSpan, usize)> {
         let delimited = self.delimited(at).filter(|(range, _)| !boxed || self.has_box(range));
         let (range, end) = match delimited {
             Some(found) => found,
@@ -107,12 +107,12 @@ impl<'a> Marked<'a> {
         let sign = ["\\%", "%", "Percentage", "percentage", "Percent", "percent", "Pct", "pct"];
         // The pattern has "percent" before "percentage", so this is as much as it takes.
         let length = sign.iter().find(|sign| after.starts_with(**sign)).map_or(0, |sign| sign.len().min(7));
-        let part = Part { range, percent: length > 0, open_end: false };
+        let part = FormulaSpan { range, percent: length > 0, open_end: false };
         Some((part, self.text.len() - after.len() + length))
     }
 
     /// Returns the formula that starts here after any space, which may be a part of it.
-    fn part_after_space(&self, at: usize) -> Option<(Part, usize)> {
+    fn part_after_space(&self, at: usize) -> Option<(FormulaSpan, usize)> {
         let rest = self.text.get(at..)?;
         let after = at + rest.len() - rest.trim_start().len();
         let last = self.text[at..after].chars().next_back().map_or(0, char::len_utf8);
@@ -121,17 +121,17 @@ impl<'a> Marked<'a> {
 
     /// Returns the list of formulas that starts here.
     #[must_use]
-    pub fn list(&self, at: usize, boxed: bool) -> Option<Found> {
+    pub fn list(&self, at: usize, boxed: bool) -> Option<FormulaList> {
         self.part(at, boxed).map(|first| self.followed(at, first, boxed))
     }
 
     /// Returns the list of formulas that starts here after any space.
     #[must_use]
-    pub fn list_after_space(&self, at: usize) -> Option<Found> {
+    pub fn list_after_space(&self, at: usize) -> Option<FormulaList> {
         self.part_after_space(at).map(|first| self.followed(at, first, false))
     }
 
-    fn followed(&self, start: usize, (first, mut end): (Part, usize), boxed: bool) -> Found {
+    fn followed(&self, start: usize, (first, mut end): (FormulaSpan, usize), boxed: bool) -> FormulaList {
         let mut parts = vec![first];
         while parts.len() < LONGEST_LIST {
             let rest = self.text[end..].trim_start();
@@ -147,12 +147,12 @@ impl<'a> Marked<'a> {
             parts.push(part);
             end = beyond;
         }
-        Found { start, end, parts }
+        FormulaList { start, end, parts }
     }
 
     /// Returns all lists of formulas.
     #[must_use]
-    pub fn lists(&self, boxed: bool) -> Vec<Found> {
+    pub fn lists(&self, boxed: bool) -> Vec<FormulaList> {
         let (mut lists, mut from) = (Vec::new(), 0);
         for (at, first) in self.text.char_indices() {
             if at >= from
@@ -168,10 +168,10 @@ impl<'a> Marked<'a> {
 
     /// Returns what is from the first box to the last brace.
     #[must_use]
-    pub fn boxes(&self) -> Option<Found> {
+    pub fn boxes(&self) -> Option<FormulaList> {
         let (start, last) = (*self.boxes.first()?, *self.braces.last()?);
-        let part = Part { range: start..last + 1, percent: false, open_end: true };
-        (last >= start + 8).then(|| Found { start, end: last + 1, parts: vec![part] })
+        let part = FormulaSpan { range: start..last + 1, percent: false, open_end: true };
+        (last >= start + 8).then(|| FormulaList { start, end: last + 1, parts: vec![part] })
     }
 }
 

@@ -1,7 +1,7 @@
 //! Parses expressions.
 
-use super::lex::{Bracket, Lexed, Token};
-use super::tree::{Function, Literal, Term};
+use super::lex::{Bracket, FormulaToken, LexedToken};
+use super::tree::{FormulaFunction, Literal, Term};
 
 /// How deep formulas may be nested.
 const DEEPEST: u32 = 40;
@@ -20,7 +20,7 @@ impl Term {
 
 /// A position in a formula's tokens.
 pub struct Parser<'a> {
-    pub(super) tokens: &'a [Lexed<'a>],
+    pub(super) tokens: &'a [LexedToken<'a>],
     /// For each opening bracket, where it closes.
     closing: Vec<usize>,
     /// The next token.
@@ -34,13 +34,13 @@ pub struct Parser<'a> {
 impl<'a> Parser<'a> {
     /// Starts at the first token; returns `None` if brackets don't match.
     #[must_use]
-    pub fn new(tokens: &'a [Lexed<'a>]) -> Option<Self> {
+    pub fn new(tokens: &'a [LexedToken<'a>]) -> Option<Self> {
         let mut closing = vec![0; tokens.len()];
         let mut open = Vec::new();
         for (at, lexed) in tokens.iter().enumerate() {
             match lexed.token {
-                Token::Open(bracket) => open.push((at, bracket)),
-                Token::Close(bracket) => {
+                FormulaToken::Open(bracket) => open.push((at, bracket)),
+                FormulaToken::Close(bracket) => {
                     let (start, opened) = open.pop()?;
                     let ends = |one| matches!(one, Bracket::Round | Bracket::Square);
                     if opened != bracket && !(ends(opened) && ends(bracket)) {
@@ -56,13 +56,13 @@ impl<'a> Parser<'a> {
 
     /// Returns the next token.
     #[must_use]
-    pub fn peek(&self) -> Option<&'a Token> {
+    pub fn peek(&self) -> Option<&'a FormulaToken> {
         self.token(self.at)
     }
 
     /// Returns the token at a position.
     #[must_use]
-    pub fn token(&self, at: usize) -> Option<&'a Token> {
+    pub fn token(&self, at: usize) -> Option<&'a FormulaToken> {
         self.tokens.get(at).map(|lexed| &lexed.token)
     }
 
@@ -75,14 +75,14 @@ impl<'a> Parser<'a> {
     /// Returns where the bracket that opens at a position closes.
     #[must_use]
     pub fn closing(&self, at: usize) -> Option<usize> {
-        matches!(self.token(at)?, Token::Open(_)).then(|| self.closing.get(at).copied())?
+        matches!(self.token(at)?, FormulaToken::Open(_)).then(|| self.closing.get(at).copied())?
     }
 
     /// Returns the kind of a bracket.
     #[must_use]
     pub fn bracket(&self, at: usize) -> Option<Bracket> {
         match self.token(at)? {
-            Token::Open(bracket) | Token::Close(bracket) => Some(*bracket),
+            FormulaToken::Open(bracket) | FormulaToken::Close(bracket) => Some(*bracket),
             _ => None,
         }
     }
@@ -90,7 +90,9 @@ impl<'a> Parser<'a> {
     /// Returns whether a position and those after it have a relation outside of brackets.
     #[must_use]
     pub fn has_relation(&self, from: usize) -> bool {
-        self.outside(from, self.tokens.len(), |token| matches!(token, Token::Relation(_) | Token::Approx | Token::In))
+        self.any_outside_brackets(from, self.tokens.len(), |token| {
+            matches!(token, FormulaToken::Relation(_) | FormulaToken::Approx | FormulaToken::In)
+        })
     }
 
     /// Returns whether the rest has a union or the like outside of brackets.
@@ -102,20 +104,22 @@ impl<'a> Parser<'a> {
     /// Returns whether a union or the like is in a range, outside of brackets.
     #[must_use]
     pub fn has_set_operator_between(&self, from: usize, to: usize) -> bool {
-        self.outside(from, to, |token| matches!(token, Token::Union | Token::Intersection | Token::SetMinus))
+        self.any_outside_brackets(from, to, |token| {
+            matches!(token, FormulaToken::Union | FormulaToken::Intersection | FormulaToken::SetMinus)
+        })
     }
 
     /// Returns whether the bracket that opens here and closes there has `\choose` in it.
     #[must_use]
     pub fn has_choice(&self, close: usize) -> bool {
-        self.outside(self.at + 1, close, |token| *token == Token::Choose)
+        self.any_outside_brackets(self.at + 1, close, |token| *token == FormulaToken::Choose)
     }
 
-    fn outside(&self, mut from: usize, to: usize, wanted: impl Fn(&Token) -> bool) -> bool {
+    fn any_outside_brackets(&self, mut from: usize, to: usize, wanted: impl Fn(&FormulaToken) -> bool) -> bool {
         while from < to {
             match self.token(from) {
                 Some(token) if wanted(token) => return true,
-                Some(Token::Open(_)) => from = self.closing.get(from).copied().unwrap_or(to).max(from),
+                Some(FormulaToken::Open(_)) => from = self.closing.get(from).copied().unwrap_or(to).max(from),
                 _ => {}
             }
             from += 1;
@@ -140,14 +144,14 @@ impl<'a> Parser<'a> {
         (self.chained <= MOST_CHAINED).then_some(())
     }
 
-    pub(super) fn take(&mut self, token: &Token) -> bool {
+    pub(super) fn take(&mut self, token: &FormulaToken) -> bool {
         let taken = self.peek() == Some(token);
         self.at += usize::from(taken);
         taken
     }
 
     /// Parses what is up to the end of the bracket that opens here.
-    pub(super) fn inside(&mut self, bracket: Bracket) -> Option<Term> {
+    pub(super) fn bracketed_term(&mut self, bracket: Bracket) -> Option<Term> {
         if self.bracket(self.at)? != bracket {
             return None;
         }
@@ -170,9 +174,9 @@ impl<'a> Parser<'a> {
         self.deeper(|parser| {
             let mut sum = parser.product(false)?;
             loop {
-                if parser.take(&Token::Plus) {
+                if parser.take(&FormulaToken::Plus) {
                     sum = sum.plus(parser.product(false)?);
-                } else if parser.take(&Token::Minus) {
+                } else if parser.take(&FormulaToken::Minus) {
                     sum = sum.plus(parser.product(false)?.negated());
                 } else {
                     return Some(sum);
@@ -186,18 +190,18 @@ impl<'a> Parser<'a> {
         let mut product = self.signed(argument)?;
         loop {
             match self.peek() {
-                Some(Token::Times) => {
+                Some(FormulaToken::Times) => {
                     self.at += 1;
                     product = product.times(self.signed(argument)?);
                 }
-                Some(Token::Divide) => {
+                Some(FormulaToken::Divide) => {
                     self.at += 1;
                     product = product.over(self.signed(argument)?);
                 }
-                Some(Token::Mod) => {
+                Some(FormulaToken::Mod) => {
                     self.at += 1;
                     self.chained()?;
-                    product = Term::Call(Function::Mod, vec![product, self.signed(argument)?]);
+                    product = Term::Call(FormulaFunction::Mod, vec![product, self.signed(argument)?]);
                 }
                 _ => return Some(product),
             }
@@ -207,9 +211,9 @@ impl<'a> Parser<'a> {
     fn signed(&mut self, argument: bool) -> Option<Term> {
         let mut negative = false;
         loop {
-            if self.take(&Token::Minus) {
+            if self.take(&FormulaToken::Minus) {
                 negative = !negative;
-            } else if !self.take(&Token::Plus) {
+            } else if !self.take(&FormulaToken::Plus) {
                 break;
             }
         }
@@ -219,11 +223,22 @@ impl<'a> Parser<'a> {
 
     fn begins_factor(&self, argument: bool) -> bool {
         match self.peek() {
-            Some(Token::Open(_) | Token::Frac | Token::Binom | Token::Boxed | Token::MatrixStart | Token::Infinity) => true,
-            Some(Token::Letter(_) | Token::Differential(_) | Token::Number(_) | Token::Percentage(_)) => true,
-            Some(Token::Bar) => !self.bar,
-            Some(Token::Sqrt | Token::Function(_) | Token::Several(_) | Token::Log { .. }) => !argument,
-            Some(Token::Operator | Token::Exponential) => !argument,
+            Some(
+                FormulaToken::Open(_)
+                | FormulaToken::Frac
+                | FormulaToken::Binom
+                | FormulaToken::Boxed
+                | FormulaToken::MatrixStart
+                | FormulaToken::Infinity,
+            ) => true,
+            Some(
+                FormulaToken::Letter(_) | FormulaToken::Differential(_) | FormulaToken::Number(_) | FormulaToken::Percentage(_),
+            ) => true,
+            Some(FormulaToken::Bar) => !self.bar,
+            Some(FormulaToken::Sqrt | FormulaToken::Function(_) | FormulaToken::Several(_) | FormulaToken::Log { .. }) => {
+                !argument
+            }
+            Some(FormulaToken::Operator | FormulaToken::Exponential) => !argument,
             _ => false,
         }
     }
@@ -234,8 +249,8 @@ impl<'a> Parser<'a> {
             let (start, token) = (self.at, self.peek());
             let allow_function = !argument || factors.is_empty();
             let factor = self.postfix(allow_function)?;
-            let bare = matches!(token, Some(Token::Number(_))) && self.at == start + 1 && factor.is_natural();
-            let fraction = matches!(token, Some(Token::Frac | Token::Open(Bracket::Group))) && is_ratio(&factor);
+            let bare = matches!(token, Some(FormulaToken::Number(_))) && self.at == start + 1 && factor.is_natural();
+            let fraction = matches!(token, Some(FormulaToken::Frac | FormulaToken::Open(Bracket::Group))) && is_ratio(&factor);
             match factors.last() {
                 Some((_, true)) if bare => return None,
                 Some((_, true)) if fraction && !self.begins_factor(argument) => {
@@ -255,15 +270,15 @@ impl<'a> Parser<'a> {
         let mut term = self.atom(functions)?;
         for _ in 0..=MOST_POSTFIXES {
             match self.peek() {
-                Some(Token::Caret) => {
+                Some(FormulaToken::Caret) => {
                     self.at += 1;
                     term = term.to_the(self.exponent()?);
                 }
-                Some(Token::Bang) => {
+                Some(FormulaToken::Bang) => {
                     self.at += 1;
-                    term = Term::Call(Function::Factorial, vec![term]);
+                    term = Term::Call(FormulaFunction::Factorial, vec![term]);
                 }
-                Some(Token::Degree) => self.at += 1,
+                Some(FormulaToken::Degree) => self.at += 1,
                 _ => return Some(term),
             }
         }
@@ -273,45 +288,58 @@ impl<'a> Parser<'a> {
     /// Parses what follows a `^`.
     pub(super) fn exponent(&mut self) -> Option<Term> {
         match self.peek()? {
-            Token::Open(Bracket::Group) => self.inside(Bracket::Group),
-            Token::Letter(_) | Token::Differential(_) | Token::Number(_) | Token::Percentage(_) | Token::Infinity => {
-                self.deeper(|parser| parser.simple(false))
-            }
+            FormulaToken::Open(Bracket::Group) => self.bracketed_term(Bracket::Group),
+            FormulaToken::Letter(_)
+            | FormulaToken::Differential(_)
+            | FormulaToken::Number(_)
+            | FormulaToken::Percentage(_)
+            | FormulaToken::Infinity => self.deeper(|parser| parser.simple(false)),
             _ => None,
         }
     }
 
     fn atom(&mut self, functions: bool) -> Option<Term> {
         match self.peek()? {
-            Token::Open(bracket @ (Bracket::Round | Bracket::Square | Bracket::Group | Bracket::Curly)) => {
-                self.chosen().or_else(|| self.inside(*bracket))
+            FormulaToken::Open(bracket @ (Bracket::Round | Bracket::Square | Bracket::Group | Bracket::Curly)) => {
+                self.chosen().or_else(|| self.bracketed_term(*bracket))
             }
-            Token::Open(Bracket::Vertical) => Some(Term::Call(Function::Abs, vec![self.inside(Bracket::Vertical)?])),
-            Token::Open(Bracket::Floor) => Some(Term::Call(Function::Floor, vec![self.inside(Bracket::Floor)?])),
-            Token::Open(Bracket::Ceil) => Some(Term::Call(Function::Ceil, vec![self.inside(Bracket::Ceil)?])),
-            Token::Bar if !self.bar => {
+            FormulaToken::Open(Bracket::Vertical) => {
+                Some(Term::Call(FormulaFunction::Abs, vec![self.bracketed_term(Bracket::Vertical)?]))
+            }
+            FormulaToken::Open(Bracket::Floor) => {
+                Some(Term::Call(FormulaFunction::Floor, vec![self.bracketed_term(Bracket::Floor)?]))
+            }
+            FormulaToken::Open(Bracket::Ceil) => {
+                Some(Term::Call(FormulaFunction::Ceil, vec![self.bracketed_term(Bracket::Ceil)?]))
+            }
+            FormulaToken::Bar if !self.bar => {
                 self.at += 1;
                 self.bar = true;
                 let inside = self.sum()?;
                 self.bar = false;
-                self.take(&Token::Bar).then(|| Term::Call(Function::Abs, vec![inside]))
+                self.take(&FormulaToken::Bar).then(|| Term::Call(FormulaFunction::Abs, vec![inside]))
             }
-            Token::Frac => {
+            FormulaToken::Frac => {
                 self.at += 1;
-                let above = self.inside(Bracket::Group)?;
-                Some(above.over(self.inside(Bracket::Group)?))
+                let above = self.bracketed_term(Bracket::Group)?;
+                Some(above.over(self.bracketed_term(Bracket::Group)?))
             }
-            Token::Binom => {
+            FormulaToken::Binom => {
                 self.at += 1;
-                let above = self.inside(Bracket::Group)?;
-                Some(Term::Call(Function::Binomial, vec![above, self.inside(Bracket::Group)?]))
+                let above = self.bracketed_term(Bracket::Group)?;
+                Some(Term::Call(FormulaFunction::Binomial, vec![above, self.bracketed_term(Bracket::Group)?]))
             }
-            Token::Boxed => {
+            FormulaToken::Boxed => {
                 self.at += 1;
-                self.inside(Bracket::Group)
+                self.bracketed_term(Bracket::Group)
             }
-            Token::MatrixStart => self.matrix(),
-            Token::Sqrt | Token::Function(_) | Token::Several(_) | Token::Log { .. } | Token::Operator | Token::Exponential
+            FormulaToken::MatrixStart => self.matrix(),
+            FormulaToken::Sqrt
+            | FormulaToken::Function(_)
+            | FormulaToken::Several(_)
+            | FormulaToken::Log { .. }
+            | FormulaToken::Operator
+            | FormulaToken::Exponential
                 if functions =>
             {
                 self.deeper(super::functions::function)
@@ -328,10 +356,10 @@ impl<'a> Parser<'a> {
         }
         self.at += 1;
         let above = self.sum()?;
-        let below = if self.take(&Token::Choose) { self.sum() } else { None }?;
+        let below = if self.take(&FormulaToken::Choose) { self.sum() } else { None }?;
         (self.at == close).then(|| {
             self.at += 1;
-            Term::Call(Function::Binomial, vec![above, below])
+            Term::Call(FormulaFunction::Binomial, vec![above, below])
         })
     }
 
@@ -339,24 +367,24 @@ impl<'a> Parser<'a> {
     fn simple(&mut self, applied: bool) -> Option<Term> {
         let token = self.peek()?;
         match token {
-            Token::Number(text) => {
+            FormulaToken::Number(text) => {
                 self.at += 1;
                 self.subscript()?;
                 Term::number(text)
             }
-            Token::Percentage(text) => {
+            FormulaToken::Percentage(text) => {
                 self.at += 1;
                 Some(Term::Percent(Box::new(Term::number(text)?)))
             }
-            Token::Infinity => {
+            FormulaToken::Infinity => {
                 self.at += 1;
                 Some(Term::Infinity)
             }
-            Token::Differential(name) => {
+            FormulaToken::Differential(name) => {
                 self.at += 1;
                 Some(Term::Symbol(name.clone()))
             }
-            Token::Letter(_) => {
+            FormulaToken::Letter(_) => {
                 let name = self.name()?;
                 if applied && let Some(arguments) = self.arguments() {
                     return Some(Term::Applied(name, arguments?));
@@ -369,19 +397,19 @@ impl<'a> Parser<'a> {
 
     /// Parses a variable with its scripts.
     pub fn variable(&mut self) -> Option<Term> {
-        matches!(self.peek()?, Token::Letter(_)).then(|| self.simple(false))?
+        matches!(self.peek()?, FormulaToken::Letter(_)).then(|| self.simple(false))?
     }
 
     /// Parses a name and the subscript directly after it.
     fn name(&mut self) -> Option<String> {
-        let Token::Letter(name) = self.peek()? else { return None };
+        let FormulaToken::Letter(name) = self.peek()? else { return None };
         self.at += 1;
         Some(format!("{name}{}", self.subscript()?))
     }
 
     /// Parses the exponent of a variable, and the subscript after that.
     fn powered(&mut self, symbol: Term) -> Option<Term> {
-        if !self.take(&Token::Caret) {
+        if !self.take(&FormulaToken::Caret) {
             return Some(symbol);
         }
         let exponent = self.exponent()?;
@@ -394,7 +422,7 @@ impl<'a> Parser<'a> {
 
     /// Returns the text of a subscript, or nothing if there is none.
     fn subscript(&mut self) -> Option<String> {
-        if !self.take(&Token::Underscore) {
+        if !self.take(&FormulaToken::Underscore) {
             return Some(String::new());
         }
         let start = self.at;
@@ -402,12 +430,12 @@ impl<'a> Parser<'a> {
             Some(self.tokens.get(range)?.iter().map(|lexed| lexed.text.trim()).collect())
         };
         let inner = match self.peek()? {
-            Token::Open(Bracket::Group) => {
+            FormulaToken::Open(Bracket::Group) => {
                 let close = self.closing(start)?;
                 self.at = close + 1;
                 text(start + 1..close)?
             }
-            Token::Letter(_) | Token::Number(_) | Token::Infinity => {
+            FormulaToken::Letter(_) | FormulaToken::Number(_) | FormulaToken::Infinity => {
                 self.at += 1;
                 text(start..start + 1)?
             }
@@ -427,7 +455,7 @@ impl<'a> Parser<'a> {
             return None;
         }
         let close = self.closing(start)?;
-        let several = self.outside(start + 1, close, |token| *token == Token::Comma);
+        let several = self.any_outside_brackets(start + 1, close, |token| *token == FormulaToken::Comma);
         if !several && !self.is_simple(start + 1, close) {
             return None;
         }
@@ -437,11 +465,14 @@ impl<'a> Parser<'a> {
 
     /// Returns whether a range is one number or variable with its scripts.
     fn is_simple(&self, mut from: usize, to: usize) -> bool {
-        if !matches!(self.token(from), Some(Token::Letter(_) | Token::Number(_) | Token::Percentage(_) | Token::Infinity)) {
+        if !matches!(
+            self.token(from),
+            Some(FormulaToken::Letter(_) | FormulaToken::Number(_) | FormulaToken::Percentage(_) | FormulaToken::Infinity)
+        ) {
             return false;
         }
         from += 1;
-        while from < to && matches!(self.token(from), Some(Token::Underscore | Token::Caret)) {
+        while from < to && matches!(self.token(from), Some(FormulaToken::Underscore | FormulaToken::Caret)) {
             from = 1 + self.closing(from + 1).unwrap_or(from + 1);
         }
         from == to
@@ -450,7 +481,7 @@ impl<'a> Parser<'a> {
     /// Parses terms between commas up to a closing bracket.
     pub(super) fn several(&mut self, close: usize) -> Option<Vec<Term>> {
         let mut terms = vec![self.sum()?];
-        while self.take(&Token::Comma) {
+        while self.take(&FormulaToken::Comma) {
             terms.push(self.sum()?);
         }
         (self.at == close).then(|| {

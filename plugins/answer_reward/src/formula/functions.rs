@@ -1,8 +1,8 @@
 //! Parses functions, roots and matrices.
 
 use super::expression::Parser;
-use super::lex::{Bracket, Token};
-use super::tree::{Function, Term};
+use super::lex::{Bracket, FormulaToken};
+use super::tree::{FormulaFunction, Term};
 
 /// Parses a function and its arguments.
 pub fn function(parser: &mut Parser<'_>) -> Option<Term> {
@@ -14,24 +14,28 @@ impl Parser<'_> {
         let token = self.peek()?;
         self.at += 1;
         match token {
-            Token::Sqrt => self.root(),
-            Token::Exponential => Some(if self.take(&Token::Caret) { Term::E.to_the(self.exponent()?) } else { Term::E }),
-            Token::Function(function) => self.called(*function, None),
-            Token::Log { natural } => self.called(Function::Log, Some(if *natural { Term::E } else { Term::whole(10) })),
-            Token::Several(function) => self.called_with_several(*function),
-            Token::Operator => {
+            FormulaToken::Sqrt => self.root(),
+            FormulaToken::Exponential => {
+                Some(if self.take(&FormulaToken::Caret) { Term::E.to_the(self.exponent()?) } else { Term::E })
+            }
+            FormulaToken::Function(function) => self.called(*function, None),
+            FormulaToken::Log { natural } => {
+                self.called(FormulaFunction::Log, Some(if *natural { Term::E } else { Term::whole(10) }))
+            }
+            FormulaToken::Several(function) => self.called_with_several(*function),
+            FormulaToken::Operator => {
                 let close = self.closing(self.at)?;
                 let letters = self.tokens.get(self.at + 1..close)?;
                 let name: String = letters.iter().map(|lexed| lexed.text).collect();
                 self.at = close + 1;
                 match name.as_str() {
-                    "arsinh" | "arcsinh" => self.called(Function::Asinh, None),
-                    "arcosh" | "arccosh" => self.called(Function::Acosh, None),
-                    "artanh" | "arctanh" => self.called(Function::Atanh, None),
-                    "floor" => self.called(Function::Floor, None),
-                    "ceil" => self.called(Function::Ceil, None),
-                    "gcd" => self.called_with_several(Function::Gcd),
-                    "lcm" => self.called_with_several(Function::Lcm),
+                    "arsinh" | "arcsinh" => self.called(FormulaFunction::Asinh, None),
+                    "arcosh" | "arccosh" => self.called(FormulaFunction::Acosh, None),
+                    "artanh" | "arctanh" => self.called(FormulaFunction::Atanh, None),
+                    "floor" => self.called(FormulaFunction::Floor, None),
+                    "ceil" => self.called(FormulaFunction::Ceil, None),
+                    "gcd" => self.called_with_several(FormulaFunction::Gcd),
+                    "lcm" => self.called_with_several(FormulaFunction::Lcm),
                     _ => None,
                 }
             }
@@ -41,24 +45,24 @@ impl Parser<'_> {
 
     fn root(&mut self) -> Option<Term> {
         let index = match self.peek()? {
-            Token::Open(Bracket::Square) => self.inside(Bracket::Square)?,
+            FormulaToken::Open(Bracket::Square) => self.bracketed_term(Bracket::Square)?,
             _ => Term::whole(2),
         };
-        Some(self.inside(Bracket::Group)?.to_the(Term::whole(1).over(index)))
+        Some(self.bracketed_term(Bracket::Group)?.to_the(Term::whole(1).over(index)))
     }
 
-    fn called(&mut self, mut function: Function, mut base: Option<Term>) -> Option<Term> {
+    fn called(&mut self, mut function: FormulaFunction, mut base: Option<Term>) -> Option<Term> {
         let mut power = None;
         for _ in 0..2 {
-            if self.take(&Token::Underscore) {
+            if self.take(&FormulaToken::Underscore) {
                 let given = self.exponent()?;
                 base = base.map(|_| given);
-            } else if self.take(&Token::Caret) {
+            } else if self.take(&FormulaToken::Caret) {
                 power = Some(self.exponent()?);
             }
         }
         let term = match self.bracket(self.at) {
-            Some(Bracket::Round) => self.inside(Bracket::Round)?,
+            Some(Bracket::Round) => self.bracketed_term(Bracket::Round)?,
             _ => self.deeper(|parser| parser.product(true))?,
         };
         if power == Some(Term::whole(-1))
@@ -70,7 +74,7 @@ impl Parser<'_> {
         Some(power.into_iter().fold(called, Term::to_the))
     }
 
-    fn called_with_several(&mut self, function: Function) -> Option<Term> {
+    fn called_with_several(&mut self, function: FormulaFunction) -> Option<Term> {
         let close = self.closing(self.at).filter(|_| self.bracket(self.at) == Some(Bracket::Round))?;
         self.at += 1;
         Some(Term::Call(function, self.several(close)?))
@@ -82,18 +86,18 @@ impl Parser<'_> {
         let mut rows = vec![vec![self.sum()?]];
         loop {
             match self.peek()? {
-                Token::Column => {
+                FormulaToken::Column => {
                     self.at += 1;
                     let term = self.sum()?;
                     rows.last_mut()?.push(term);
                 }
-                Token::Row => {
+                FormulaToken::Row => {
                     self.at += 1;
-                    if !matches!(self.peek()?, Token::MatrixEnd) {
+                    if !matches!(self.peek()?, FormulaToken::MatrixEnd) {
                         rows.push(vec![self.sum()?]);
                     }
                 }
-                Token::MatrixEnd => {
+                FormulaToken::MatrixEnd => {
                     self.at += 1;
                     let width = rows.first()?.len();
                     return rows.iter().all(|row| row.len() == width).then_some(Term::Matrix(rows));
@@ -105,17 +109,17 @@ impl Parser<'_> {
 }
 
 /// Returns the inverse of a function that is written with the exponent -1.
-fn inverse(function: Function) -> Option<Function> {
+fn inverse(function: FormulaFunction) -> Option<FormulaFunction> {
     Some(match function {
-        Function::Sin => Function::Asin,
-        Function::Cos => Function::Acos,
-        Function::Tan => Function::Atan,
-        Function::Csc => Function::Acsc,
-        Function::Sec => Function::Asec,
-        Function::Cot => Function::Acot,
-        Function::Sinh => Function::Asinh,
-        Function::Cosh => Function::Acosh,
-        Function::Tanh => Function::Atanh,
+        FormulaFunction::Sin => FormulaFunction::Asin,
+        FormulaFunction::Cos => FormulaFunction::Acos,
+        FormulaFunction::Tan => FormulaFunction::Atan,
+        FormulaFunction::Csc => FormulaFunction::Acsc,
+        FormulaFunction::Sec => FormulaFunction::Asec,
+        FormulaFunction::Cot => FormulaFunction::Acot,
+        FormulaFunction::Sinh => FormulaFunction::Asinh,
+        FormulaFunction::Cosh => FormulaFunction::Acosh,
+        FormulaFunction::Tanh => FormulaFunction::Atanh,
         _ => return None,
     })
 }

@@ -1,7 +1,7 @@
 //! Splits LaTeX into tokens.
 
 use super::letters::{LETTERS, greek};
-use super::tree::{Function, Named, Relation};
+use super::tree::{FormulaFunction, NamedSet, Relation};
 
 /// Kinds of brackets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,7 +25,7 @@ pub enum Bracket {
 /// The kinds of tokens.
 #[derive(Clone, Debug, PartialEq)]
 #[expect(missing_docs, reason = "the names say it")]
-pub enum Token {
+pub enum FormulaToken {
     Plus,
     Minus,
     Times,
@@ -40,13 +40,13 @@ pub enum Token {
     Sqrt,
     Boxed,
     Operator,
-    Function(Function),
+    Function(FormulaFunction),
     /// `\log` (to base ten) or `\ln`.
     Log {
         natural: bool,
     },
     /// `\gcd`, `\max` and others that take several arguments.
-    Several(Function),
+    Several(FormulaFunction),
     MatrixStart,
     MatrixEnd,
     Column,
@@ -68,7 +68,7 @@ pub enum Token {
     In,
     Bang,
     Infinity,
-    Named(Named),
+    Named(NamedSet),
     Union,
     Intersection,
     SetMinus,
@@ -78,9 +78,9 @@ pub enum Token {
 
 /// A token and where it was.
 #[derive(Clone, Debug)]
-pub struct Lexed<'a> {
+pub struct LexedToken<'a> {
     /// The token.
-    pub token: Token,
+    pub token: FormulaToken,
     /// Its text.
     pub text: &'a str,
 }
@@ -90,7 +90,7 @@ pub const LONGEST: usize = 4000;
 
 /// Returns the tokens of a formula, or `None` if it has something that isn't one, or is too long.
 #[must_use]
-pub fn tokens(text: &str) -> Option<Vec<Lexed<'_>>> {
+pub fn tokens(text: &str) -> Option<Vec<LexedToken<'_>>> {
     if text.len() > LONGEST {
         return None;
     }
@@ -103,7 +103,7 @@ pub fn tokens(text: &str) -> Option<Vec<Lexed<'_>>> {
         }
         let (token, length) = if first == '\\' { command(rest)? } else { plain(rest, first)? };
         if let Some(token) = token {
-            tokens.push(Lexed { token, text: rest.get(..length)? });
+            tokens.push(LexedToken { token, text: rest.get(..length)? });
         }
         rest = rest.get(length..)?;
     }
@@ -111,9 +111,9 @@ pub fn tokens(text: &str) -> Option<Vec<Lexed<'_>>> {
 }
 
 /// A token, or nothing for what is skipped, and its length.
-type Found = (Option<Token>, usize);
+type LexMatch = (Option<FormulaToken>, usize);
 
-fn number(text: &str) -> Option<Found> {
+fn number(text: &str) -> Option<LexMatch> {
     let digits = |from: usize| text.bytes().skip(from).take_while(u8::is_ascii_digit).count();
     let whole = digits(0);
     let mut length = whole;
@@ -130,21 +130,21 @@ fn number(text: &str) -> Option<Found> {
         let places = digits(length + 1 + sign);
         if places > 0 {
             let end = length + 1 + sign + places;
-            return Some((Some(Token::Number(text.get(..end)?.to_owned())), end));
+            return Some((Some(FormulaToken::Number(text.get(..end)?.to_owned())), end));
         }
     }
     let spaced = after.strip_prefix(' ').unwrap_or(after);
     for sign in ["\\%", "%"] {
         if spaced.starts_with(sign) {
             let end = length + (after.len() - spaced.len()) + sign.len();
-            return Some((Some(Token::Percentage(written.to_owned())), end));
+            return Some((Some(FormulaToken::Percentage(written.to_owned())), end));
         }
     }
-    Some((Some(Token::Number(written.to_owned())), length))
+    Some((Some(FormulaToken::Number(written.to_owned())), length))
 }
 
 /// Reads `dx`, `d x` or `d\theta`.
-fn differential(text: &str) -> Option<Found> {
+fn differential(text: &str) -> Option<LexMatch> {
     let after = text.strip_prefix('d')?;
     let spaced = after.trim_start();
     let name = match spaced.strip_prefix('\\') {
@@ -154,26 +154,26 @@ fn differential(text: &str) -> Option<Found> {
     let written = spaced.get(..name)?;
     let named = written.strip_prefix('\\').unwrap_or(written);
     let valid = !named.is_empty() && named.bytes().all(|b| b.is_ascii_alphabetic());
-    valid.then(|| (Some(Token::Differential(format!("d{named}"))), text.len() - spaced.len() + name))
+    valid.then(|| (Some(FormulaToken::Differential(format!("d{named}"))), text.len() - spaced.len() + name))
 }
 
-fn plain(text: &str, first: char) -> Option<Found> {
+fn plain(text: &str, first: char) -> Option<LexMatch> {
     if first.is_ascii_digit() || first == '.' {
         return number(text);
     }
     for (written, token) in [
-        ("^{\\circ}", Token::Degree),
-        ("^{\\degree}", Token::Degree),
-        ("^{°}", Token::Degree),
-        ("^\\circ", Token::Degree),
-        ("^\\degree", Token::Degree),
-        ("^°", Token::Degree),
-        ("!==", Token::Relation(Relation::NotEqual)),
-        ("!=", Token::Relation(Relation::NotEqual)),
-        ("==", Token::Relation(Relation::Equal)),
-        ("<=", Token::Relation(Relation::AtMost)),
-        (">=", Token::Relation(Relation::AtLeast)),
-        ("~=", Token::Approx),
+        ("^{\\circ}", FormulaToken::Degree),
+        ("^{\\degree}", FormulaToken::Degree),
+        ("^{°}", FormulaToken::Degree),
+        ("^\\circ", FormulaToken::Degree),
+        ("^\\degree", FormulaToken::Degree),
+        ("^°", FormulaToken::Degree),
+        ("!==", FormulaToken::Relation(Relation::NotEqual)),
+        ("!=", FormulaToken::Relation(Relation::NotEqual)),
+        ("==", FormulaToken::Relation(Relation::Equal)),
+        ("<=", FormulaToken::Relation(Relation::AtMost)),
+        (">=", FormulaToken::Relation(Relation::AtLeast)),
+        ("~=", FormulaToken::Approx),
     ] {
         if text.starts_with(written) {
             return Some((Some(token), written.len()));
@@ -188,45 +188,45 @@ fn plain(text: &str, first: char) -> Option<Found> {
     Some((Some(character(first)?), first.len_utf8()))
 }
 
-fn character(first: char) -> Option<Token> {
+fn character(first: char) -> Option<FormulaToken> {
     Some(match first {
-        '+' => Token::Plus,
-        '-' | '−' => Token::Minus,
-        '*' | '×' | '⋅' | '∙' => Token::Times,
-        '/' | '÷' | '∕' | ':' => Token::Divide,
-        '(' => Token::Open(Bracket::Round),
-        ')' => Token::Close(Bracket::Round),
-        '[' => Token::Open(Bracket::Square),
-        ']' => Token::Close(Bracket::Square),
-        '{' => Token::Open(Bracket::Group),
-        '}' => Token::Close(Bracket::Group),
-        '|' => Token::Bar,
-        '&' => Token::Column,
-        '_' => Token::Underscore,
-        '^' => Token::Caret,
-        ';' => Token::Semicolon,
-        ',' => Token::Comma,
-        'e' => Token::Exponential,
-        '=' | '≡' => Token::Relation(Relation::Equal),
-        '<' => Token::Relation(Relation::Less),
-        '>' => Token::Relation(Relation::Greater),
-        '≤' | '≦' => Token::Relation(Relation::AtMost),
-        '≥' | '≧' => Token::Relation(Relation::AtLeast),
-        '≠' => Token::Relation(Relation::NotEqual),
-        '≈' | '≃' | '≅' => Token::Approx,
-        '!' => Token::Bang,
-        '∪' => Token::Union,
-        '∩' => Token::Intersection,
-        '∖' => Token::SetMinus,
-        '±' | '∓' => Token::PlusMinus,
-        '∅' => Token::Named(Named::Empty),
-        'ℕ' => Token::Named(Named::Naturals),
-        'ℤ' => Token::Named(Named::Integers),
-        'ℚ' => Token::Named(Named::Rationals),
-        'ℝ' => Token::Named(Named::Reals),
-        'ℂ' => Token::Named(Named::Complexes),
-        letter if letter.is_ascii_alphabetic() => Token::Letter(letter.to_string()),
-        letter => Token::Letter(greek(letter)?.to_owned()),
+        '+' => FormulaToken::Plus,
+        '-' | '−' => FormulaToken::Minus,
+        '*' | '×' | '⋅' | '∙' => FormulaToken::Times,
+        '/' | '÷' | '∕' | ':' => FormulaToken::Divide,
+        '(' => FormulaToken::Open(Bracket::Round),
+        ')' => FormulaToken::Close(Bracket::Round),
+        '[' => FormulaToken::Open(Bracket::Square),
+        ']' => FormulaToken::Close(Bracket::Square),
+        '{' => FormulaToken::Open(Bracket::Group),
+        '}' => FormulaToken::Close(Bracket::Group),
+        '|' => FormulaToken::Bar,
+        '&' => FormulaToken::Column,
+        '_' => FormulaToken::Underscore,
+        '^' => FormulaToken::Caret,
+        ';' => FormulaToken::Semicolon,
+        ',' => FormulaToken::Comma,
+        'e' => FormulaToken::Exponential,
+        '=' | '≡' => FormulaToken::Relation(Relation::Equal),
+        '<' => FormulaToken::Relation(Relation::Less),
+        '>' => FormulaToken::Relation(Relation::Greater),
+        '≤' | '≦' => FormulaToken::Relation(Relation::AtMost),
+        '≥' | '≧' => FormulaToken::Relation(Relation::AtLeast),
+        '≠' => FormulaToken::Relation(Relation::NotEqual),
+        '≈' | '≃' | '≅' => FormulaToken::Approx,
+        '!' => FormulaToken::Bang,
+        '∪' => FormulaToken::Union,
+        '∩' => FormulaToken::Intersection,
+        '∖' => FormulaToken::SetMinus,
+        '±' | '∓' => FormulaToken::PlusMinus,
+        '∅' => FormulaToken::Named(NamedSet::Empty),
+        'ℕ' => FormulaToken::Named(NamedSet::Naturals),
+        'ℤ' => FormulaToken::Named(NamedSet::Integers),
+        'ℚ' => FormulaToken::Named(NamedSet::Rationals),
+        'ℝ' => FormulaToken::Named(NamedSet::Reals),
+        'ℂ' => FormulaToken::Named(NamedSet::Complexes),
+        letter if letter.is_ascii_alphabetic() => FormulaToken::Letter(letter.to_string()),
+        letter => FormulaToken::Letter(greek(letter)?.to_owned()),
     })
 }
 
@@ -252,7 +252,7 @@ const DECORATIONS: [(&str, &str); 17] = [
     ("mathtt", "math"),
 ];
 
-fn command(text: &str) -> Option<Found> {
+fn command(text: &str) -> Option<LexMatch> {
     let after = text.get(1..)?;
     let name = after.get(..after.bytes().take_while(u8::is_ascii_alphabetic).count())?;
     if name.is_empty() {
@@ -269,30 +269,30 @@ fn command(text: &str) -> Option<Found> {
         return Some((None, length));
     }
     if LETTERS.contains(&name) {
-        return Some((Some(Token::Letter(name.to_owned())), length));
+        return Some((Some(FormulaToken::Letter(name.to_owned())), length));
     }
     let token = function(name).or_else(|| operator(name))?;
     Some((Some(token), length))
 }
 
 /// Reads a backslash before something that isn't a letter.
-fn symbol(text: &str) -> Option<Found> {
+fn symbol(text: &str) -> Option<LexMatch> {
     let token = match text.as_bytes().get(1)? {
         b',' | b':' | b';' | b'!' | b'$' => None,
-        b'{' if text.starts_with("\\{\\}") => return Some((Some(Token::Named(Named::Empty)), 4)),
-        b'{' => Some(Token::Open(Bracket::Curly)),
-        b'}' => Some(Token::Close(Bracket::Curly)),
-        b'(' => Some(Token::Open(Bracket::Round)),
-        b')' => Some(Token::Close(Bracket::Round)),
-        b'\\' => Some(Token::Row),
+        b'{' if text.starts_with("\\{\\}") => return Some((Some(FormulaToken::Named(NamedSet::Empty)), 4)),
+        b'{' => Some(FormulaToken::Open(Bracket::Curly)),
+        b'}' => Some(FormulaToken::Close(Bracket::Curly)),
+        b'(' => Some(FormulaToken::Open(Bracket::Round)),
+        b')' => Some(FormulaToken::Close(Bracket::Round)),
+        b'\\' => Some(FormulaToken::Row),
         _ => return None,
     };
     Some((token, 2))
 }
 
-fn environment(text: &str) -> Option<Found> {
+fn environment(text: &str) -> Option<LexMatch> {
     const KINDS: [&str; 3] = ["{matrix}", "{pmatrix}", "{bmatrix}"];
-    for (word, token) in [("\\begin", Token::MatrixStart), ("\\end", Token::MatrixEnd)] {
+    for (word, token) in [("\\begin", FormulaToken::MatrixStart), ("\\end", FormulaToken::MatrixEnd)] {
         let Some(kind) = text.strip_prefix(word) else { continue };
         if let Some(known) = KINDS.iter().find(|known| kind.starts_with(**known)) {
             return Some((Some(token), word.len() + known.len()));
@@ -308,16 +308,16 @@ fn environment(text: &str) -> Option<Found> {
     None
 }
 
-fn accent(text: &str, name: &str) -> Option<Found> {
+fn accent(text: &str, name: &str) -> Option<LexMatch> {
     let set = [
-        ("\\mathbb{N}", Named::Naturals),
-        ("\\mathbb{Z}", Named::Integers),
-        ("\\mathbb{Q}", Named::Rationals),
-        ("\\mathbb{R}", Named::Reals),
-        ("\\mathbb{C}", Named::Complexes),
+        ("\\mathbb{N}", NamedSet::Naturals),
+        ("\\mathbb{Z}", NamedSet::Integers),
+        ("\\mathbb{Q}", NamedSet::Rationals),
+        ("\\mathbb{R}", NamedSet::Reals),
+        ("\\mathbb{C}", NamedSet::Complexes),
     ];
     if let Some((written, set)) = set.iter().find(|(written, _)| text.starts_with(written)) {
-        return Some((Some(Token::Named(*set)), written.len()));
+        return Some((Some(FormulaToken::Named(*set)), written.len()));
     }
     let after = text.get(1 + name.len()..)?;
     let spaced = after.strip_prefix(' ').unwrap_or(after);
@@ -326,10 +326,10 @@ fn accent(text: &str, name: &str) -> Option<Found> {
     let inner: String = inside.chars().filter(|c| *c != ' ').collect();
     if TEXTS.contains(&name) {
         let inner: String = inner.chars().filter(|c| !matches!(c, '(' | ')')).collect();
-        return Some((Some(Token::Letter(letter_named(inner))), length));
+        return Some((Some(FormulaToken::Letter(letter_named(inner))), length));
     }
     let (_, decoration) = DECORATIONS.iter().find(|(known, _)| *known == name)?;
-    Some((Some(Token::Letter(format!("{decoration}{{{inner}}}"))), length))
+    Some((Some(FormulaToken::Letter(format!("{decoration}{{{inner}}}"))), length))
 }
 
 /// Returns the name of a text that is one Greek letter or one command, such as `π` and `\pi`; other texts are their own names.
@@ -346,8 +346,8 @@ fn letter_named(text: String) -> String {
     }
 }
 
-fn function(name: &str) -> Option<Token> {
-    use Function as F;
+fn function(name: &str) -> Option<FormulaToken> {
+    use FormulaFunction as F;
     let function = match name {
         "sin" => F::Sin,
         "cos" => F::Cos,
@@ -370,56 +370,56 @@ fn function(name: &str) -> Option<Token> {
         "exp" => F::Exp,
         "floor" => F::Floor,
         "ceil" => F::Ceil,
-        "log" => return Some(Token::Log { natural: false }),
-        "ln" => return Some(Token::Log { natural: true }),
-        "gcd" => return Some(Token::Several(F::Gcd)),
-        "lcm" => return Some(Token::Several(F::Lcm)),
-        "max" => return Some(Token::Several(F::Max)),
-        "min" => return Some(Token::Several(F::Min)),
+        "log" => return Some(FormulaToken::Log { natural: false }),
+        "ln" => return Some(FormulaToken::Log { natural: true }),
+        "gcd" => return Some(FormulaToken::Several(F::Gcd)),
+        "lcm" => return Some(FormulaToken::Several(F::Lcm)),
+        "max" => return Some(FormulaToken::Several(F::Max)),
+        "min" => return Some(FormulaToken::Several(F::Min)),
         _ => return None,
     };
-    Some(Token::Function(function))
+    Some(FormulaToken::Function(function))
 }
 
-fn operator(name: &str) -> Option<Token> {
+fn operator(name: &str) -> Option<FormulaToken> {
     Some(match name {
-        "times" | "cdot" => Token::Times,
-        "div" | "over" => Token::Divide,
-        "mod" => Token::Mod,
-        "lgroup" => Token::Open(Bracket::Round),
-        "rgroup" => Token::Close(Bracket::Round),
-        "lbrack" => Token::Open(Bracket::Square),
-        "rbrack" => Token::Close(Bracket::Square),
-        "lbrace" => Token::Open(Bracket::Curly),
-        "rbrace" => Token::Close(Bracket::Curly),
-        "lvert" => Token::Open(Bracket::Vertical),
-        "rvert" => Token::Close(Bracket::Vertical),
-        "lfloor" | "llcorner" => Token::Open(Bracket::Floor),
-        "rfloor" | "lrcorner" => Token::Close(Bracket::Floor),
-        "lceil" | "ulcorner" => Token::Open(Bracket::Ceil),
-        "rceil" | "urcorner" => Token::Close(Bracket::Ceil),
-        "vert" => Token::Bar,
-        "frac" | "dfrac" | "tfrac" | "cfrac" => Token::Frac,
-        "binom" | "tbinom" | "dbinom" => Token::Binom,
-        "choose" => Token::Choose,
-        "sqrt" => Token::Sqrt,
-        "boxed" => Token::Boxed,
-        "operatorname" => Token::Operator,
-        "exponentialE" => Token::Exponential,
-        "equiv" => Token::Relation(Relation::Equal),
-        "ne" | "neq" => Token::Relation(Relation::NotEqual),
-        "lt" => Token::Relation(Relation::Less),
-        "gt" => Token::Relation(Relation::Greater),
-        "le" | "leq" | "leqslant" => Token::Relation(Relation::AtMost),
-        "ge" | "geq" | "geqslant" => Token::Relation(Relation::AtLeast),
-        "approx" => Token::Approx,
-        "in" => Token::In,
-        "infty" => Token::Infinity,
-        "cup" => Token::Union,
-        "cap" => Token::Intersection,
-        "setminus" => Token::SetMinus,
-        "pm" | "mp" => Token::PlusMinus,
-        "emptyset" => Token::Named(Named::Empty),
+        "times" | "cdot" => FormulaToken::Times,
+        "div" | "over" => FormulaToken::Divide,
+        "mod" => FormulaToken::Mod,
+        "lgroup" => FormulaToken::Open(Bracket::Round),
+        "rgroup" => FormulaToken::Close(Bracket::Round),
+        "lbrack" => FormulaToken::Open(Bracket::Square),
+        "rbrack" => FormulaToken::Close(Bracket::Square),
+        "lbrace" => FormulaToken::Open(Bracket::Curly),
+        "rbrace" => FormulaToken::Close(Bracket::Curly),
+        "lvert" => FormulaToken::Open(Bracket::Vertical),
+        "rvert" => FormulaToken::Close(Bracket::Vertical),
+        "lfloor" | "llcorner" => FormulaToken::Open(Bracket::Floor),
+        "rfloor" | "lrcorner" => FormulaToken::Close(Bracket::Floor),
+        "lceil" | "ulcorner" => FormulaToken::Open(Bracket::Ceil),
+        "rceil" | "urcorner" => FormulaToken::Close(Bracket::Ceil),
+        "vert" => FormulaToken::Bar,
+        "frac" | "dfrac" | "tfrac" | "cfrac" => FormulaToken::Frac,
+        "binom" | "tbinom" | "dbinom" => FormulaToken::Binom,
+        "choose" => FormulaToken::Choose,
+        "sqrt" => FormulaToken::Sqrt,
+        "boxed" => FormulaToken::Boxed,
+        "operatorname" => FormulaToken::Operator,
+        "exponentialE" => FormulaToken::Exponential,
+        "equiv" => FormulaToken::Relation(Relation::Equal),
+        "ne" | "neq" => FormulaToken::Relation(Relation::NotEqual),
+        "lt" => FormulaToken::Relation(Relation::Less),
+        "gt" => FormulaToken::Relation(Relation::Greater),
+        "le" | "leq" | "leqslant" => FormulaToken::Relation(Relation::AtMost),
+        "ge" | "geq" | "geqslant" => FormulaToken::Relation(Relation::AtLeast),
+        "approx" => FormulaToken::Approx,
+        "in" => FormulaToken::In,
+        "infty" => FormulaToken::Infinity,
+        "cup" => FormulaToken::Union,
+        "cap" => FormulaToken::Intersection,
+        "setminus" => FormulaToken::SetMinus,
+        "pm" | "mp" => FormulaToken::PlusMinus,
+        "emptyset" => FormulaToken::Named(NamedSet::Empty),
         _ => return None,
     })
 }

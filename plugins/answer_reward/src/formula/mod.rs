@@ -6,15 +6,15 @@
 
 use std::cmp::Reverse;
 
-use anchor::{Spanning, after_word, hoped, stated, within};
-use boxed::Boxes;
-use environment::{Found, Marked};
-use normalize::Rewriting;
-use plain::Plain;
-use tree::{Node, Term};
+use anchor::{TextMatch, after_word, final_answers, final_answers_before_hope, within};
+use boxes::BoxSelection;
+use environment::{FormulaList, MarkedText};
+use normalize::RewriteOptions;
+use plain::PlainFormula;
+use tree::{FormulaNode, Term};
 
 pub mod anchor;
-pub mod boxed;
+pub mod boxes;
 pub mod calculation;
 pub mod compare;
 pub mod environment;
@@ -27,12 +27,12 @@ pub mod modular;
 pub mod normalize;
 pub mod parse;
 pub mod plain;
+pub mod plain_text;
 pub mod sets;
 pub mod surroundings;
 pub mod tree;
 pub mod units;
 pub mod value;
-pub mod written;
 
 /// Only the end of a longer completion counts.
 const LONGEST_COMPLETION: usize = 1 << 20;
@@ -43,14 +43,14 @@ const MOST_TRIED: usize = 50;
 
 /// What was found in a text: a formula that could be parsed, and the first that was found, as text.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Reading {
+pub struct FormulaReading {
     /// The formula.
-    pub node: Option<Node>,
+    pub node: Option<FormulaNode>,
     /// The text.
     pub text: Option<String>,
 }
 
-impl Spanning for Found {
+impl TextMatch for FormulaList {
     fn start(&self) -> usize {
         self.start
     }
@@ -59,7 +59,7 @@ impl Spanning for Found {
         self.end
     }
 
-    fn starting(self, start: usize) -> Self {
+    fn with_start(self, start: usize) -> Self {
         Self { start, ..self }
     }
 }
@@ -67,13 +67,13 @@ impl Spanning for Found {
 /// Returns whether the answer in a completion is the reference, or `None` if the reference has no formula.
 #[must_use]
 pub fn is_right(completion: &str, reference: &str) -> Option<bool> {
-    let reference = of_reference(end(reference, LONGEST_REFERENCE));
-    if reference == Reading::default() {
+    let reference = read_reference(end(reference, LONGEST_REFERENCE));
+    if reference == FormulaReading::default() {
         return None;
     }
-    let answer = of_answer(end(completion, LONGEST_COMPLETION));
+    let answer = read_answer(end(completion, LONGEST_COMPLETION));
     let same_text = reference.text.as_deref().zip(answer.text.as_deref()).is_some_and(|(a, b)| a.trim() == b.trim());
-    let same = |reference: &Node, answer: &Node| compare::same(reference, answer);
+    let same = |reference: &FormulaNode, answer: &FormulaNode| compare::same(reference, answer);
     Some(same_text || reference.node.as_ref().zip(answer.node.as_ref()).is_some_and(|(a, b)| same(a, b)))
 }
 
@@ -87,26 +87,26 @@ fn end(text: &str, longest: usize) -> &str {
 }
 
 /// Finds LaTeX by the patterns of a priority, boxes aside.
-fn latex(marked: &Marked<'_>, priority: u32) -> Vec<Found> {
+fn latex(marked: &MarkedText<'_>, priority: u32) -> Vec<FormulaList> {
     let text = marked.text;
     let near = |end: usize| within(text, end, 50).find_map(|at| marked.list(at, false));
     match priority {
-        0 => hoped(text, |at| marked.list_after_space(at)),
-        50 => stated(text, |at| marked.list_after_space(at)),
+        0 => final_answers_before_hope(text, |at| marked.list_after_space(at)),
+        50 => final_answers(text, |at| marked.list_after_space(at)),
         100 => after_word(text, "answer", |end| text.get(end..)?.starts_with(':').then(|| near(end + 1))?),
         200 => after_word(text, "answer", near),
         _ => marked.lists(false),
     }
 }
 
-fn boxes(marked: &Marked<'_>) -> Vec<Found> {
+fn boxes(marked: &MarkedText<'_>) -> Vec<FormulaList> {
     marked.lists(true).into_iter().chain(marked.boxes()).collect()
 }
 
 /// Reads the formula that a completion gives as its answer.
 #[must_use]
-pub fn of_answer(completion: &str) -> Reading {
-    let marked = Marked::new(completion);
+pub fn read_answer(completion: &str) -> FormulaReading {
+    let marked = MarkedText::new(completion);
     for priority in [0, 50, 100, 200] {
         let mut found = latex(&marked, priority);
         if priority == 0 {
@@ -115,41 +115,41 @@ pub fn of_answer(completion: &str) -> Reading {
         // The one that ends last counts, even if it can't be read.
         if let Some(found) = found.into_iter().min_by_key(|found| (Reverse(found.end), found.start)) {
             let (node, text) = read(completion, &found, false);
-            return Reading { node, text: text.filter(|text| !text.is_empty()) };
+            return FormulaReading { node, text: text.filter(|text| !text.is_empty()) };
         }
     }
-    Reading::default()
+    FormulaReading::default()
 }
 
 /// Reads a reference.
 #[must_use]
-pub fn of_reference(reference: &str) -> Reading {
-    enum Either {
-        Latex(Found),
-        Plain(Plain),
+pub fn read_reference(reference: &str) -> FormulaReading {
+    enum FormulaMatch {
+        Latex(FormulaList),
+        Plain(PlainFormula),
     }
-    let marked = Marked::new(reference);
+    let marked = MarkedText::new(reference);
     let (mut text, mut latex_text, mut has_latex, mut tried) = (None, None, false, 0);
     for priority in [0, 50, 100, 200, 300] {
-        let mut found: Vec<Either> = latex(&marked, priority).into_iter().map(Either::Latex).collect();
+        let mut found: Vec<FormulaMatch> = latex(&marked, priority).into_iter().map(FormulaMatch::Latex).collect();
         if priority == 50 {
-            found.extend(boxes(&marked).into_iter().map(Either::Latex));
+            found.extend(boxes(&marked).into_iter().map(FormulaMatch::Latex));
         }
-        found.extend(plain::find(reference, priority).into_iter().map(Either::Plain));
+        found.extend(plain::find(reference, priority).into_iter().map(FormulaMatch::Plain));
         found.sort_by_key(|found| match found {
-            Either::Latex(found) => (Reverse(found.end), found.start),
-            Either::Plain(found) => (Reverse(found.end()), found.start()),
+            FormulaMatch::Latex(found) => (Reverse(found.end), found.start),
+            FormulaMatch::Plain(found) => (Reverse(found.end()), found.start()),
         });
         for found in found {
             let (node, written) = match &found {
-                Either::Latex(found) => read(reference, found, true),
-                Either::Plain(found) => {
+                FormulaMatch::Latex(found) => read(reference, found, true),
+                FormulaMatch::Plain(found) => {
                     let (node, text) = found.read(reference);
                     (node, Some(text))
                 }
             };
             let written = written.filter(|text| !text.is_empty());
-            if matches!(found, Either::Latex(_)) {
+            if matches!(found, FormulaMatch::Latex(_)) {
                 has_latex = true;
                 latex_text = latex_text.or_else(|| written.clone());
             }
@@ -157,23 +157,23 @@ pub fn of_reference(reference: &str) -> Reading {
             tried += 1;
             if node.is_some() || tried == MOST_TRIED {
                 return match found {
-                    Either::Latex(_) => Reading { node, text },
+                    FormulaMatch::Latex(_) => FormulaReading { node, text },
                     // LaTeX that couldn't be parsed is compared as text, unless its number is all that it has.
-                    Either::Plain(_) if has_latex => {
+                    FormulaMatch::Plain(_) if has_latex => {
                         let only = latex_text.as_deref().is_some_and(|latex| surroundings::number(latex) == written);
                         let node = node.filter(|_| only);
                         if node.is_none() && has_other_digits(reference) {
-                            Reading::default()
+                            FormulaReading::default()
                         } else {
-                            Reading { node, text: latex_text }
+                            FormulaReading { node, text: latex_text }
                         }
                     }
-                    Either::Plain(_) => whole(reference, Reading { node, text }),
+                    FormulaMatch::Plain(_) => prefer_whole_formula(reference, FormulaReading { node, text }),
                 };
             }
         }
     }
-    if has_other_digits(reference) { Reading::default() } else { Reading { node: None, text } }
+    if has_other_digits(reference) { FormulaReading::default() } else { FormulaReading { node: None, text } }
 }
 
 /// Returns whether a text has full-width, Arabic, Persian or Devanagari digits. math_verify finds numbers of these and fails to
@@ -185,34 +185,34 @@ fn has_other_digits(text: &str) -> bool {
 
 /// Corrects the reading of a reference that is a formula without dollar signs. Where a number in it was found, such as the 2 in
 /// `2\sqrt{3}`, all of it counts.
-fn whole(reference: &str, number: Reading) -> Reading {
+fn prefer_whole_formula(reference: &str, number: FormulaReading) -> FormulaReading {
     let words = reference.split(|c: char| !c.is_alphabetic() && c != '\\').any(|word| word.len() > 1 && !word.starts_with('\\'));
     if words || reference.contains('=') {
         return number;
     }
-    let how = Rewriting { boxes: Boxes::All, lenient: true };
+    let how = RewriteOptions { boxes: BoxSelection::All, lenient: true };
     let text = normalize::normalized(reference, how);
     match text.as_deref().and_then(parse::parse) {
-        Some(node) => Reading { node: Some(node), text },
-        None if reference.contains('\\') && surroundings::number(reference) != number.text => Reading::default(),
+        Some(node) => FormulaReading { node: Some(node), text },
+        None if reference.contains('\\') && surroundings::number(reference) != number.text => FormulaReading::default(),
         None => number,
     }
 }
 
 /// Returns what a list of formulas stands for, and its plain text.
-fn read(text: &str, found: &Found, lenient: bool) -> (Option<Node>, Option<String>) {
+fn read(text: &str, found: &FormulaList, lenient: bool) -> (Option<FormulaNode>, Option<String>) {
     let (mut nodes, mut texts) = (Vec::new(), Vec::new());
     for part in &found.parts {
-        let boxes = if part.open_end { Boxes::Last } else { Boxes::All };
+        let boxes = if part.open_end { BoxSelection::Last } else { BoxSelection::All };
         let written = text.get(part.range.clone()).unwrap_or_default();
-        let Some(plain) = normalize::normalized(written, Rewriting { boxes, lenient }) else {
+        let Some(plain) = normalize::normalized(written, RewriteOptions { boxes, lenient }) else {
             nodes.push(None);
             texts.push(String::new());
             continue;
         };
         let node = parse::parse(&plain).or_else(|| parse::parse(last_side(&plain)?));
         nodes.push(match node {
-            Some(Node::Term(term)) if part.percent => Some(Node::Term(Term::Percent(Box::new(term)))),
+            Some(FormulaNode::Term(term)) if part.percent => Some(FormulaNode::Term(Term::Percent(Box::new(term)))),
             Some(_) if part.percent => None,
             other => other,
         });
@@ -220,10 +220,10 @@ fn read(text: &str, found: &Found, lenient: bool) -> (Option<Node>, Option<Strin
     }
     if nodes.len() > 1 && nodes.iter().all(Option::is_some) {
         let elements = nodes.into_iter().flatten().flat_map(|node| match node {
-            Node::Finite(elements) => elements,
+            FormulaNode::Finite(elements) => elements,
             other => vec![other],
         });
-        return (Some(Node::finite(elements.collect())), Some(texts.join(" and ")));
+        return (Some(FormulaNode::finite(elements.collect())), Some(texts.join(" and ")));
     }
     (nodes.into_iter().next().flatten(), texts.into_iter().next())
 }

@@ -3,20 +3,20 @@
 //! Two rational expressions that differ have different values modulo a prime of 61 bits, at random values of their variables, but
 //! for a chance of about one in 2^55. So numbers of any length, expanded products and the like are compared without rounding.
 
-use super::tree::{Function, Literal, Term};
+use super::tree::{FormulaFunction, Literal, Term};
 
 /// A prime, and what the variables get their values from.
 #[derive(Clone, Copy, Debug)]
-pub struct Point {
+pub struct ModularPoint {
     prime: u64,
     seed: u64,
 }
 
 /// Where expressions are evaluated: at all of these.
-pub const POINTS: [Point; 3] = [
-    Point { prime: (1 << 61) - 1, seed: 0x51_7c_c1_b7_27_22_0a_95 },
-    Point { prime: 0x1f_ff_ff_ff_ff_ff_ff_e1, seed: 0x2f_0b_44_7a_8d_9e_11_03 },
-    Point { prime: (1 << 61) - 1, seed: 0x6e_ed_0e_9d_a4_d9_4a_4f },
+pub const POINTS: [ModularPoint; 3] = [
+    ModularPoint { prime: (1 << 61) - 1, seed: 0x51_7c_c1_b7_27_22_0a_95 },
+    ModularPoint { prime: 0x1f_ff_ff_ff_ff_ff_ff_e1, seed: 0x2f_0b_44_7a_8d_9e_11_03 },
+    ModularPoint { prime: (1 << 61) - 1, seed: 0x6e_ed_0e_9d_a4_d9_4a_4f },
 ];
 
 /// Factorials of numbers above this aren't computed.
@@ -44,7 +44,7 @@ pub fn integer(term: &Term) -> Option<i128> {
         Term::Sum(terms) => terms.iter().try_fold(0_i128, |sum, term| sum.checked_add(integer(term)?)),
         Term::Product(terms) => terms.iter().try_fold(1_i128, |product, term| product.checked_mul(integer(term)?)),
         Term::Power(base, exponent) => integer(base)?.checked_pow(u32::try_from(integer(exponent)?).ok()?),
-        Term::Call(Function::Factorial, arguments) => {
+        Term::Call(FormulaFunction::Factorial, arguments) => {
             let below = integer(arguments.first()?)?;
             (0..=33).contains(&below).then(|| (1..=below).product())
         }
@@ -52,7 +52,7 @@ pub fn integer(term: &Term) -> Option<i128> {
     }
 }
 
-impl Point {
+impl ModularPoint {
     /// Returns an expression's value, or `None` if it isn't a rational expression or divides by zero.
     #[must_use]
     pub fn value(self, term: &Term) -> Option<u64> {
@@ -72,11 +72,11 @@ impl Point {
                 if power < 0 { self.inverse(raised) } else { Some(raised) }
             }
             Term::Percent(term) => Some(self.multiplied(self.value(term)?, self.inverse(100)?)),
-            Term::Call(Function::Factorial, arguments) => {
+            Term::Call(FormulaFunction::Factorial, arguments) => {
                 let below = integer(arguments.first()?).filter(|n| (0..=LARGEST_FACTORIAL).contains(n))?;
                 (1..=below).try_fold(1, |product, n| Some(self.multiplied(product, u64::try_from(n).ok()?)))
             }
-            Term::Call(Function::Binomial, arguments) => {
+            Term::Call(FormulaFunction::Binomial, arguments) => {
                 let (above, below) = (integer(arguments.first()?)?, integer(arguments.get(1)?)?);
                 if !(0..=above).contains(&below) || above > LARGEST_FACTORIAL {
                     return None;

@@ -1,21 +1,21 @@
 //! Rewrites LaTeX as people and models write it to what the parser reads, as `latex2sympy2_extended` does.
 
-use super::boxed::{Boxes, unboxed};
+use super::boxes::{BoxSelection, unboxed};
 use super::lex::LONGEST;
 use super::units::without_units;
 
 /// How to rewrite a formula.
 #[derive(Clone, Copy, Debug)]
-pub struct Rewriting {
+pub struct RewriteOptions {
     /// Which boxes count.
-    pub boxes: Boxes,
+    pub boxes: BoxSelection,
     /// Whether to complete operators without braces, such as `\frac12`. Only done to references.
     pub lenient: bool,
 }
 
 /// Returns a formula's plain form, or `None` if it is too long.
 #[must_use]
-pub fn normalized(text: &str, how: Rewriting) -> Option<String> {
+pub fn normalized(text: &str, how: RewriteOptions) -> Option<String> {
     let text = unboxed(text, how.boxes);
     if text.len() > LONGEST {
         return None;

@@ -1,17 +1,17 @@
 //! Parses LaTeX as sets, tuples, relations and expressions, by the grammar of latex2sympy2.
 
 use super::expression::Parser;
-use super::lex::{Bracket, Token, tokens};
-use super::tree::{Node, Relation, Term};
+use super::lex::{Bracket, FormulaToken, tokens};
+use super::tree::{FormulaNode, Relation, Term};
 
 /// Sets and tuples with more elements than this are not read.
 const MOST_ELEMENTS: usize = 100;
 
 /// Parses a formula, or returns `None` if any of it can't be read.
 #[must_use]
-pub fn parse(text: &str) -> Option<Node> {
+pub fn parse(text: &str) -> Option<FormulaNode> {
     if let Some(number) = thousands(text) {
-        return Term::number(&number).map(Node::Term);
+        return Term::number(&number).map(FormulaNode::Term);
     }
     let tokens = tokens(text)?;
     let mut parser = Parser::new(&tokens)?;
@@ -33,13 +33,13 @@ fn thousands(text: &str) -> Option<String> {
     grouped.then(|| if whole.starts_with('0') { text.replacen(',', ".", 1) } else { text.replace(',', "") })
 }
 
-fn top(parser: &mut Parser<'_>) -> Option<Node> {
+fn top(parser: &mut Parser<'_>) -> Option<FormulaNode> {
     if let Some(left) = assigned(parser) {
         let right = match parser.has_set_operator() {
             true => difference(parser)?,
             false => one_or_set(elements(parser, false)?),
         };
-        return Some(Node::Chain(vec![left, right], vec![Relation::Equal]));
+        return Some(FormulaNode::Chain(vec![left, right], vec![Relation::Equal]));
     }
     if parser.has_set_operator() {
         return difference(parser);
@@ -48,10 +48,11 @@ fn top(parser: &mut Parser<'_>) -> Option<Node> {
 }
 
 /// Parses `x =`, `x \in` or `(x, y) =` at the start, if no relation follows; otherwise stays where it was.
-fn assigned(parser: &mut Parser<'_>) -> Option<Node> {
+fn assigned(parser: &mut Parser<'_>) -> Option<FormulaNode> {
     let start = parser.at;
     let left = variables(parser).filter(|_| {
-        matches!(parser.peek(), Some(Token::Relation(Relation::Equal) | Token::In)) && !parser.has_relation(parser.at + 1)
+        matches!(parser.peek(), Some(FormulaToken::Relation(Relation::Equal) | FormulaToken::In))
+            && !parser.has_relation(parser.at + 1)
     });
     match left {
         Some(_) => parser.at += 1,
@@ -60,44 +61,44 @@ fn assigned(parser: &mut Parser<'_>) -> Option<Node> {
     left
 }
 
-fn variables(parser: &mut Parser<'_>) -> Option<Node> {
-    if !matches!(parser.peek(), Some(Token::Open(Bracket::Round))) {
-        return parser.variable().map(Node::Term);
+fn variables(parser: &mut Parser<'_>) -> Option<FormulaNode> {
+    if !matches!(parser.peek(), Some(FormulaToken::Open(Bracket::Round))) {
+        return parser.variable().map(FormulaNode::Term);
     }
     let mut list = Vec::new();
     loop {
         parser.at += 1;
-        list.push(Node::Term(parser.variable()?));
+        list.push(FormulaNode::Term(parser.variable()?));
         match parser.peek()? {
-            Token::Comma => {}
-            Token::Close(Bracket::Round) => break,
+            FormulaToken::Comma => {}
+            FormulaToken::Close(Bracket::Round) => break,
             _ => return None,
         }
     }
     parser.at += 1;
     match list.len() {
         1 => list.pop(),
-        _ => Some(Node::Tuple(list)),
+        _ => Some(FormulaNode::Tuple(list)),
     }
 }
 
 /// Returns the only element, a set of elements, or a set of tuples.
-fn one_or_set(mut groups: Vec<Vec<Node>>) -> Node {
+fn one_or_set(mut groups: Vec<Vec<FormulaNode>>) -> FormulaNode {
     if groups.len() == 1 {
         let mut group = groups.pop().unwrap_or_default();
         return match group.len() {
             1 => group.remove(0),
-            _ => Node::finite(group),
+            _ => FormulaNode::finite(group),
         };
     }
     if groups.iter().all(|group| group.len() == 1) {
-        return Node::finite(groups.into_iter().flatten().collect());
+        return FormulaNode::finite(groups.into_iter().flatten().collect());
     }
-    Node::finite(groups.into_iter().map(Node::Tuple).collect())
+    FormulaNode::finite(groups.into_iter().map(FormulaNode::Tuple).collect())
 }
 
 /// Parses elements between commas, in groups between semicolons.
-fn elements(parser: &mut Parser<'_>, relations: bool) -> Option<Vec<Vec<Node>>> {
+fn elements(parser: &mut Parser<'_>, relations: bool) -> Option<Vec<Vec<FormulaNode>>> {
     let mut groups = vec![Vec::new()];
     let mut count = 0;
     loop {
@@ -108,8 +109,8 @@ fn elements(parser: &mut Parser<'_>, relations: bool) -> Option<Vec<Vec<Node>>> 
         }
         groups.last_mut()?.extend(found);
         match parser.peek() {
-            Some(Token::Comma) => {}
-            Some(Token::Semicolon) => groups.push(Vec::new()),
+            Some(FormulaToken::Comma) => {}
+            Some(FormulaToken::Semicolon) => groups.push(Vec::new()),
             _ => return Some(groups),
         }
         parser.at += 1;
@@ -118,71 +119,71 @@ fn elements(parser: &mut Parser<'_>, relations: bool) -> Option<Vec<Vec<Node>>> 
 
 /// Returns whether the token at a position ends an element.
 fn ends(parser: &Parser<'_>, at: usize) -> bool {
-    matches!(parser.token(at), None | Some(Token::Comma | Token::Semicolon | Token::Close(_)))
+    matches!(parser.token(at), None | Some(FormulaToken::Comma | FormulaToken::Semicolon | FormulaToken::Close(_)))
 }
 
-fn element(parser: &mut Parser<'_>, relations: bool) -> Option<Vec<Node>> {
+fn element(parser: &mut Parser<'_>, relations: bool) -> Option<Vec<FormulaNode>> {
     match parser.peek()? {
-        Token::Named(named) => {
-            let node = Node::Named(*named);
+        FormulaToken::Named(named) => {
+            let node = FormulaNode::Named(*named);
             parser.at += 1;
             return ends(parser, parser.at).then(|| vec![node]);
         }
-        Token::Open(Bracket::Round | Bracket::Square | Bracket::Group | Bracket::Curly) => {
+        FormulaToken::Open(Bracket::Round | Bracket::Square | Bracket::Group | Bracket::Curly) => {
             let close = parser.closing(parser.at)?;
             if ends(parser, close + 1) && !parser.has_choice(close) {
                 return Some(vec![bracketed(parser)?]);
             }
         }
-        Token::PlusMinus => {
+        FormulaToken::PlusMinus => {
             parser.at += 1;
             let term = parser.sum()?;
-            return Some(vec![Node::Term(term.clone().negated()), Node::Term(term)]);
+            return Some(vec![FormulaNode::Term(term.clone().negated()), FormulaNode::Term(term)]);
         }
         _ => {}
     }
     let first = parser.sum()?;
-    if matches!(parser.peek(), Some(Token::PlusMinus)) {
+    if matches!(parser.peek(), Some(FormulaToken::PlusMinus)) {
         parser.at += 1;
         let second = parser.sum()?;
         let less = first.clone().plus(second.clone().negated());
-        return Some(vec![Node::Term(first.plus(second)), Node::Term(less)]);
+        return Some(vec![FormulaNode::Term(first.plus(second)), FormulaNode::Term(less)]);
     }
-    if relations { chain(parser, first).map(|node| vec![node]) } else { Some(vec![Node::Term(first)]) }
+    if relations { chain(parser, first).map(|node| vec![node]) } else { Some(vec![FormulaNode::Term(first)]) }
 }
 
 /// Parses the relations after the first side.
-fn chain(parser: &mut Parser<'_>, first: Term) -> Option<Node> {
-    let (mut sides, mut relations) = (vec![Node::Term(first)], Vec::new());
+fn chain(parser: &mut Parser<'_>, first: Term) -> Option<FormulaNode> {
+    let (mut sides, mut relations) = (vec![FormulaNode::Term(first)], Vec::new());
     loop {
         let relation = match parser.peek() {
-            Some(Token::Relation(relation)) => Some(*relation),
-            Some(Token::Approx) => None,
-            Some(Token::In) => return None,
+            Some(FormulaToken::Relation(relation)) => Some(*relation),
+            Some(FormulaToken::Approx) => None,
+            Some(FormulaToken::In) => return None,
             _ => break,
         };
         parser.at += 1;
-        let side = Node::Term(parser.sum()?);
+        let side = FormulaNode::Term(parser.sum()?);
         match relation {
             Some(relation) => {
                 relations.push(relation);
                 sides.push(side);
             }
             // An approximation counts only after a name.
-            None if relations.is_empty() && sides.iter().all(Node::is_of_symbols) => sides = vec![side],
+            None if relations.is_empty() && sides.iter().all(FormulaNode::is_of_symbols) => sides = vec![side],
             None => {}
         }
     }
-    if relations.is_empty() { sides.pop() } else { Some(Node::Chain(sides, relations)) }
+    if relations.is_empty() { sides.pop() } else { Some(FormulaNode::Chain(sides, relations)) }
 }
 
 /// Parses a whole element in brackets: an interval, a tuple, a set, or something in parentheses.
-fn bracketed(parser: &mut Parser<'_>) -> Option<Node> {
+fn bracketed(parser: &mut Parser<'_>) -> Option<FormulaNode> {
     let open = parser.bracket(parser.at)?;
     let close = parser.bracket(parser.closing(parser.at)?)?;
     parser.at += 1;
     let mut groups = elements(parser, true)?;
-    if !matches!(parser.peek(), Some(Token::Close(_))) {
+    if !matches!(parser.peek(), Some(FormulaToken::Close(_))) {
         return None;
     }
     parser.at += 1;
@@ -190,11 +191,11 @@ fn bracketed(parser: &mut Parser<'_>) -> Option<Node> {
         return match (open, groups.as_slice()) {
             // Braces that only group.
             (Bracket::Group, [group]) if group.len() == 1 && !parser.is_done() => groups.pop()?.pop(),
-            _ => Some(Node::finite(groups.into_iter().flatten().collect())),
+            _ => Some(FormulaNode::finite(groups.into_iter().flatten().collect())),
         };
     }
     if let [group] = groups.as_slice()
-        && let [Node::Term(start), Node::Term(end)] = group.as_slice()
+        && let [FormulaNode::Term(start), FormulaNode::Term(end)] = group.as_slice()
     {
         return interval(start, end, open == Bracket::Round, close == Bracket::Round);
     }
@@ -203,27 +204,27 @@ fn bracketed(parser: &mut Parser<'_>) -> Option<Node> {
     }
     match groups.as_slice() {
         [group] if group.len() == 1 => groups.pop()?.pop(),
-        _ => Some(Node::Tuple(groups.into_iter().flatten().collect())),
+        _ => Some(FormulaNode::Tuple(groups.into_iter().flatten().collect())),
     }
 }
 
 /// Returns an interval, or a pair if the interval would be empty.
-fn interval(start: &Term, end: &Term, left_open: bool, right_open: bool) -> Option<Node> {
-    let pair = || Node::Tuple(vec![Node::Term(start.clone()), Node::Term(end.clone())]);
+fn interval(start: &Term, end: &Term, left_open: bool, right_open: bool) -> Option<FormulaNode> {
+    let pair = || FormulaNode::Tuple(vec![FormulaNode::Term(start.clone()), FormulaNode::Term(end.clone())]);
     let infinite = |term: &Term| {
         matches!(term, Term::Infinity) || matches!(term, Term::Product(factors) if factors.contains(&Term::Infinity))
     };
-    let order = super::sets::end_of(start).zip(super::sets::end_of(end)).and_then(|(a, b)| a.partial_cmp(&b));
+    let order = super::sets::endpoint_value(start).zip(super::sets::endpoint_value(end)).and_then(|(a, b)| a.partial_cmp(&b));
     match order {
         Some(order) if order.is_ge() && left_open && right_open => return Some(pair()),
         Some(std::cmp::Ordering::Greater) if !left_open && !right_open => return Some(pair()),
         Some(std::cmp::Ordering::Equal) if !left_open && !right_open => {
-            return Some(Node::Finite(vec![Node::Term(start.clone())]));
+            return Some(FormulaNode::Finite(vec![FormulaNode::Term(start.clone())]));
         }
-        Some(order) if order.is_ge() => return Some(Node::finite(Vec::new())),
+        Some(order) if order.is_ge() => return Some(FormulaNode::finite(Vec::new())),
         _ => {}
     }
-    Some(Node::Interval {
+    Some(FormulaNode::Interval {
         left_open: left_open || infinite(start),
         right_open: right_open || infinite(end),
         start: Box::new(start.clone()),
@@ -234,10 +235,10 @@ fn interval(start: &Term, end: &Term, left_open: bool, right_open: bool) -> Opti
 /// Reads what an operator joins, from left to right.
 fn joined(
     parser: &mut Parser<'_>,
-    part: fn(&mut Parser<'_>) -> Option<Node>,
-    operator: &Token,
-    join: fn(Node, Node) -> Node,
-) -> Option<Node> {
+    part: fn(&mut Parser<'_>) -> Option<FormulaNode>,
+    operator: &FormulaToken,
+    join: fn(FormulaNode, FormulaNode) -> FormulaNode,
+) -> Option<FormulaNode> {
     let mut left = part(parser)?;
     while parser.peek() == Some(operator) {
         parser.at += 1;
@@ -247,30 +248,32 @@ fn joined(
     Some(left)
 }
 
-fn difference(parser: &mut Parser<'_>) -> Option<Node> {
-    joined(parser, union, &Token::SetMinus, |left, right| Node::Difference(Box::new(left), Box::new(right)))
+fn difference(parser: &mut Parser<'_>) -> Option<FormulaNode> {
+    joined(parser, union, &FormulaToken::SetMinus, |left, right| FormulaNode::Difference(Box::new(left), Box::new(right)))
 }
 
-fn union(parser: &mut Parser<'_>) -> Option<Node> {
-    joined(parser, intersection, &Token::Union, |left, right| Node::Union(Box::new(as_set(left)), Box::new(as_set(right))))
-}
-
-fn intersection(parser: &mut Parser<'_>) -> Option<Node> {
-    joined(parser, operand, &Token::Intersection, |left, right| {
-        Node::Intersection(Box::new(as_set(left)), Box::new(as_set(right)))
+fn union(parser: &mut Parser<'_>) -> Option<FormulaNode> {
+    joined(parser, intersection, &FormulaToken::Union, |left, right| {
+        FormulaNode::Union(Box::new(as_set(left)), Box::new(as_set(right)))
     })
 }
 
-fn as_set(node: Node) -> Node {
+fn intersection(parser: &mut Parser<'_>) -> Option<FormulaNode> {
+    joined(parser, operand, &FormulaToken::Intersection, |left, right| {
+        FormulaNode::Intersection(Box::new(as_set(left)), Box::new(as_set(right)))
+    })
+}
+
+fn as_set(node: FormulaNode) -> FormulaNode {
     match node {
-        Node::Tuple(parts) => Node::finite(parts),
+        FormulaNode::Tuple(parts) => FormulaNode::finite(parts),
         other => other,
     }
 }
 
-fn operand(parser: &mut Parser<'_>) -> Option<Node> {
-    if let Token::Named(named) = parser.peek()? {
-        let node = Node::Named(*named);
+fn operand(parser: &mut Parser<'_>) -> Option<FormulaNode> {
+    if let FormulaToken::Named(named) = parser.peek()? {
+        let node = FormulaNode::Named(*named);
         parser.at += 1;
         return Some(node);
     }

@@ -2,24 +2,24 @@
 
 use std::ops::Range;
 
-use super::anchor::{Spanning, after_word, hoped, stated, within};
-use super::tree::{Node, Term};
+use super::anchor::{TextMatch, after_word, final_answers, final_answers_before_hope, within};
+use super::tree::{FormulaNode, Term};
 
 /// A number or a calculation in a text.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Plain {
+pub struct PlainFormula {
     start: usize,
     end: usize,
-    kind: Kind,
+    kind: PlainFormulaKind,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Kind {
+enum PlainFormulaKind {
     Calculation(Range<usize>),
     Number { text: String, percent: bool },
 }
 
-impl Spanning for Plain {
+impl TextMatch for PlainFormula {
     fn start(&self) -> usize {
         self.start
     }
@@ -28,23 +28,23 @@ impl Spanning for Plain {
         self.end
     }
 
-    fn starting(self, start: usize) -> Self {
+    fn with_start(self, start: usize) -> Self {
         Self { start, ..self }
     }
 }
 
-impl Plain {
+impl PlainFormula {
     /// Returns what it stands for, and its text.
     #[must_use]
-    pub fn read(&self, text: &str) -> (Option<Node>, String) {
+    pub fn read(&self, text: &str) -> (Option<FormulaNode>, String) {
         match &self.kind {
-            Kind::Calculation(range) => {
+            PlainFormulaKind::Calculation(range) => {
                 let written = text.get(range.clone()).unwrap_or_default();
-                (super::calculation::parse(written).map(Node::Term), written.to_owned())
+                (super::calculation::parse(written).map(FormulaNode::Term), written.to_owned())
             }
-            Kind::Number { text, percent } => {
+            PlainFormulaKind::Number { text, percent } => {
                 let number = Term::number(text).map(|n| if *percent { Term::Percent(Box::new(n)) } else { n });
-                (number.map(Node::Term), text.clone())
+                (number.map(FormulaNode::Term), text.clone())
             }
         }
     }
@@ -52,7 +52,7 @@ impl Plain {
 
 /// Returns what each of the patterns of a priority finds.
 #[must_use]
-pub fn find(text: &str, priority: u32) -> Vec<Plain> {
+pub fn find(text: &str, priority: u32) -> Vec<PlainFormula> {
     let either = |at: usize| calculation_at(text, at).or_else(|| number_at(text, at));
     let spaced = |at: usize| {
         let rest = text.get(at..)?;
@@ -60,7 +60,7 @@ pub fn find(text: &str, priority: u32) -> Vec<Plain> {
         let last = text.get(at..after)?.chars().next_back().map_or(0, char::len_utf8);
         either(after).or_else(|| if last > 0 { either(after - last) } else { None })
     };
-    let not_before_equals = |plain: &Plain| !text.get(plain.end..).unwrap_or_default().trim_start().starts_with('=');
+    let not_before_equals = |plain: &PlainFormula| !text.get(plain.end..).unwrap_or_default().trim_start().starts_with('=');
     let answer = |end: usize| {
         let starts: Vec<usize> = within(text, end, 100).collect();
         let equals = starts.iter().rev().filter(|at| text.get(**at..).is_some_and(|rest| rest.starts_with('=')));
@@ -68,8 +68,8 @@ pub fn find(text: &str, priority: u32) -> Vec<Plain> {
         found.next().or_else(|| starts.iter().take(51).filter_map(|at| either(*at)).find(not_before_equals))
     };
     match priority {
-        0 => hoped(text, spaced),
-        50 => stated(text, either),
+        0 => final_answers_before_hope(text, spaced),
+        50 => final_answers(text, either),
         100 => after_word(text, "answer", |end| text.get(end..)?.starts_with(':').then(|| answer(end + 1))?),
         200 => after_word(text, "answer", answer),
         _ => {
@@ -80,7 +80,7 @@ pub fn find(text: &str, priority: u32) -> Vec<Plain> {
     }
 }
 
-fn all(text: &str, find: impl Fn(usize) -> Option<Plain>) -> Vec<Plain> {
+fn all(text: &str, find: impl Fn(usize) -> Option<PlainFormula>) -> Vec<PlainFormula> {
     let (mut found, mut from) = (Vec::new(), 0);
     for (at, _) in text.char_indices() {
         if at >= from
@@ -111,7 +111,7 @@ fn is_operator(c: char) -> bool {
     matches!(c, '+' | '-' | '*' | '×' | '/' | '^' | '(' | ')' | '÷')
 }
 
-fn calculation_at(text: &str, at: usize) -> Option<Plain> {
+fn calculation_at(text: &str, at: usize) -> Option<PlainFormula> {
     starts(text, at).find_map(|start| {
         let mut first = start;
         for sign in ['-', '(', '-'] {
@@ -137,7 +137,7 @@ fn calculation_at(text: &str, at: usize) -> Option<Plain> {
             operator |= previous_operator;
             previous_operator |= is_operator(c);
         }
-        best.map(|(end, suffix)| Plain { start: at, end: end + suffix, kind: Kind::Calculation(start..end) })
+        best.map(|(end, suffix)| PlainFormula { start: at, end: end + suffix, kind: PlainFormulaKind::Calculation(start..end) })
     })
 }
 
@@ -152,7 +152,7 @@ fn suffix(rest: &str) -> Option<usize> {
     bold.or_else(|| length(rest))
 }
 
-fn number_at(text: &str, at: usize) -> Option<Plain> {
+fn number_at(text: &str, at: usize) -> Option<PlainFormula> {
     starts(text, at).find_map(|start| {
         let rest = text.get(start..)?;
         let first = rest.chars().next()?;
@@ -162,7 +162,7 @@ fn number_at(text: &str, at: usize) -> Option<Plain> {
     })
 }
 
-fn number_from(text: &str, at: usize, from: usize) -> Option<Plain> {
+fn number_from(text: &str, at: usize, from: usize) -> Option<PlainFormula> {
     if text.get(..from)?.ends_with(|c: char| c.is_ascii_digit()) {
         return None;
     }
@@ -192,7 +192,7 @@ fn number_from(text: &str, at: usize, from: usize) -> Option<Plain> {
     let words = ["%", "percent", "Percent", "pct", "Pct"];
     let percent = words.iter().find(|word| after.starts_with(**word));
     let end = percent.map_or(end, |word| rest.len() - after.len() + word.len());
-    Some(Plain { start: at, end: from + end, kind: Kind::Number { text: number, percent: percent.is_some() } })
+    Some(PlainFormula { start: at, end: from + end, kind: PlainFormulaKind::Number { text: number, percent: percent.is_some() } })
 }
 
 /// Returns the length of a number with separators between thousands, or 0.

@@ -1,11 +1,11 @@
 //! Compares sets of real numbers as unions of intervals.
 
-use super::tree::{Named, Node, Relation, Term};
-use super::value::Point;
+use super::tree::{FormulaNode, NamedSet, Relation, Term};
+use super::value::VariablePoint;
 
 /// An interval from one number to another, with infinite ones open.
 #[derive(Clone, Copy, Debug)]
-struct Piece {
+struct RealInterval {
     start: f64,
     left_open: bool,
     end: f64,
@@ -14,18 +14,18 @@ struct Piece {
 
 /// A set of real numbers: intervals in order that don't touch.
 #[derive(Clone, Debug)]
-pub struct Pieces(Vec<Piece>);
+pub struct IntervalSet(Vec<RealInterval>);
 
-const ALL: Piece = Piece { start: f64::NEG_INFINITY, left_open: true, end: f64::INFINITY, right_open: true };
+const ALL: RealInterval = RealInterval { start: f64::NEG_INFINITY, left_open: true, end: f64::INFINITY, right_open: true };
 
 /// Returns the value of an expression without variables, which may be infinite.
 #[must_use]
-pub fn end_of(term: &Term) -> Option<f64> {
+pub fn endpoint_value(term: &Term) -> Option<f64> {
     match term {
         Term::Infinity => Some(f64::INFINITY),
         Term::Product(factors) if *factors == [Term::whole(-1), Term::Infinity] => Some(f64::NEG_INFINITY),
         term if has_variable(term) => None,
-        term => Point(0).value(term)?.as_real(),
+        term => VariablePoint(0).value(term)?.as_real(),
     }
 }
 
@@ -39,11 +39,11 @@ fn near(a: f64, b: f64) -> bool {
     a == b || a.is_finite() && b.is_finite() && (a - b).abs() <= 1e-12 * a.abs().max(b.abs())
 }
 
-impl Pieces {
-    fn of_pieces(mut pieces: Vec<Piece>) -> Self {
+impl IntervalSet {
+    fn from_intervals(mut pieces: Vec<RealInterval>) -> Self {
         pieces.retain(|p| p.start < p.end && !near(p.start, p.end) || !p.left_open && !p.right_open && near(p.start, p.end));
         pieces.sort_by(|a, b| a.start.total_cmp(&b.start).then(a.left_open.cmp(&b.left_open)));
-        let mut merged: Vec<Piece> = Vec::new();
+        let mut merged: Vec<RealInterval> = Vec::new();
         for piece in pieces {
             match merged.last_mut() {
                 Some(last)
@@ -64,23 +64,28 @@ impl Pieces {
 
     /// Returns a set as intervals, or `None` if it isn't one of known real numbers.
     #[must_use]
-    pub fn of(node: &Node) -> Option<Self> {
+    pub fn from_node(node: &FormulaNode) -> Option<Self> {
         let pieces = match node {
-            Node::Interval { start, end, left_open, right_open } => {
-                vec![Piece { start: end_of(start)?, left_open: *left_open, end: end_of(end)?, right_open: *right_open }]
+            FormulaNode::Interval { start, end, left_open, right_open } => {
+                vec![RealInterval {
+                    start: endpoint_value(start)?,
+                    left_open: *left_open,
+                    end: endpoint_value(end)?,
+                    right_open: *right_open,
+                }]
             }
-            Node::Finite(elements) => elements.iter().map(point).collect::<Option<_>>()?,
-            Node::Named(Named::Empty) => Vec::new(),
-            Node::Named(Named::Reals) => vec![ALL],
-            Node::Union(a, b) => Self::of(a)?.0.into_iter().chain(Self::of(b)?.0).collect(),
-            Node::Intersection(a, b) => Self::of(a)?.and(&Self::of(b)?).0,
-            Node::Difference(a, b) => Self::of(a)?.and(&Self::of(b)?.complement()).0,
+            FormulaNode::Finite(elements) => elements.iter().map(point).collect::<Option<_>>()?,
+            FormulaNode::Named(NamedSet::Empty) => Vec::new(),
+            FormulaNode::Named(NamedSet::Reals) => vec![ALL],
+            FormulaNode::Union(a, b) => Self::from_node(a)?.0.into_iter().chain(Self::from_node(b)?.0).collect(),
+            FormulaNode::Intersection(a, b) => Self::from_node(a)?.intersection(&Self::from_node(b)?).0,
+            FormulaNode::Difference(a, b) => Self::from_node(a)?.intersection(&Self::from_node(b)?.complement()).0,
             _ => return None,
         };
-        Some(Self::of_pieces(pieces))
+        Some(Self::from_intervals(pieces))
     }
 
-    fn and(&self, other: &Self) -> Self {
+    fn intersection(&self, other: &Self) -> Self {
         let mut both = Vec::new();
         for a in &self.0 {
             for b in &other.0 {
@@ -94,23 +99,23 @@ impl Pieces {
                     false if a.end < b.end => (a.end, a.right_open),
                     false => (b.end, b.right_open),
                 };
-                both.push(Piece { start, left_open, end, right_open });
+                both.push(RealInterval { start, left_open, end, right_open });
             }
         }
-        Self::of_pieces(both)
+        Self::from_intervals(both)
     }
 
     fn complement(&self) -> Self {
         let (mut start, mut left_open) = (f64::NEG_INFINITY, true);
         let mut rest = Vec::new();
         for piece in &self.0 {
-            rest.push(Piece { start, left_open, end: piece.start, right_open: !piece.left_open });
+            rest.push(RealInterval { start, left_open, end: piece.start, right_open: !piece.left_open });
             (start, left_open) = (piece.end, !piece.right_open);
         }
         if start < f64::INFINITY {
-            rest.push(Piece { start, left_open, end: f64::INFINITY, right_open: true });
+            rest.push(RealInterval { start, left_open, end: f64::INFINITY, right_open: true });
         }
-        Self::of_pieces(rest)
+        Self::from_intervals(rest)
     }
 
     /// Returns whether two sets have the same elements.
@@ -124,20 +129,20 @@ impl Pieces {
 
     /// Returns what a relation such as `1 < x \le 2` says about its variable, or `None` if it isn't that simple.
     #[must_use]
-    pub fn solutions(sides: &[Node], relations: &[Relation]) -> Option<Self> {
+    pub fn solutions(sides: &[FormulaNode], relations: &[Relation]) -> Option<Self> {
         let mut name = None;
         let mut solutions = Self(vec![ALL]);
         for (pair, relation) in sides.windows(2).zip(relations) {
-            let [Node::Term(left), Node::Term(right)] = pair else { return None };
+            let [FormulaNode::Term(left), FormulaNode::Term(right)] = pair else { return None };
             let (symbol, relation, bound) = match (multiple(left), multiple(right)) {
-                (Some((factor, symbol)), None) => (symbol, directed(*relation, factor), end_of(right)? / factor),
-                (None, Some((factor, symbol))) => (symbol, directed(relation.flipped(), factor), end_of(left)? / factor),
+                (Some((factor, symbol)), None) => (symbol, directed(*relation, factor), endpoint_value(right)? / factor),
+                (None, Some((factor, symbol))) => (symbol, directed(relation.flipped(), factor), endpoint_value(left)? / factor),
                 _ => return None,
             };
             if *name.get_or_insert(symbol) != symbol {
                 return None;
             }
-            solutions = solutions.and(&on_one_side(relation, bound));
+            solutions = solutions.intersection(&on_one_side(relation, bound));
         }
         name.map(|_| solutions)
     }
@@ -148,7 +153,7 @@ fn multiple(term: &Term) -> Option<(f64, &str)> {
     match term {
         Term::Symbol(name) => Some((1.0, name)),
         Term::Product(factors) => match factors.as_slice() {
-            [factor, Term::Symbol(name)] => Some((end_of(factor).filter(|f| f.is_finite() && *f != 0.0)?, name)),
+            [factor, Term::Symbol(name)] => Some((endpoint_value(factor).filter(|f| f.is_finite() && *f != 0.0)?, name)),
             _ => None,
         },
         _ => None,
@@ -159,11 +164,11 @@ fn directed(relation: Relation, factor: f64) -> Relation {
     if factor < 0.0 { relation.flipped() } else { relation }
 }
 
-fn on_one_side(relation: Relation, bound: f64) -> Pieces {
-    let at = Piece { start: bound, left_open: false, end: bound, right_open: false };
-    let below = |right_open| Piece { end: bound, right_open: right_open || bound.is_infinite(), ..ALL };
-    let above = |left_open| Piece { start: bound, left_open: left_open || bound.is_infinite(), ..ALL };
-    Pieces::of_pieces(match relation {
+fn on_one_side(relation: Relation, bound: f64) -> IntervalSet {
+    let at = RealInterval { start: bound, left_open: false, end: bound, right_open: false };
+    let below = |right_open| RealInterval { end: bound, right_open: right_open || bound.is_infinite(), ..ALL };
+    let above = |left_open| RealInterval { start: bound, left_open: left_open || bound.is_infinite(), ..ALL };
+    IntervalSet::from_intervals(match relation {
         Relation::Equal => vec![at],
         Relation::NotEqual => vec![below(true), above(true)],
         Relation::Less => vec![below(true)],
@@ -173,8 +178,8 @@ fn on_one_side(relation: Relation, bound: f64) -> Pieces {
     })
 }
 
-fn point(element: &Node) -> Option<Piece> {
-    let Node::Term(term) = element else { return None };
-    let at = end_of(term).filter(|at| at.is_finite())?;
-    Some(Piece { start: at, left_open: false, end: at, right_open: false })
+fn point(element: &FormulaNode) -> Option<RealInterval> {
+    let FormulaNode::Term(term) = element else { return None };
+    let at = endpoint_value(term).filter(|at| at.is_finite())?;
+    Some(RealInterval { start: at, left_open: false, end: at, right_open: false })
 }

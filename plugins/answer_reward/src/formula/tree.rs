@@ -54,7 +54,7 @@ impl Literal {
 /// A function of one or more numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "they are the functions of these names")]
-pub enum Function {
+pub enum FormulaFunction {
     Sin,
     Cos,
     Tan,
@@ -104,7 +104,7 @@ pub enum Term {
     Sum(Vec<Term>),
     Product(Vec<Term>),
     Power(Box<Term>, Box<Term>),
-    Call(Function, Vec<Term>),
+    Call(FormulaFunction, Vec<Term>),
     /// An unknown function of some arguments, such as `f(x)`.
     Applied(String, Vec<Term>),
     Percent(Box<Term>),
@@ -225,7 +225,7 @@ impl Relation {
 /// A set that has a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names say it")]
-pub enum Named {
+pub enum NamedSet {
     Empty,
     Naturals,
     Integers,
@@ -236,15 +236,15 @@ pub enum Named {
 
 /// What a formula stands for.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Node {
+pub enum FormulaNode {
     /// An expression.
     Term(Term),
     /// Sides and the relations between neighbours: `1 < x < 2`.
-    Chain(Vec<Node>, Vec<Relation>),
+    Chain(Vec<FormulaNode>, Vec<Relation>),
     /// A set of elements, in the order they were written.
-    Finite(Vec<Node>),
+    Finite(Vec<FormulaNode>),
     /// A tuple.
-    Tuple(Vec<Node>),
+    Tuple(Vec<FormulaNode>),
     /// An interval.
     Interval {
         /// Its lower end.
@@ -257,16 +257,16 @@ pub enum Node {
         right_open: bool,
     },
     /// A set with a name.
-    Named(Named),
+    Named(NamedSet),
     /// What is in one of the sets.
-    Union(Box<Node>, Box<Node>),
+    Union(Box<FormulaNode>, Box<FormulaNode>),
     /// What is in both sets.
-    Intersection(Box<Node>, Box<Node>),
+    Intersection(Box<FormulaNode>, Box<FormulaNode>),
     /// What is in the first set only.
-    Difference(Box<Node>, Box<Node>),
+    Difference(Box<FormulaNode>, Box<FormulaNode>),
 }
 
-impl Node {
+impl FormulaNode {
     /// Returns whether it is a set, in the sense in which a tuple isn't.
     #[must_use]
     pub fn is_set(&self) -> bool {
@@ -292,6 +292,6 @@ impl Node {
                 different.push(element);
             }
         }
-        if different.is_empty() { Self::Named(Named::Empty) } else { Self::Finite(different) }
+        if different.is_empty() { Self::Named(NamedSet::Empty) } else { Self::Finite(different) }
     }
 }

@@ -3,11 +3,11 @@
 use std::f64::consts::PI;
 
 use super::modular::{hashed, mixed};
-use super::tree::{Function, Term};
+use super::tree::{FormulaFunction, Term};
 
 /// A complex number, and how far off it may be.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Value {
+pub struct ComplexValue {
     /// The real part.
     pub re: f64,
     /// The imaginary part.
@@ -18,7 +18,7 @@ pub struct Value {
 
 const EPSILON: f64 = f64::EPSILON;
 
-impl Value {
+impl ComplexValue {
     fn new(re: f64, im: f64, error: f64) -> Option<Self> {
         let error = error + EPSILON * (re.abs() + im.abs());
         (re.is_finite() && im.is_finite() && error.is_finite()).then_some(Self { re, im, error })
@@ -156,14 +156,14 @@ impl Value {
 
 /// Values for the variables.
 #[derive(Clone, Copy, Debug)]
-pub struct Point(pub u64);
+pub struct VariablePoint(pub u64);
 
-impl Point {
+impl VariablePoint {
     /// Returns the value of a variable: in half of the points between 0 and 1, elsewhere between -4 and 4 or -40 and 40.
-    fn variable(self, name: &str) -> Option<Value> {
+    fn variable(self, name: &str) -> Option<ComplexValue> {
         let unit = hashed(name, self.0 ^ 0x9e37_79b9) as f64 / u64::MAX as f64;
         let within = |bound: f64| bound * (2.0 * unit - 1.0);
-        Value::real(match self.0 % 4 {
+        ComplexValue::real(match self.0 % 4 {
             1 => within(4.0),
             3 => within(40.0),
             _ => 0.05 + 0.9 * unit,
@@ -172,35 +172,37 @@ impl Point {
 
     /// Returns the value of an expression, or `None` if it has none there or can't be computed.
     #[must_use]
-    pub fn value(self, term: &Term) -> Option<Value> {
+    pub fn value(self, term: &Term) -> Option<ComplexValue> {
         match term {
-            Term::Number(literal) => Value::real(literal.float()),
+            Term::Number(literal) => ComplexValue::real(literal.float()),
             Term::Symbol(name) => self.variable(name),
-            Term::Pi => Value::real(PI),
-            Term::E => Value::real(std::f64::consts::E),
-            Term::Gamma => Value::real(0.577_215_664_901_532_9),
-            Term::ImaginaryUnit => Value::new(0.0, 1.0, 0.0),
+            Term::Pi => ComplexValue::real(PI),
+            Term::E => ComplexValue::real(std::f64::consts::E),
+            Term::Gamma => ComplexValue::real(0.577_215_664_901_532_9),
+            Term::ImaginaryUnit => ComplexValue::new(0.0, 1.0, 0.0),
             Term::Infinity | Term::Matrix(_) => None,
             Term::Sum(terms) => {
-                terms.iter().try_fold(Value { re: 0.0, im: 0.0, error: 0.0 }, |sum, term| sum.plus(self.value(term)?))
+                terms.iter().try_fold(ComplexValue { re: 0.0, im: 0.0, error: 0.0 }, |sum, term| sum.plus(self.value(term)?))
             }
-            Term::Product(terms) => terms.iter().try_fold(Value::real(1.0)?, |product, term| product.times(self.value(term)?)),
+            Term::Product(terms) => {
+                terms.iter().try_fold(ComplexValue::real(1.0)?, |product, term| product.times(self.value(term)?))
+            }
             Term::Power(base, exponent) => {
                 let base = if **base == Term::E { None } else { Some(self.value(base)?) };
                 let exponent = self.value(exponent)?;
                 base.map_or_else(|| exponent.exp(), |base| base.power(exponent))
             }
-            Term::Percent(term) => self.value(term)?.times(Value::real(0.01)?),
+            Term::Percent(term) => self.value(term)?.times(ComplexValue::real(0.01)?),
             Term::Call(function, arguments) => {
                 let arguments: Option<Vec<_>> = arguments.iter().map(|term| self.value(term)).collect();
                 called(*function, &arguments?)
             }
             Term::Applied(name, arguments) => {
                 // Any function that depends on all of its arguments will do.
-                let mut angle = Value::real(self.0 as f64 % 7.0 + hashed(name, 1) as f64 / u64::MAX as f64)?;
+                let mut angle = ComplexValue::real(self.0 as f64 % 7.0 + hashed(name, 1) as f64 / u64::MAX as f64)?;
                 for (place, argument) in arguments.iter().enumerate() {
                     let weight = 1.0 + mixed(place as u64 + 3) as f64 / u64::MAX as f64;
-                    angle = angle.plus(self.value(argument)?.times(Value::real(weight)?)?)?;
+                    angle = angle.plus(self.value(argument)?.times(ComplexValue::real(weight)?)?)?;
                 }
                 angle.sin()
             }
@@ -208,88 +210,92 @@ impl Point {
     }
 }
 
-fn called(function: Function, arguments: &[Value]) -> Option<Value> {
+fn called(function: FormulaFunction, arguments: &[ComplexValue]) -> Option<ComplexValue> {
     let x = *arguments.first()?;
     match function {
-        Function::Sin => x.sin(),
-        Function::Cos => x.cos(),
-        Function::Tan => x.sin()?.over(x.cos()?),
-        Function::Csc => x.sin()?.inverse(),
-        Function::Sec => x.cos()?.inverse(),
-        Function::Cot => x.cos()?.over(x.sin()?),
-        Function::Exp => x.exp(),
-        Function::Log => {
+        FormulaFunction::Sin => x.sin(),
+        FormulaFunction::Cos => x.cos(),
+        FormulaFunction::Tan => x.sin()?.over(x.cos()?),
+        FormulaFunction::Csc => x.sin()?.inverse(),
+        FormulaFunction::Sec => x.cos()?.inverse(),
+        FormulaFunction::Cot => x.cos()?.over(x.sin()?),
+        FormulaFunction::Exp => x.exp(),
+        FormulaFunction::Log => {
             let base = *arguments.get(1)?;
             x.ln()?.over(base.ln()?)
         }
-        Function::Abs => Value::new(x.size(), 0.0, x.error),
-        Function::Floor => Value::real(x.whole().or_else(|| x.as_real().map(f64::floor))?),
-        Function::Ceil => Value::real(x.whole().or_else(|| x.as_real().map(f64::ceil))?),
-        Function::Acsc => called(Function::Asin, &[x.inverse()?]),
-        Function::Asec => called(Function::Acos, &[x.inverse()?]),
-        Function::Acot => called(Function::Atan, &[x.inverse()?]),
-        Function::Sinh | Function::Cosh | Function::Tanh => hyperbolic(function, x),
-        Function::Asin | Function::Acos | Function::Atan | Function::Asinh | Function::Acosh | Function::Atanh => {
-            inverse(function, x)
-        }
-        Function::Factorial => factorial(x),
-        Function::Binomial => {
+        FormulaFunction::Abs => ComplexValue::new(x.size(), 0.0, x.error),
+        FormulaFunction::Floor => ComplexValue::real(x.whole().or_else(|| x.as_real().map(f64::floor))?),
+        FormulaFunction::Ceil => ComplexValue::real(x.whole().or_else(|| x.as_real().map(f64::ceil))?),
+        FormulaFunction::Acsc => called(FormulaFunction::Asin, &[x.inverse()?]),
+        FormulaFunction::Asec => called(FormulaFunction::Acos, &[x.inverse()?]),
+        FormulaFunction::Acot => called(FormulaFunction::Atan, &[x.inverse()?]),
+        FormulaFunction::Sinh | FormulaFunction::Cosh | FormulaFunction::Tanh => hyperbolic(function, x),
+        FormulaFunction::Asin
+        | FormulaFunction::Acos
+        | FormulaFunction::Atan
+        | FormulaFunction::Asinh
+        | FormulaFunction::Acosh
+        | FormulaFunction::Atanh => inverse(function, x),
+        FormulaFunction::Factorial => factorial(x),
+        FormulaFunction::Binomial => {
             let k = *arguments.get(1)?;
-            let rest = x.plus(k.times(Value::real(-1.0)?)?)?;
+            let rest = x.plus(k.times(ComplexValue::real(-1.0)?)?)?;
             factorial(x)?.over(factorial(k)?.times(factorial(rest)?)?)
         }
-        Function::Mod => {
+        FormulaFunction::Mod => {
             let (a, b) = (x.whole()?, arguments.get(1)?.whole()?);
-            (b != 0.0).then(|| Value::real(a - b * (a / b).floor()))?
+            (b != 0.0).then(|| ComplexValue::real(a - b * (a / b).floor()))?
         }
-        Function::Gcd | Function::Lcm => shared(function, arguments),
-        Function::Max | Function::Min => {
+        FormulaFunction::Gcd | FormulaFunction::Lcm => gcd_or_lcm(function, arguments),
+        FormulaFunction::Max | FormulaFunction::Min => {
             let reals: Option<Vec<f64>> = arguments.iter().map(|value| value.as_real()).collect();
-            let extreme = reals?.into_iter().reduce(if function == Function::Max { f64::max } else { f64::min })?;
+            let extreme = reals?.into_iter().reduce(if function == FormulaFunction::Max { f64::max } else { f64::min })?;
             let error = arguments.iter().map(|value| value.error).fold(0.0, f64::max);
-            Value::new(extreme, 0.0, error)
+            ComplexValue::new(extreme, 0.0, error)
         }
     }
 }
 
-fn hyperbolic(function: Function, x: Value) -> Option<Value> {
-    let (up, down) = (x.exp()?, x.times(Value::real(-1.0)?)?.exp()?);
-    let half = Value::real(0.5)?;
-    let sinh = up.plus(down.times(Value::real(-1.0)?)?)?.times(half)?;
+fn hyperbolic(function: FormulaFunction, x: ComplexValue) -> Option<ComplexValue> {
+    let (up, down) = (x.exp()?, x.times(ComplexValue::real(-1.0)?)?.exp()?);
+    let half = ComplexValue::real(0.5)?;
+    let sinh = up.plus(down.times(ComplexValue::real(-1.0)?)?)?.times(half)?;
     let cosh = up.plus(down)?.times(half)?;
     match function {
-        Function::Sinh => Some(sinh),
-        Function::Cosh => Some(cosh),
+        FormulaFunction::Sinh => Some(sinh),
+        FormulaFunction::Cosh => Some(cosh),
         _ => sinh.over(cosh),
     }
 }
 
 /// Evaluates inverse functions where they are real.
-fn inverse(function: Function, x: Value) -> Option<Value> {
+fn inverse(function: FormulaFunction, x: ComplexValue) -> Option<ComplexValue> {
     let at = x.as_real()?;
     // Near the ends of their domains, slopes are large.
     let steep = |square: f64| 1.0 / square.abs().max(x.error).max(EPSILON).sqrt();
     match function {
-        Function::Asin => x.mapped(f64::asin, steep(1.0 - at * at)),
-        Function::Acos => x.mapped(f64::acos, steep(1.0 - at * at)),
-        Function::Atan => x.mapped(f64::atan, 1.0),
-        Function::Asinh => x.mapped(f64::asinh, 1.0),
-        Function::Acosh => x.mapped(f64::acosh, steep(at * at - 1.0)),
+        FormulaFunction::Asin => x.mapped(f64::asin, steep(1.0 - at * at)),
+        FormulaFunction::Acos => x.mapped(f64::acos, steep(1.0 - at * at)),
+        FormulaFunction::Atan => x.mapped(f64::atan, 1.0),
+        FormulaFunction::Asinh => x.mapped(f64::asinh, 1.0),
+        FormulaFunction::Acosh => x.mapped(f64::acosh, steep(at * at - 1.0)),
         _ => x.mapped(f64::atanh, 1.0 / (1.0 - at * at).abs().max(EPSILON)),
     }
 }
 
 /// Returns the factorial of a whole number below 171, and the gamma function of one more for other numbers.
-fn factorial(x: Value) -> Option<Value> {
+fn factorial(x: ComplexValue) -> Option<ComplexValue> {
     if let Some(whole) = x.whole() {
         if !(0.0..=170.0).contains(&whole) {
             return None;
         }
-        return (1..=whole as u32).try_fold(Value::real(1.0)?, |product, n| product.times(Value::real(f64::from(n))?));
+        return (1..=whole as u32)
+            .try_fold(ComplexValue::real(1.0)?, |product, n| product.times(ComplexValue::real(f64::from(n))?));
     }
     let at = x.as_real().filter(|at| at.abs() < 100.0)?;
     let value = gamma(at + 1.0);
-    Value::new(value, 0.0, 1e-12 * value.abs() + x.error * value.abs() * (1.0 + at.abs()))
+    ComplexValue::new(value, 0.0, 1e-12 * value.abs() + x.error * value.abs() * (1.0 + at.abs()))
 }
 
 /// Computes the gamma function by Lanczos' approximation.
@@ -315,7 +321,7 @@ fn gamma(x: f64) -> f64 {
     (2.0 * PI).sqrt() * t.powf(x + 0.5) * (-t).exp() * sum
 }
 
-fn shared(function: Function, arguments: &[Value]) -> Option<Value> {
+fn gcd_or_lcm(function: FormulaFunction, arguments: &[ComplexValue]) -> Option<ComplexValue> {
     let mut result: Option<f64> = None;
     for value in arguments {
         let next = value.whole().filter(|n| n.abs() < 9e15)?.abs();
@@ -327,7 +333,7 @@ fn shared(function: Function, arguments: &[Value]) -> Option<Value> {
         while b > 0.0 {
             (a, b) = (b, a % b);
         }
-        result = Some(if function == Function::Gcd { a } else { so_far / a.max(1.0) * next });
+        result = Some(if function == FormulaFunction::Gcd { a } else { so_far / a.max(1.0) * next });
     }
-    Value::real(result?)
+    ComplexValue::real(result?)
 }

@@ -3,13 +3,13 @@
 use super::*;
 
 fn adaptive() -> Grpo {
-    let settings = Settings {
+    let settings = GrpoSettings {
         use_adaptive_entropy: true,
         entropy_coef: 0.02,
         entropy_coef_delta: 0.01,
         entropy_coef_max: 0.035,
         entropy_target: 1.0,
-        ..Settings::default()
+        ..GrpoSettings::default()
     };
     Grpo::new(settings).unwrap()
 }
@@ -21,7 +21,7 @@ fn heard(grpo: &mut Grpo, entropy: f64) {
 /// Returns the coefficient that a step's loss and metrics show: as applied and as logged.
 fn shown(grpo: &mut Grpo, t: &Tokens) -> (f64, f64) {
     let got = grpo.loss(t).unwrap();
-    let figure = |name: &str| figure(&got.metrics, name).unwrap();
+    let figure = |name: &str| find_metric(&got.metrics, name).unwrap();
     let share = figure("entropy").1 / t.scale.tokens as f64;
     // TRL's `test_entropy_bonus_scale`: how far the loss is below the policy's.
     let policy = figure("policy_loss").0 * figure("policy_loss").1 / f64::from(t.scale.items);
@@ -31,8 +31,8 @@ fn shown(grpo: &mut Grpo, t: &Tokens) -> (f64, f64) {
 #[test]
 fn the_bonus_is_the_mean_entropy_times_the_coefficient() {
     let t = batch(&[5, 2, 1, 3], 9);
-    for loss_type in [LossType::Grpo, LossType::Dapo, LossType::DrGrpo, LossType::Luspo] {
-        let mut grpo = Grpo::new(Settings { loss_type, entropy_coef: 0.3, ..Settings::default() }).unwrap();
+    for loss_type in [GrpoLossType::Grpo, GrpoLossType::Dapo, GrpoLossType::DrGrpo, GrpoLossType::Luspo] {
+        let mut grpo = Grpo::new(GrpoSettings { loss_type, entropy_coef: 0.3, ..GrpoSettings::default() }).unwrap();
         let (applied, logged) = shown(&mut grpo, &t);
         assert!((applied - 0.3).abs() < 1e-6 && logged == 0.3, "{loss_type:?}: {applied}");
     }
@@ -71,8 +71,8 @@ fn the_entropy_is_that_of_the_tokens_that_the_bonus_acts_on() {
     let mut grpo = adaptive();
     grpo.settings.top_entropy_quantile = 0.3;
     let metrics = grpo.loss(&t).unwrap().metrics;
-    let (kept, n) = figure(&metrics, "entropy_of_kept").unwrap();
-    let (all, tokens) = figure(&metrics, "entropy").unwrap();
+    let (kept, n) = find_metric(&metrics, "entropy_of_kept").unwrap();
+    let (all, tokens) = find_metric(&metrics, "entropy").unwrap();
     assert!(n < tokens && kept > all);
     heard(&mut grpo, 0.5);
     assert_eq!(grpo.control, EntropyControl::default());
@@ -90,7 +90,7 @@ fn a_restored_state_goes_on_as_the_old_one() {
     *other.state() = rlhost_plugin_sdk::stateful::restored(&snapshot).unwrap();
     assert_eq!(shown(&mut grpo, &t), shown(&mut other, &t));
     // One that was fixed, and so never adapted, starts at its coefficient.
-    let mut fixed = Grpo::new(Settings { entropy_coef: 0.5, ..Settings::default() }).unwrap();
+    let mut fixed = Grpo::new(GrpoSettings { entropy_coef: 0.5, ..GrpoSettings::default() }).unwrap();
     heard(&mut fixed, 0.0);
     *other.state() = std::mem::take(fixed.state());
     assert_eq!(shown(&mut other, &t), (0.0, 0.02));

@@ -17,18 +17,18 @@ fn rollouts(rewards: &[(f32, &[Option<f32>])], group: usize, finished: &[bool]) 
     }
 }
 
-fn estimated(settings: Settings, rollouts: &Rollouts) -> Advantages {
+fn estimated(settings: GrpoSettings, rollouts: &Rollouts) -> Advantages {
     Grpo::new(settings).unwrap().estimate(rollouts).unwrap()
 }
 
-fn advantages(settings: Settings, rollouts: &Rollouts) -> Vec<f32> {
+fn advantages(settings: GrpoSettings, rollouts: &Rollouts) -> Vec<f32> {
     let all = estimated(settings, rollouts).advantages;
     assert!(all.chunks(2).all(|pair| pair[0] == pair[1]), "all tokens of a completion have its advantage");
     all.chunks(2).map(|pair| pair[0]).collect()
 }
 
-fn scaled(scale_rewards: ScaleRewards) -> Settings {
-    Settings { scale_rewards, ..Settings::default() }
+fn scaled(scale_rewards: ScaleRewards) -> GrpoSettings {
+    GrpoSettings { scale_rewards, ..GrpoSettings::default() }
 }
 
 const SIX: [Option<f32>; 6] = [Some(1.0), Some(2.0), Some(6.0), Some(0.0), Some(0.0), Some(3.0)];
@@ -50,7 +50,7 @@ fn advantages_follow_each_scaling() {
 
 #[test]
 fn scale_rewards_is_a_name_or_a_flag() {
-    let read = |json: &str| rlhost_plugin_sdk::config::parse::<Settings>(json).map(|s| s.scale_rewards).ok();
+    let read = |json: &str| rlhost_plugin_sdk::config::parse::<GrpoSettings>(json).map(|s| s.scale_rewards).ok();
     for (given, want) in [
         ("true", ScaleRewards::Group),
         ("false", ScaleRewards::None),
@@ -61,7 +61,7 @@ fn scale_rewards_is_a_name_or_a_flag() {
         assert_eq!(read(&format!("{{\"scale_rewards\": {given}}}")), Some(want));
     }
     assert_eq!(read("{\"scale_rewards\": \"row\"}"), None);
-    let schema = rlhost_plugin_sdk::config::schema::<Settings>();
+    let schema = rlhost_plugin_sdk::config::schema::<GrpoSettings>();
     assert!(schema.contains(r#"["group","batch","none",true,false]"#), "{schema}");
 }
 
@@ -75,17 +75,18 @@ fn unscorable_rows_have_no_advantage_and_count_in_no_baseline() {
         assert!(all.iter().all(|a| a.is_finite()) && all[1] == 0.0 && all[3..] == [0.0; 3], "{all:?}");
     }
     let nothing = rollouts(&[(1.0, &[None; 4])], 2, &[true; 4]);
-    let given = estimated(Settings::default(), &nothing);
+    let given = estimated(GrpoSettings::default(), &nothing);
     assert_eq!(given.advantages, [0.0; 8]);
-    assert_eq!(figure(&given.metrics, "reward"), None);
-    assert_eq!(figure(&given.metrics, "frac_reward_zero_std"), Some((0.0, 4.0)));
+    assert_eq!(find_metric(&given.metrics, "reward"), None);
+    assert_eq!(find_metric(&given.metrics, "frac_reward_zero_std"), Some((0.0, 4.0)));
 }
 
 #[test]
 fn several_rewards_are_normalized_one_by_one_and_summed() {
     let (a, b) = ([Some(1.0), Some(3.0), Some(2.0), Some(2.0)], [Some(0.0), None, Some(5.0), Some(1.0)]);
     let r = rollouts(&[(1.0, &a), (0.5, &b)], 2, &[true; 4]);
-    let settings = Settings { multi_objective_aggregation: MultiObjectiveAggregation::NormalizeThenSum, ..Settings::default() };
+    let settings =
+        GrpoSettings { multi_objective_aggregation: MultiObjectiveAggregation::NormalizeThenSum, ..GrpoSettings::default() };
     // Groups of a: (1, 3), deviation sqrt(2), and (2, 2); of b: (0) alone, and (5, 1), deviation sqrt(8).
     let (za, zb) = (1.0 / (2f64.sqrt() + 1e-4), 2.0 / (8f64.sqrt() + 1e-4));
     let sums = [-za, za, 0.5 * zb, -0.5 * zb];
@@ -93,8 +94,8 @@ fn several_rewards_are_normalized_one_by_one_and_summed() {
     close("normalized", &advantages(settings.clone(), &r), &sums.map(|s| s / std));
     let figures = estimated(settings.clone(), &r).metrics;
     // The logged reward is the plain sum: 1, 3, 4.5 and 2.5.
-    assert_eq!(figure(&figures, "reward"), Some((2.75, 4.0)));
-    assert_eq!(figure(&figures, "frac_reward_zero_std"), Some((0.0, 4.0)));
+    assert_eq!(find_metric(&figures, "reward"), Some((2.75, 4.0)));
+    assert_eq!(find_metric(&figures, "frac_reward_zero_std"), Some((0.0, 4.0)));
 
     let unscorable = rollouts(&[(1.0, &[Some(1.0), Some(3.0), Some(2.0), None]), (0.5, &[None; 4])], 2, &[true; 4]);
     let sums = [-za, za, 0.0];
@@ -107,7 +108,7 @@ fn figures_are_those_of_trl() {
     let figures = |rewards: &[Option<f32>], group: usize, scaling| {
         let r = rollouts(&[(2.0, rewards)], group, &vec![true; rewards.len()]);
         let given = estimated(scaled(scaling), &r);
-        move |name: &str| figure(&given.metrics, name).map(|(value, _)| value)
+        move |name: &str| find_metric(&given.metrics, name).map(|(value, _)| value)
     };
     // Weighted by 2: (2, 6) and (4, 4). The deviation is that of all four, whatever the scaling.
     for scaling in [ScaleRewards::Group, ScaleRewards::Batch, ScaleRewards::None] {
@@ -125,14 +126,14 @@ fn figures_are_those_of_trl() {
 fn reward_weights_reach_the_reward_that_is_logged() {
     // TRL's `test_reward_metric_reflects_reward_weights`.
     let r = rollouts(&[(0.7, &[Some(1.0); 4]), (0.3, &[Some(0.0); 4])], 2, &[true; 4]);
-    let (reward, _) = figure(&estimated(Settings::default(), &r).metrics, "reward").unwrap();
+    let (reward, _) = find_metric(&estimated(GrpoSettings::default(), &r).metrics, "reward").unwrap();
     assert!((reward - 0.7).abs() < 1e-6);
 }
 
 #[test]
 fn truncated_rows_leave_the_loss_and_stay_in_the_baseline() {
     let r = rollouts(&[(2.0, &[Some(1.0), Some(3.0)])], 2, &[true, false]);
-    let given = estimated(Settings { mask_truncated_completions: true, ..scaled(ScaleRewards::None) }, &r);
+    let given = estimated(GrpoSettings { mask_truncated_completions: true, ..scaled(ScaleRewards::None) }, &r);
     assert_eq!(given.mask, Some(vec![1, 1, 0, 0]));
     close("masked", &given.advantages, &[-2.0, -2.0, 2.0, 2.0]);
 }

@@ -5,13 +5,13 @@ use super::*;
 
 /// Log-probabilities and entropies at which the loss is evaluated.
 #[derive(Clone)]
-pub(super) struct Point {
+pub(super) struct LossPoint {
     pub logp: Vec<f64>,
     pub entropy: Vec<f64>,
 }
 
-impl Point {
-    pub(super) fn of(t: &Tokens) -> Self {
+impl LossPoint {
+    pub(super) fn from_tokens(t: &Tokens) -> Self {
         let wide = |column: &[f32]| column.iter().map(|&x| f64::from(x)).collect();
         Self { logp: wide(&t.logp), entropy: wide(t.entropy.as_ref().unwrap()) }
     }
@@ -22,7 +22,7 @@ fn at(column: &[f32], i: usize) -> f64 {
 }
 
 /// Computes the entropy threshold by sorting, between the nearest two.
-fn threshold(s: &Settings, t: &Tokens, base: &Point) -> f64 {
+fn threshold(s: &GrpoSettings, t: &Tokens, base: &LossPoint) -> f64 {
     let mut all: Vec<f64> = (0..t.mask.len()).filter(|&i| t.mask[i] == 1).map(|i| base.entropy[i]).collect();
     all.sort_by(|a, b| a.partial_cmp(b).unwrap());
     let rank = (1.0 - s.top_entropy_quantile) * (all.len() - 1) as f64;
@@ -31,7 +31,7 @@ fn threshold(s: &Settings, t: &Tokens, base: &Point) -> f64 {
 }
 
 /// Computes what the correction multiplies each token's loss by.
-fn factors(s: &Settings, t: &Tokens, row: &[usize]) -> Vec<f64> {
+fn factors(s: &GrpoSettings, t: &Tokens, row: &[usize]) -> Vec<f64> {
     if !s.vllm_importance_sampling_correction {
         return vec![1.0; row.len()];
     }
@@ -50,17 +50,17 @@ fn factors(s: &Settings, t: &Tokens, row: &[usize]) -> Vec<f64> {
 }
 
 /// Computes what a completion's sum over `n` tokens adds to the loss.
-fn share(s: &Settings, t: &Tokens, sum: f64, n: f64) -> f64 {
+fn share(s: &GrpoSettings, t: &Tokens, sum: f64, n: f64) -> f64 {
     let (rows, tokens, longest) = (f64::from(t.scale.items), t.scale.tokens as f64, f64::from(t.scale.max_completion_length));
     match s.loss_type {
-        LossType::Grpo | LossType::Sapo => sum / n / rows,
-        LossType::Bnpo | LossType::Dapo | LossType::Cispo | LossType::Vespo => sum / tokens,
-        LossType::DrGrpo => sum / (rows * longest),
-        LossType::Luspo => sum / rows,
+        GrpoLossType::Grpo | GrpoLossType::Sapo => sum / n / rows,
+        GrpoLossType::Bnpo | GrpoLossType::Dapo | GrpoLossType::Cispo | GrpoLossType::Vespo => sum / tokens,
+        GrpoLossType::DrGrpo => sum / (rows * longest),
+        GrpoLossType::Luspo => sum / rows,
     }
 }
 
-pub(super) fn loss(s: &Settings, t: &Tokens, coef: f64, p: &Point, base: &Point) -> f64 {
+pub(super) fn loss(s: &GrpoSettings, t: &Tokens, coef: f64, p: &LossPoint, base: &LossPoint) -> f64 {
     let cut = if s.top_entropy_quantile < 1.0 { threshold(s, t, base) } else { f64::NEG_INFINITY };
     let mut total = 0.0;
     for row in t.offsets.windows(2) {
@@ -69,27 +69,27 @@ pub(super) fn loss(s: &Settings, t: &Tokens, coef: f64, p: &Point, base: &Point)
         if row.is_empty() {
             continue;
         }
-        let log_ratio = |p: &Point, i: usize| p.logp[i] - at(&t.old_logp, i);
-        let mean = |p: &Point| row.iter().map(|&i| log_ratio(p, i)).sum::<f64>() / n;
+        let log_ratio = |p: &LossPoint, i: usize| p.logp[i] - at(&t.old_logp, i);
+        let mean = |p: &LossPoint| row.iter().map(|&i| log_ratio(p, i)).sum::<f64>() / n;
         let away = row.iter().map(|&i| at(t.sampling_logp.as_ref().unwrap(), i) - base.logp[i]).sum::<f64>() / n;
         let factors = factors(s, t, &row);
         let log_w = row.iter().zip(&factors).map(|(&i, f)| log_ratio(base, i) + f.ln().max(1e-8f64.ln())).sum::<f64>();
         let log_w = log_w.clamp(1e-8f64.ln(), 20.0);
         let mut sum = 0.0;
         for (&i, factor) in row.iter().zip(factors) {
-            let ratio_at = |p: &Point| match s.importance_sampling_level {
+            let ratio_at = |p: &LossPoint| match s.importance_sampling_level {
                 ImportanceSamplingLevel::Token => log_ratio(p, i).exp(),
                 ImportanceSamplingLevel::Sequence => mean(p).exp(),
             };
             let (a, ratio) = (at(&t.advantages, i), ratio_at(p));
             let high = s.epsilon_high.unwrap_or(s.epsilon);
             let mut token = match s.loss_type {
-                LossType::Cispo => -ratio_at(base).min(high) * a * p.logp[i],
-                LossType::Sapo => {
+                GrpoLossType::Cispo => -ratio_at(base).min(high) * a * p.logp[i],
+                GrpoLossType::Sapo => {
                     let tau = if a > 0.0 { s.sapo_temperature_pos } else { s.sapo_temperature_neg };
                     -4.0 / tau * a / (1.0 + (-tau * (ratio - 1.0)).exp())
                 }
-                LossType::Vespo => {
+                GrpoLossType::Vespo => {
                     let (k, lambda) =
                         if a >= 0.0 { (s.vespo_k_pos, s.vespo_lambda_pos) } else { (s.vespo_k_neg, s.vespo_lambda_neg) };
                     let w = log_w.exp();
@@ -100,7 +100,7 @@ pub(super) fn loss(s: &Settings, t: &Tokens, coef: f64, p: &Point, base: &Point)
                     -unclipped.min(ratio.clamp(1.0 - s.epsilon, 1.0 + high) * a)
                 }
             };
-            if s.loss_type != LossType::Vespo {
+            if s.loss_type != GrpoLossType::Vespo {
                 token *= factor;
             }
             if s.off_policy_mask_threshold.is_some_and(|most| a < 0.0 && away > most) || base.entropy[i] < cut {

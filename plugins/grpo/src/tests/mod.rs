@@ -3,20 +3,20 @@
 mod adaptive;
 mod advantages;
 mod closed_form;
-mod figures;
 mod losses;
 mod masked_out;
+mod metrics;
 mod turns;
 
 use super::*;
 use rlhost_plugin_sdk::Metric;
-use rlhost_plugin_sdk::policy::testing::{Noise, close, figure};
+use rlhost_plugin_sdk::policy::testing::{TestNoise, close, find_metric};
 use rlhost_plugin_sdk::policy::{RewardColumn, Scale, Turns};
 
 /// Makes a micro-batch of rows with these lengths. Some tokens are masked, with arbitrary values; the third row is fully masked,
 /// and the fourth has no advantage.
 fn batch(lengths: &[u32], seed: u64) -> Tokens {
-    let mut noise = Noise(seed);
+    let mut noise = TestNoise(seed);
     let mut offsets = vec![0];
     let (mut mask, mut advantages) = (Vec::new(), Vec::new());
     for (row, &length) in lengths.iter().enumerate() {
@@ -28,7 +28,7 @@ fn batch(lengths: &[u32], seed: u64) -> Tokens {
     let wild =
         |column: Vec<f32>| -> Vec<f32> { column.iter().zip(&mask).map(|(&x, &m)| if m == 0 { -40.0 } else { x }).collect() };
     let logp = noise.column(n, -1.5, 1.2);
-    let near = |noise: &mut Noise, width: f32| -> Vec<f32> { logp.iter().map(|l| l + width * noise.draw()).collect() };
+    let near = |noise: &mut TestNoise, width: f32| -> Vec<f32> { logp.iter().map(|l| l + width * noise.draw()).collect() };
     let (old_logp, ref_logp, sampling_logp) = (near(&mut noise, 0.6), near(&mut noise, 0.7), near(&mut noise, 0.8));
     let tokens = mask.iter().filter(|&&m| m == 1).count() as u64 + 7;
     Tokens {

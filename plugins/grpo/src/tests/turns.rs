@@ -32,7 +32,7 @@ fn played(episodes: &[(u32, &[Option<f32>])], extra: &[Option<f32>]) -> Rollouts
 }
 
 /// Estimates, and returns the advantage of each turn, whose tokens must all have it.
-fn by_turn(settings: Settings, rollouts: &Rollouts) -> (Vec<f32>, Advantages) {
+fn by_turn(settings: GrpoSettings, rollouts: &Rollouts) -> (Vec<f32>, Advantages) {
     let given = Grpo::new(settings).unwrap().estimate(rollouts).unwrap();
     let ends = &rollouts.turns.as_ref().unwrap().ends;
     let last_tokens = ends.iter().map(|end| *end as usize - 2..*end as usize);
@@ -43,8 +43,8 @@ fn by_turn(settings: Settings, rollouts: &Rollouts) -> (Vec<f32>, Advantages) {
     (last_tokens.map(of_turn).collect(), given)
 }
 
-fn settings(turn_advantages: TurnAdvantages, scale_rewards: ScaleRewards) -> Settings {
-    Settings { turn_advantages, scale_rewards, turn_discount: 0.5, ..Settings::default() }
+fn settings(turn_advantages: TurnAdvantages, scale_rewards: ScaleRewards) -> GrpoSettings {
+    GrpoSettings { turn_advantages, scale_rewards, turn_discount: 0.5, ..GrpoSettings::default() }
 }
 
 #[test]
@@ -78,7 +78,7 @@ fn or_with_all_turns_of_its_prompts_episodes() {
     let (got, given) = by_turn(settings(TurnAdvantages::Group, ScaleRewards::None), &rollouts);
     let mean = 8.0 / 3.0;
     close("centred", &got, &[4.0 - mean, 4.0 - mean, -mean, 0.0, 0.0]);
-    assert_eq!(figure(&given.metrics, "frac_reward_zero_std"), Some((0.4, 5.0)));
+    assert_eq!(find_metric(&given.metrics, "frac_reward_zero_std"), Some((0.4, 5.0)));
     let (got, _) = by_turn(settings(TurnAdvantages::Group, ScaleRewards::Batch), &rollouts);
     let batch = [4.0, 4.0, 0.0, 10.0, 10.0f64].map(|g| (g - 5.6).powi(2)).iter().sum::<f64>() / 4.0;
     let std = batch.sqrt() + 1e-4;
@@ -98,7 +98,7 @@ fn with_one_turn_each_they_are_the_episodes_advantages() {
     let episodes: [(u32, &[Option<f32>]); 4] = [(0, &[Some(1.0)]), (0, &[Some(-0.5)]), (1, &[None]), (1, &[Some(3.0)])];
     let rollouts = played(&episodes, &[Some(1.0), None, None, Some(0.25)]);
     for scale_rewards in [ScaleRewards::None, ScaleRewards::Group, ScaleRewards::Batch] {
-        let whole = Settings { scale_rewards, ..Settings::default() };
+        let whole = GrpoSettings { scale_rewards, ..GrpoSettings::default() };
         let want = Grpo::new(whole).unwrap().estimate(&Rollouts { turns: None, ..rollouts.clone() }).unwrap();
         for turn_advantages in [TurnAdvantages::Turn, TurnAdvantages::Group] {
             let (_, got) = by_turn(settings(turn_advantages, scale_rewards), &rollouts);
@@ -112,7 +112,7 @@ fn episodes_without_a_score_are_in_no_comparison_and_truncated_ones_leave_the_lo
     let episodes: [(u32, &[Option<f32>]); 3] = [(0, &[Some(1.0)]), (0, &[None, None]), (0, &[Some(0.0), Some(0.0)])];
     let mut rollouts = played(&episodes, &[None; 3]);
     rollouts.finished[2] = false;
-    let kept = Settings { mask_truncated_completions: true, ..settings(TurnAdvantages::Turn, ScaleRewards::None) };
+    let kept = GrpoSettings { mask_truncated_completions: true, ..settings(TurnAdvantages::Turn, ScaleRewards::None) };
     let (got, given) = by_turn(kept, &rollouts);
     assert_eq!(got, [1.0, 0.0, 0.0, -1.0, 0.0]);
     assert_eq!(given.mask.unwrap(), [1, 1, 1, 1, 0, 1, 1, 0, 0, 0, 0, 0]);
@@ -120,10 +120,10 @@ fn episodes_without_a_score_are_in_no_comparison_and_truncated_ones_leave_the_lo
 
 #[test]
 fn only_runs_that_ask_for_them_see_turns_and_rewards_normalised_one_by_one_have_none() {
-    assert!(!Grpo::needs(&Settings::default()).has("turn_reward"));
-    let by_turn = Settings { turn_advantages: TurnAdvantages::Turn, ..Settings::default() };
+    assert!(!Grpo::needs(&GrpoSettings::default()).has("turn_reward"));
+    let by_turn = GrpoSettings { turn_advantages: TurnAdvantages::Turn, ..GrpoSettings::default() };
     assert!(Grpo::needs(&by_turn).has("turn_reward"));
     let aggregation = MultiObjectiveAggregation::NormalizeThenSum;
-    let refused = Grpo::new(Settings { multi_objective_aggregation: aggregation, ..by_turn }).err();
+    let refused = Grpo::new(GrpoSettings { multi_objective_aggregation: aggregation, ..by_turn }).err();
     assert!(matches!(&refused, Some(Error::Config(text)) if text.contains("turn_advantages")), "{refused:?}");
 }

@@ -1,10 +1,10 @@
 //! Cuts a table into the texts of its records without reading their fields.
 
-use super::super::bounds::{Budget, ROW, long_row};
-use super::super::json::Text;
-use super::super::row::File;
-use super::super::{Columns, Location};
-use super::{Bytes, Reader, warn_of_no_messages};
+use super::super::bounds::{FileMemoryBudget, ROW, long_row};
+use super::super::json::RowText;
+use super::super::row::DatasetFile;
+use super::super::{Location, RowColumns};
+use super::{CsvByteReader, CsvReader, warn_of_no_messages};
 use crate::Result;
 use memchr::{memchr, memchr3};
 use std::collections::BTreeSet;
@@ -13,20 +13,20 @@ use std::sync::{Arc, Once};
 
 /// What a record's text needs to be read: the table's columns.
 #[derive(Debug)]
-pub(in crate::rows) struct Header {
+pub(in crate::rows) struct CsvHeader {
     names: Vec<String>,
     delimiter: u8,
 }
 
 /// Cuts a stream into a table's records. Empty lines are skipped.
 pub(in crate::rows) struct Records<'a> {
-    bytes: Bytes<'a>,
+    bytes: CsvByteReader<'a>,
     delimiter: u8,
 }
 
 /// Where a record was cut off.
 #[derive(Clone, Copy, PartialEq)]
-enum Within {
+enum CsvFieldState {
     /// At the beginning of a field, where a quote would open.
     Begin,
     Field,
@@ -35,7 +35,7 @@ enum Within {
     Quote,
 }
 
-impl Within {
+impl CsvFieldState {
     /// Passes over the bytes of a record, up to the line break that ends it. Returns their number, and whether it ends there.
     fn pass(&mut self, bytes: &[u8], delimiter: u8) -> (usize, bool) {
         let mut at = 0;
@@ -69,61 +69,61 @@ impl<'a> Records<'a> {
     /// # Errors
     /// If its first row does not name them.
     pub(in crate::rows) fn new(
-        file: &'a File,
+        file: &'a DatasetFile,
         from: &'a mut dyn BufRead,
         delimiter: u8,
         at: u64,
-    ) -> Result<(Self, Option<Arc<Header>>)> {
-        let mut records = Self { bytes: Bytes::new(file, from, at), delimiter };
+    ) -> Result<(Self, Option<Arc<CsvHeader>>)> {
+        let mut records = Self { bytes: CsvByteReader::new(file, from, at), delimiter };
         let Some(first) = records.next_row()? else { return Ok((records, None)) };
         let mut text = &first.text[..];
-        let mut reader = Reader::new(file, &mut text, delimiter);
+        let mut reader = CsvReader::new(file, &mut text, delimiter);
         reader.record()?;
         let names = reader.header(&first.place)?;
-        Ok((records, Some(Arc::new(Header { names, delimiter }))))
+        Ok((records, Some(Arc::new(CsvHeader { names, delimiter }))))
     }
 
     /// Returns the next record's text, or none at the end.
-    pub(in crate::rows) fn next_row(&mut self) -> Result<Option<Text>> {
+    pub(in crate::rows) fn next_row(&mut self) -> Result<Option<RowText>> {
         let bytes = &mut self.bytes;
         if !bytes.skip_empty_lines()? {
             return Ok(None);
         }
-        let (place, at, mut text, mut within) = (bytes.file.place(bytes.line), bytes.at, Vec::new(), Within::Begin);
+        let (place, at, mut text, mut within) = (bytes.file.place(bytes.line), bytes.at, Vec::new(), CsvFieldState::Begin);
         loop {
             let seen = bytes.seen()?;
-            if seen.is_empty() && within == Within::Quotes {
-                return Err(place.wrong(super::UNCLOSED));
+            if seen.is_empty() && within == CsvFieldState::Quotes {
+                return Err(place.row_error(super::UNCLOSED));
             }
             let at_end = seen.is_empty();
             let (length, ended) = within.pass(seen, self.delimiter);
             text.extend_from_slice(&seen[..length]);
             if text.len() as u64 > ROW {
-                return Err(place.wrong(format!("{}; are its quotes closed?", long_row())));
+                return Err(place.row_error(format!("{}; are its quotes closed?", long_row())));
             }
             bytes.pass(length)?;
             if ended || at_end {
-                return Ok(Some(Text { place, at, text, column: None }));
+                return Ok(Some(RowText { place, at, text, column: None }));
             }
         }
     }
 }
 
-impl Header {
+impl CsvHeader {
     /// Reads a record.
     ///
     /// # Errors
     /// If it has more or fewer fields than the table has columns, or what is no text.
-    pub(in crate::rows) fn parse(&self, file: &File, place: &Location, mut text: &[u8]) -> Result<Columns> {
+    pub(in crate::rows) fn parse(&self, file: &DatasetFile, place: &Location, mut text: &[u8]) -> Result<RowColumns> {
         static SAID: Once = Once::new();
-        let mut reader = Reader::new(file, &mut text, self.delimiter);
+        let mut reader = CsvReader::new(file, &mut text, self.delimiter);
         reader.bytes.line = place.line;
         if reader.record()?.is_none() {
-            return Err(place.wrong("has no values"));
+            return Err(place.row_error("has no values"));
         }
         let mut no_messages = BTreeSet::new();
         let (columns, bytes) = reader.row(place, &self.names, &mut no_messages)?;
-        Budget::new(super::super::bounds::limit(0)).row(file, bytes)?;
+        FileMemoryBudget::new(super::super::bounds::limit(0)).row(file, bytes)?;
         if !no_messages.is_empty() {
             SAID.call_once(|| warn_of_no_messages(file, no_messages));
         }
@@ -146,12 +146,12 @@ mod tests {
             text in "([ab,\"\r\n]|\r\n|,\"|\",|\"\"){0,40}",
             piece in 1..40_usize,
         ) {
-            let (file, text) = (File::new(Path::new("t.csv")), format!("x,y\n{text}"));
-            let read = rows(&file, &mut text.as_bytes(), b',', &mut Budget::new(1 << 30));
+            let (file, text) = (DatasetFile::new(Path::new("t.csv")), format!("x,y\n{text}"));
+            let read = rows(&file, &mut text.as_bytes(), b',', &mut FileMemoryBudget::new(1 << 30));
             let mut pieces = BufReader::with_capacity(piece, text.as_bytes());
             let (mut records, header) = Records::new(&file, &mut pieces, b',', 0).unwrap();
             let header = header.unwrap();
-            let mut cut = || -> Result<Vec<(Location, Columns)>> {
+            let mut cut = || -> Result<Vec<(Location, RowColumns)>> {
                 let mut all = Vec::new();
                 while let Some(record) = records.next_row()? {
                     assert_eq!(&text.as_bytes()[record.at as usize..][..record.text.len()], &record.text);

@@ -2,8 +2,8 @@
 //! a few bytes, a million rows that are one, endless schemas.
 
 use super::super::bounds::{ROW, VALUE, too_large};
-use super::super::row::File;
-use super::compact::{Bad, Compact, I32, LIST, STRUCT};
+use super::super::row::DatasetFile;
+use super::compact::{CompactProtocolError, CompactProtocolReader, I32, LIST, STRUCT};
 use super::delta;
 use crate::Result;
 use indicatif::HumanBytes;
@@ -37,7 +37,7 @@ const LENGTHS: i64 = 6;
 const COMMON: i64 = 7;
 
 /// Checks the metadata at a table's end, since the reader would allocate whatever they say.
-pub(super) fn metadata(file: &File, table: &impl ChunkReader) -> Result<()> {
+pub(super) fn metadata(file: &DatasetFile, table: &impl ChunkReader) -> Result<()> {
     let size = table.len();
     let cut = || damaged(file, "it has no end");
     let end = table.get_bytes(size.checked_sub(8).ok_or_else(cut)?, 8).map_err(|e| damaged(file, e))?;
@@ -47,18 +47,18 @@ pub(super) fn metadata(file: &File, table: &impl ChunkReader) -> Result<()> {
     }
     let length = u64::from(length);
     if length > METADATA {
-        return Err(file.wrong(format!("has {} of metadata; the maximum is {}", HumanBytes(length), HumanBytes(METADATA))));
+        return Err(file.file_error(format!("has {} of metadata; the maximum is {}", HumanBytes(length), HumanBytes(METADATA))));
     }
     let begin = size.checked_sub(8 + length).ok_or_else(cut)?;
     let bytes = table.get_bytes(begin, length as usize).map_err(|e| damaged(file, e))?;
-    schema(&mut Compact::new(&bytes)).map_err(|bad| match bad {
-        Bad::Short => cut(),
-        Bad::Wrong(said) => file.wrong(format!("is a table with {said}")),
+    schema(&mut CompactProtocolReader::new(&bytes)).map_err(|bad| match bad {
+        CompactProtocolError::Short => cut(),
+        CompactProtocolError::Wrong(said) => file.file_error(format!("is a table with {said}")),
     })
 }
 
 /// Walks all metadata, and counts the elements of the schema, its second field.
-fn schema(metadata: &mut Compact<'_>) -> std::result::Result<(), Bad> {
+fn schema(metadata: &mut CompactProtocolReader<'_>) -> std::result::Result<(), CompactProtocolError> {
     let mut last = 0;
     while let Some((number, kind)) = metadata.field(&mut last)? {
         if (number, kind) != (2, LIST) {
@@ -67,7 +67,7 @@ fn schema(metadata: &mut Compact<'_>) -> std::result::Result<(), Bad> {
         }
         let (count, kind) = metadata.list()?;
         if count > COLUMNS || kind != STRUCT {
-            return Err(Bad::Wrong("more than 4096 columns and groups of columns"));
+            return Err(CompactProtocolError::Wrong("more than 4096 columns and groups of columns"));
         }
         // How many children are still to come, of each group that is not at its end.
         let mut open: Vec<i64> = Vec::new();
@@ -86,7 +86,7 @@ fn schema(metadata: &mut Compact<'_>) -> std::result::Result<(), Bad> {
                 open.push(children);
             }
             if open.len() > DEEPEST {
-                return Err(Bad::Wrong("column groups nested more than 64 deep"));
+                return Err(CompactProtocolError::Wrong("column groups nested more than 64 deep"));
             }
             while open.last().is_some_and(|left| *left <= 0) {
                 open.pop();
@@ -98,7 +98,7 @@ fn schema(metadata: &mut Compact<'_>) -> std::result::Result<(), Bad> {
 
 /// What is known of a column in a row group before it is decoded.
 #[derive(Default)]
-struct Part {
+struct ColumnChunkSize {
     /// Decompressed bytes of all pages, of the largest page, and of the dictionary.
     all: u64,
     largest: u64,
@@ -111,12 +111,12 @@ struct Part {
 /// Checks all pages' headers: their sizes must fit into `limit`, in total and at once. Returns the row groups and columns that
 /// [`lengths`] must check.
 pub(super) fn pages(
-    file: &File,
+    file: &DatasetFile,
     table: &impl ChunkReader,
     metadata: &ParquetMetaData,
     limit: u64,
 ) -> Result<Vec<(usize, usize)>> {
-    let too_large = || Err(file.wrong(too_large(limit)));
+    let too_large = || Err(file.file_error(too_large(limit)));
     let mut with_lengths = Vec::new();
     let (mut all, mut values, mut rows) = (0_u64, 0_u64, 0_u64);
     for (i, group) in metadata.row_groups().iter().enumerate() {
@@ -141,13 +141,13 @@ pub(super) fn pages(
     Ok(with_lengths)
 }
 
-fn part(file: &File, table: &impl ChunkReader, column: &ColumnChunkMetaData) -> Result<Part> {
+fn part(file: &DatasetFile, table: &impl ChunkReader, column: &ColumnChunkMetaData) -> Result<ColumnChunkSize> {
     let wrong = || damaged(file, format!("the pages of column {} are not where it says", column.column_path()));
     let begin = column.dictionary_page_offset().unwrap_or_else(|| column.data_page_offset());
     let (begin, length) =
         (u64::try_from(begin).map_err(|_| wrong())?, u64::try_from(column.compressed_size()).map_err(|_| wrong())?);
     let end = begin.checked_add(length).filter(|end| *end <= table.len()).ok_or_else(wrong)?;
-    let (mut at, mut part) = (begin, Part::default());
+    let (mut at, mut part) = (begin, ColumnChunkSize::default());
     while at < end {
         let (page, header) = header(file, table, at, end)?;
         at += header as u64;
@@ -163,7 +163,7 @@ fn part(file: &File, table: &impl ChunkReader, column: &ColumnChunkMetaData) -> 
         at += u64::from(page.packed);
         if unpacked > PAGE {
             let most = HumanBytes(PAGE);
-            return Err(file.wrong(format!("has a page of {} in a column; the maximum is {most}", HumanBytes(unpacked))));
+            return Err(file.file_error(format!("has a page of {} in a column; the maximum is {most}", HumanBytes(unpacked))));
         }
         part.all = part.all.saturating_add(unpacked);
         part.values = part.values.saturating_add(page.values);
@@ -176,7 +176,7 @@ fn part(file: &File, table: &impl ChunkReader, column: &ColumnChunkMetaData) -> 
 
 /// The content of a page's header.
 #[derive(Default)]
-struct Header {
+struct ParquetPageHeader {
     unpacked: u32,
     packed: u32,
     dictionary: bool,
@@ -185,24 +185,24 @@ struct Header {
 }
 
 /// Returns the header at an offset, and its length.
-fn header(file: &File, table: &impl ChunkReader, at: u64, end: u64) -> Result<(Header, usize)> {
+fn header(file: &DatasetFile, table: &impl ChunkReader, at: u64, end: u64) -> Result<(ParquetPageHeader, usize)> {
     let mut length = 4096;
     loop {
         let there = usize::try_from(end - at).map_or(length, |there| there.min(length));
         let bytes = table.get_bytes(at, there).map_err(|e| damaged(file, e))?;
-        let mut compact = Compact::new(&bytes);
+        let mut compact = CompactProtocolReader::new(&bytes);
         match page(&mut compact) {
             Ok(page) => return Ok((page, compact.at())),
-            Err(Bad::Short) if there == length && length < HEADER => length *= 16,
-            Err(Bad::Short) => return Err(damaged(file, "a page's header has no end")),
-            Err(Bad::Wrong(said)) => return Err(damaged(file, format!("a page's header has {said}"))),
+            Err(CompactProtocolError::Short) if there == length && length < HEADER => length *= 16,
+            Err(CompactProtocolError::Short) => return Err(damaged(file, "a page's header has no end")),
+            Err(CompactProtocolError::Wrong(said)) => return Err(damaged(file, format!("a page's header has {said}"))),
         }
     }
 }
 
-fn page(header: &mut Compact<'_>) -> std::result::Result<Header, Bad> {
-    let size = |n: i64| u32::try_from(n).map_err(|_| Bad::Wrong("a negative size"));
-    let (mut page, mut last) = (Header::default(), 0);
+fn page(header: &mut CompactProtocolReader<'_>) -> std::result::Result<ParquetPageHeader, CompactProtocolError> {
+    let size = |n: i64| u32::try_from(n).map_err(|_| CompactProtocolError::Wrong("a negative size"));
+    let (mut page, mut last) = (ParquetPageHeader::default(), 0);
     while let Some((number, kind)) = header.field(&mut last)? {
         match (number, kind) {
             (2, I32) => page.unpacked = size(header.integer()?)?,
@@ -227,7 +227,7 @@ fn page(header: &mut Compact<'_>) -> std::result::Result<Header, Bad> {
 }
 
 /// Returns the decompressed size of a gzip page, counted up to a little more than a page may have.
-fn gzip(file: &File, table: &impl ChunkReader, at: u64, page: &Header) -> Result<u64> {
+fn gzip(file: &DatasetFile, table: &impl ChunkReader, at: u64, page: &ParquetPageHeader) -> Result<u64> {
     let bytes = table.get_bytes(at, page.packed as usize).map_err(|e| damaged(file, e))?;
     let unpacked = flate2::read::MultiGzDecoder::new(&bytes[..]).take(PAGE + 1);
     // What is damaged is named when it is read.
@@ -236,7 +236,7 @@ fn gzip(file: &File, table: &impl ChunkReader, at: u64, page: &Header) -> Result
 
 /// Checks how many strings a column's pages claim to have, since the decoder allocates that many, and what they expand to, which must
 /// be at most `limit` bytes. Returns that.
-pub(super) fn lengths(file: &File, group: &dyn RowGroupReader, column: usize, limit: u64) -> Result<u64> {
+pub(super) fn lengths(file: &DatasetFile, group: &dyn RowGroupReader, column: usize, limit: u64) -> Result<u64> {
     let descriptor = group.metadata().column(column).column_descr_ptr();
     let levels = [descriptor.max_rep_level(), descriptor.max_def_level()];
     let mut pages = group.get_column_page_reader(column).map_err(|e| damaged(file, e))?;
@@ -256,10 +256,10 @@ pub(super) fn lengths(file: &File, group: &dyn RowGroupReader, column: usize, li
             }),
             Page::DictionaryPage { .. } => continue,
         };
-        let (mut texts, most) = (Compact::new(texts.unwrap_or_default()), page.num_values().into());
-        let wrong = |bad: Bad| match bad {
-            Bad::Short => damaged(file, "a page's strings have no end"),
-            Bad::Wrong(said) => damaged(file, format!("a page {said}")),
+        let (mut texts, most) = (CompactProtocolReader::new(texts.unwrap_or_default()), page.num_values().into());
+        let wrong = |bad: CompactProtocolError| match bad {
+            CompactProtocolError::Short => damaged(file, "a page's strings have no end"),
+            CompactProtocolError::Wrong(said) => damaged(file, format!("a page {said}")),
         };
         if encoding == Encoding::DELTA_LENGTH_BYTE_ARRAY {
             delta::count(&mut texts, most).map_err(wrong)?;
@@ -267,7 +267,7 @@ pub(super) fn lengths(file: &File, group: &dyn RowGroupReader, column: usize, li
         }
         expanded = expanded.saturating_add(delta::expanded(&mut texts, most).map_err(wrong)?);
         if expanded > limit {
-            return Err(file.wrong(too_large(limit)));
+            return Err(file.file_error(too_large(limit)));
         }
     }
     Ok(expanded)
@@ -275,7 +275,7 @@ pub(super) fn lengths(file: &File, group: &dyn RowGroupReader, column: usize, li
 
 /// Checks the strings of lists that use dictionaries: a few bytes may repeat the same long string a million times. Reads the
 /// columns of a row group in which that could make a row too long, without creating the strings.
-pub(super) fn lists(file: &File, group: &dyn RowGroupReader, first: usize) -> Result<()> {
+pub(super) fn lists(file: &DatasetFile, group: &dyn RowGroupReader, first: usize) -> Result<()> {
     for (i, column) in group.metadata().columns().iter().enumerate() {
         let repeated = column.column_descr().max_rep_level() > 0;
         if !repeated || column.dictionary_page_offset().is_none() {
@@ -290,7 +290,7 @@ pub(super) fn lists(file: &File, group: &dyn RowGroupReader, first: usize) -> Re
             let (column, most) = (column.column_path(), HumanBytes(ROW));
             return Err(file
                 .place(first + row)
-                .wrong(format!("has more than {most} in its column {column}, the maximum for a row")));
+                .row_error(format!("has more than {most} in its column {column}, the maximum for a row")));
         }
     }
     Ok(())
@@ -325,7 +325,7 @@ fn long_list<T: DataType>(mut column: ColumnReaderImpl<T>, defined: i16) -> std:
     }
 }
 
-pub(super) fn damaged(file: &File, said: impl ToString) -> crate::Error {
+pub(super) fn damaged(file: &DatasetFile, said: impl ToString) -> crate::Error {
     let said = said.to_string().split_whitespace().collect::<Vec<_>>().join(" ");
-    file.wrong(format!("is truncated, damaged, or not supported Parquet: {said}"))
+    file.file_error(format!("is truncated, damaged, or not supported Parquet: {said}"))
 }

@@ -9,14 +9,14 @@ const DEEPEST: usize = 32;
 
 /// Why bytes can't be read: they are truncated, or not of this protocol.
 #[derive(Debug, PartialEq)]
-pub(super) enum Bad {
+pub(super) enum CompactProtocolError {
     /// More bytes may help.
     Short,
     /// More bytes won't help.
     Wrong(&'static str),
 }
 
-type Result<T> = std::result::Result<T, Bad>;
+type Result<T> = std::result::Result<T, CompactProtocolError>;
 
 /// The types of fields that are checked.
 pub(super) const I32: u8 = 5;
@@ -24,12 +24,12 @@ pub(super) const LIST: u8 = 9;
 pub(super) const STRUCT: u8 = 12;
 
 /// Bytes, from which values are read one after another.
-pub(super) struct Compact<'a> {
+pub(super) struct CompactProtocolReader<'a> {
     bytes: &'a [u8],
     at: usize,
 }
 
-impl<'a> Compact<'a> {
+impl<'a> CompactProtocolReader<'a> {
     pub(super) fn new(bytes: &'a [u8]) -> Self {
         Self { bytes, at: 0 }
     }
@@ -40,7 +40,7 @@ impl<'a> Compact<'a> {
     }
 
     fn byte(&mut self) -> Result<u8> {
-        let byte = *self.bytes.get(self.at).ok_or(Bad::Short)?;
+        let byte = *self.bytes.get(self.at).ok_or(CompactProtocolError::Short)?;
         self.at += 1;
         Ok(byte)
     }
@@ -53,9 +53,9 @@ impl<'a> Compact<'a> {
     }
 
     fn pass(&mut self, count: u64) -> Result<()> {
-        let at = usize::try_from(count).ok().and_then(|count| self.at.checked_add(count)).ok_or(Bad::Short)?;
+        let at = usize::try_from(count).ok().and_then(|count| self.at.checked_add(count)).ok_or(CompactProtocolError::Short)?;
         if at > self.bytes.len() {
-            return Err(Bad::Short);
+            return Err(CompactProtocolError::Short);
         }
         self.at = at;
         Ok(())
@@ -70,7 +70,7 @@ impl<'a> Compact<'a> {
                 return Ok(value);
             }
         }
-        Err(Bad::Wrong("a number without an end"))
+        Err(CompactProtocolError::Wrong("a number without an end"))
     }
 
     pub(super) fn integer(&mut self) -> Result<i64> {
@@ -96,7 +96,7 @@ impl<'a> Compact<'a> {
         let head = self.byte()?;
         let count = if head >> 4 == 15 { self.varint()? } else { u64::from(head >> 4) };
         if count > LONGEST_LIST {
-            return Err(Bad::Wrong("a list of more than a million"));
+            return Err(CompactProtocolError::Wrong("a list of more than a million"));
         }
         Ok((count, head & 15))
     }
@@ -107,7 +107,7 @@ impl<'a> Compact<'a> {
     }
 
     fn skip_within(&mut self, kind: u8, depth: usize) -> Result<()> {
-        let depth = depth.checked_sub(1).ok_or(Bad::Wrong("structures nested too deeply"))?;
+        let depth = depth.checked_sub(1).ok_or(CompactProtocolError::Wrong("structures nested too deeply"))?;
         match kind {
             1 | 2 => Ok(()),
             3 => self.pass(1),
@@ -129,7 +129,7 @@ impl<'a> Compact<'a> {
                 Ok(())
             }
             13 => self.pass(16),
-            _ => Err(Bad::Wrong("a value of unknown type")),
+            _ => Err(CompactProtocolError::Wrong("a value of unknown type")),
         }
     }
 }
@@ -142,15 +142,15 @@ mod tests {
     fn values_are_passed_over_and_what_lies_is_refused() {
         // A structure of an integer, a text and a list of two texts.
         let bytes = [0x15, 0x04, 0x18, 2, b'a', b'b', 0x19, 0x28, 1, b'x', 0, 0, 7];
-        let mut compact = Compact::new(&bytes);
+        let mut compact = CompactProtocolReader::new(&bytes);
         assert_eq!((compact.skip(STRUCT), compact.at()), (Ok(()), bytes.len() - 1));
         for (bytes, kind) in [(&[0x88, 0xff, 0xff, 0xff, 0x7f][..], 8), (&[0x15], STRUCT), (&[0x25, 2], LIST)] {
-            assert_eq!(Compact::new(bytes).skip(kind), Err(Bad::Short), "{bytes:?}");
+            assert_eq!(CompactProtocolReader::new(bytes).skip(kind), Err(CompactProtocolError::Short), "{bytes:?}");
         }
         let nested = [0x1c; 1000];
         let long = [0xfc, 0xff, 0xff, 0xff, 0x7f];
         for (bytes, kind) in [(&nested[..], STRUCT), (&long, LIST), (&[0xff; 11], 6), (&[0], 14)] {
-            assert!(matches!(Compact::new(bytes).skip(kind), Err(Bad::Wrong(_))), "{bytes:?}");
+            assert!(matches!(CompactProtocolReader::new(bytes).skip(kind), Err(CompactProtocolError::Wrong(_))), "{bytes:?}");
         }
     }
 }

@@ -2,38 +2,38 @@
 //! their beginnings expand to, before the decoder makes them.
 
 use super::super::bounds::ROW;
-use super::compact::{Bad, Compact};
+use super::compact::{CompactProtocolError, CompactProtocolReader};
 
-type Result<T> = std::result::Result<T, Bad>;
+type Result<T> = std::result::Result<T, CompactProtocolError>;
 
 /// The most parts of a block; writers make 4.
 const MOST_PARTS: u64 = 1 << 12;
 
 /// Checks that numbers claim to be at most `most`. Returns how many they are.
-pub(super) fn count(numbers: &mut Compact<'_>, most: u64) -> Result<u64> {
+pub(super) fn count(numbers: &mut CompactProtocolReader<'_>, most: u64) -> Result<u64> {
     // The sizes of blocks and of their parts come first.
     numbers.varint()?;
     numbers.varint()?;
     let count = numbers.varint()?;
-    if count > most { Err(Bad::Wrong("claims to have more strings than values")) } else { Ok(count) }
+    if count > most { Err(CompactProtocolError::Wrong("claims to have more strings than values")) } else { Ok(count) }
 }
 
 /// Returns how many bytes the strings of a page with `most` values have, of which each has a part of the previous one: the lengths of
 /// these parts come first, then those of the rest of each string.
-pub(super) fn expanded(page: &mut Compact<'_>, most: u64) -> Result<u64> {
+pub(super) fn expanded(page: &mut CompactProtocolReader<'_>, most: u64) -> Result<u64> {
     let shared = numbers(page, most)?;
     let own = numbers(page, most)?;
     if shared.len() != own.len() {
-        return Err(Bad::Wrong("has other strings than beginnings of strings"));
+        return Err(CompactProtocolError::Wrong("has other strings than beginnings of strings"));
     }
     let (mut before, mut all) = (0, 0_u64);
     for (shared, own) in shared.into_iter().zip(own) {
         if shared > before {
-            return Err(Bad::Wrong("has a string that shares more with the previous one than that has"));
+            return Err(CompactProtocolError::Wrong("has a string that shares more with the previous one than that has"));
         }
         before = shared.saturating_add(own);
         if before > ROW {
-            return Err(Bad::Wrong("has a string that is longer than a row may be"));
+            return Err(CompactProtocolError::Wrong("has a string that is longer than a row may be"));
         }
         all = all.saturating_add(before);
     }
@@ -41,19 +41,19 @@ pub(super) fn expanded(page: &mut Compact<'_>, most: u64) -> Result<u64> {
 }
 
 /// Reads numbers, none of which is negative.
-fn numbers(from: &mut Compact<'_>, most: u64) -> Result<Vec<u64>> {
+fn numbers(from: &mut CompactProtocolReader<'_>, most: u64) -> Result<Vec<u64>> {
     let (block, parts) = (from.varint()?, from.varint()?);
     let count = from.varint()?;
     if count > most {
-        return Err(Bad::Wrong("claims to have more strings than values"));
+        return Err(CompactProtocolError::Wrong("claims to have more strings than values"));
     }
     if parts == 0 || parts > MOST_PARTS || block % parts != 0 || (block / parts) % 8 != 0 || block == 0 || block > 1 << 24 {
-        return Err(Bad::Wrong("has numbers in blocks of an impossible size"));
+        return Err(CompactProtocolError::Wrong("has numbers in blocks of an impossible size"));
     }
     let mut last = from.integer()?;
     let mut numbers = Vec::new();
     let add = |numbers: &mut Vec<u64>, number: i64| {
-        numbers.push(u64::try_from(number).map_err(|_| Bad::Wrong("has a string of a negative length"))?);
+        numbers.push(u64::try_from(number).map_err(|_| CompactProtocolError::Wrong("has a string of a negative length"))?);
         Ok(())
     };
     if count > 0 {
@@ -67,7 +67,7 @@ fn numbers(from: &mut Compact<'_>, most: u64) -> Result<Vec<u64>> {
                 break;
             }
             if *width > 64 {
-                return Err(Bad::Wrong("has numbers of more than 64 bits"));
+                return Err(CompactProtocolError::Wrong("has numbers of more than 64 bits"));
             }
             let packed = from.bytes(block / parts / 8 * u64::from(*width))?;
             for i in 0..(block / parts).min(left) {
@@ -94,14 +94,14 @@ mod tests {
     fn numbers_are_unpacked_and_nonsense_is_refused() {
         // The format's own example: 7, 5, 3, 1, 2, 3, 4, 5 in blocks of 128, with differences of -2 or 1.
         let packed = [0x80, 1, 4, 8, 14, 3, 2, 0, 0, 0, 0b1100_0000, 0b0011_1111, 0, 0, 0, 0, 0, 0];
-        assert_eq!(numbers(&mut Compact::new(&packed), 8).unwrap(), [7, 5, 3, 1, 2, 3, 4, 5]);
-        assert!(matches!(numbers(&mut Compact::new(&packed), 7), Err(Bad::Wrong(_))));
-        assert_eq!(numbers(&mut Compact::new(&packed[..12]), 8), Err(Bad::Short));
+        assert_eq!(numbers(&mut CompactProtocolReader::new(&packed), 8).unwrap(), [7, 5, 3, 1, 2, 3, 4, 5]);
+        assert!(matches!(numbers(&mut CompactProtocolReader::new(&packed), 7), Err(CompactProtocolError::Wrong(_))));
+        assert_eq!(numbers(&mut CompactProtocolReader::new(&packed[..12]), 8), Err(CompactProtocolError::Short));
         // One number; and none, as in a page of nulls.
-        assert_eq!(numbers(&mut Compact::new(&[0x80, 1, 4, 1, 6]), 1).unwrap(), [3]);
-        assert!(numbers(&mut Compact::new(&[0x80, 1, 4, 0, 0]), 1).unwrap().is_empty());
+        assert_eq!(numbers(&mut CompactProtocolReader::new(&[0x80, 1, 4, 1, 6]), 1).unwrap(), [3]);
+        assert!(numbers(&mut CompactProtocolReader::new(&[0x80, 1, 4, 0, 0]), 1).unwrap().is_empty());
         for odd in [&[0x80, 1, 0, 1, 6][..], &[0, 4, 1, 6], &[0x80, 1, 4, 1, 5], &[0x80, 1, 4, 2, 6, 0, 65, 0, 0, 0]] {
-            assert!(matches!(numbers(&mut Compact::new(odd), 9), Err(Bad::Wrong(_))), "{odd:?}");
+            assert!(matches!(numbers(&mut CompactProtocolReader::new(odd), 9), Err(CompactProtocolError::Wrong(_))), "{odd:?}");
         }
     }
 }

@@ -4,9 +4,9 @@ mod bounds;
 mod compact;
 mod delta;
 
-use super::bounds::{Budget, ROW, VALUE, VALUES, long_row};
-use super::row::{File, Row, listed};
-use super::{Columns, Location};
+use super::bounds::{FileMemoryBudget, ROW, VALUE, VALUES, long_row};
+use super::row::{DatasetFile, LocatedRow, listed};
+use super::{Location, RowColumns};
 use crate::Result;
 use crate::config::printable_path;
 use crate::ops::bounded::quietly;
@@ -39,13 +39,13 @@ const TOGETHER: (usize, u64) = (4096, 8 << 20);
 const SMALL: u64 = 1 << 20;
 
 /// Reads a whole compressed table.
-pub(super) fn whole(file: &File, packed: impl std::io::Read) -> Result<Bytes> {
+pub(super) fn whole(file: &DatasetFile, packed: impl std::io::Read) -> Result<Bytes> {
     let mut bytes = Vec::new();
-    packed.take(PACKED + 1).read_to_end(&mut bytes).map_err(|e| file.wrong(e.to_string()))?;
+    packed.take(PACKED + 1).read_to_end(&mut bytes).map_err(|e| file.file_error(e.to_string()))?;
     if bytes.len() as u64 > PACKED {
         let most = HumanBytes(PACKED);
         return Err(
-            file.wrong(format!("decompresses to more than {most}, the maximum for a compressed table; decompress it first"))
+            file.file_error(format!("decompresses to more than {most}, the maximum for a compressed table; decompress it first"))
         );
     }
     Ok(bytes.into())
@@ -57,18 +57,18 @@ pub(super) fn whole(file: &File, packed: impl std::io::Read) -> Result<Bytes> {
 /// # Errors
 /// If the table is damaged, or those of `take`.
 pub(super) fn rows(
-    file: &File,
+    file: &DatasetFile,
     bytes: impl ChunkReader + 'static,
     limit: u64,
-    budget: &mut Budget,
-    take: impl FnMut(Vec<Row>) -> Result<()>,
+    budget: &mut FileMemoryBudget,
+    take: impl FnMut(Vec<LocatedRow>) -> Result<()>,
 ) -> Result<()> {
     thread::scope(|scope| {
         let (send, receive) = mpsc::sync_channel(1);
         // The reader panics over some kinds of damage.
         let read = move || quietly(|| table(file, bytes, limit, budget, |rows| send.send(rows).is_ok())).ok();
         let thread = thread::Builder::new().name("parquet".into());
-        let reading = thread.spawn_scoped(scope, read).map_err(|e| file.wrong(format!("can't be read on a thread: {e}")))?;
+        let reading = thread.spawn_scoped(scope, read).map_err(|e| file.file_error(format!("can't be read on a thread: {e}")))?;
         let taken = receive.into_iter().try_for_each(take);
         let read = reading.join().ok().flatten();
         taken?;
@@ -78,22 +78,22 @@ pub(super) fn rows(
 
 /// Passes on rows until `take` says that no more are wanted.
 fn table(
-    file: &File,
+    file: &DatasetFile,
     bytes: impl ChunkReader + 'static,
     limit: u64,
-    budget: &mut Budget,
-    mut take: impl FnMut(Vec<Row>) -> bool,
+    budget: &mut FileMemoryBudget,
+    mut take: impl FnMut(Vec<LocatedRow>) -> bool,
 ) -> Result<()> {
     let damaged = |said: &dyn ToString| damaged(file, said.to_string());
     bounds::metadata(file, &bytes)?;
     let (holds, mut held) = (bytes.len() < SMALL, Vec::new());
-    let shared = Shared(bytes.into());
+    let shared = SharedParquetFile(bytes.into());
     let reader = SerializedFileReader::new(shared.clone()).map_err(|e| damaged(&e))?;
     let metadata = reader.metadata();
     let checked = bounds::pages(file, &shared, metadata, limit)?;
     let schema = metadata.file_metadata().schema_descr_ptr();
     let (mut rows, mut bytes, mut count) = (Vec::new(), 0, 0);
-    let (mut dropped, mut expanded) = (Dropped::default(), 0_u64);
+    let (mut dropped, mut expanded) = (NulledColumns::default(), 0_u64);
     for i in 0..metadata.num_row_groups() {
         let group = reader.get_row_group(i).map_err(|e| damaged(&e))?;
         for (_, column) in checked.iter().filter(|(of, _)| *of == i) {
@@ -134,15 +134,15 @@ fn table(
 
 /// What became null in a table, as the names of its columns.
 #[derive(Default)]
-struct Dropped {
+struct NulledColumns {
     /// With bytes that are not text.
     bytes: BTreeSet<String>,
     /// With NaN, which many programs write where a number is missing, or infinite numbers.
     odd: BTreeSet<String>,
 }
 
-impl Dropped {
-    fn warn(&self, file: &File) {
+impl NulledColumns {
+    fn warn(&self, file: &DatasetFile) {
         for (what, columns) in [("bytes that are not text", &self.bytes), ("NaN or infinite numbers", &self.odd)] {
             if !columns.is_empty() {
                 let names = listed(columns.iter().map(String::as_str));
@@ -153,12 +153,17 @@ impl Dropped {
 }
 
 /// Returns a row, given its columns and their types, and what it takes.
-fn row_of(place: &Location, fields: Vec<(String, Field)>, types: &[TypePtr], dropped: &mut Dropped) -> Result<(Columns, Read)> {
-    let (mut columns, mut read) = (Map::new(), Read::default());
+fn row_of(
+    place: &Location,
+    fields: Vec<(String, Field)>,
+    types: &[TypePtr],
+    dropped: &mut NulledColumns,
+) -> Result<(RowColumns, ParquetRowConverter)> {
+    let (mut columns, mut read) = (Map::new(), ParquetRowConverter::default());
     for ((name, field), of) in fields.into_iter().zip(types) {
         let value = read.named(&name, &field, Some(of));
         if let Some(detail) = read.wrong.take() {
-            return Err(place.wrong(format!("column {name:?} {detail}")));
+            return Err(place.row_error(format!("column {name:?} {detail}")));
         }
         if std::mem::take(&mut read.lost) {
             dropped.bytes.insert(name.clone());
@@ -169,27 +174,27 @@ fn row_of(place: &Location, fields: Vec<(String, Field)>, types: &[TypePtr], dro
         columns.insert(name, value);
     }
     if read.text > ROW || read.values > VALUES {
-        return Err(place.wrong(long_row()));
+        return Err(place.row_error(long_row()));
     }
     Ok((columns, read))
 }
 
 /// A table shared by the checks and the reader.
-struct Shared<T>(Arc<T>);
+struct SharedParquetFile<T>(Arc<T>);
 
-impl<T> Clone for Shared<T> {
+impl<T> Clone for SharedParquetFile<T> {
     fn clone(&self) -> Self {
         Self(self.0.clone())
     }
 }
 
-impl<T: ChunkReader> Length for Shared<T> {
+impl<T: ChunkReader> Length for SharedParquetFile<T> {
     fn len(&self) -> u64 {
         self.0.len()
     }
 }
 
-impl<T: ChunkReader> ChunkReader for Shared<T> {
+impl<T: ChunkReader> ChunkReader for SharedParquetFile<T> {
     type T = T::T;
 
     fn get_read(&self, start: u64) -> parquet::errors::Result<T::T> {
@@ -203,7 +208,7 @@ impl<T: ChunkReader> ChunkReader for Shared<T> {
 
 /// The content of a row.
 #[derive(Default)]
-struct Read {
+struct ParquetRowConverter {
     /// Bytes of text, including names.
     text: u64,
     values: u64,
@@ -215,7 +220,7 @@ struct Read {
     wrong: Option<String>,
 }
 
-impl Read {
+impl ParquetRowConverter {
     /// Returns the memory that the row takes.
     fn size(&self) -> u64 {
         self.text + self.values * VALUE

@@ -1,5 +1,5 @@
 use super::super::bounds as row_bounds;
-use super::super::row::File;
+use super::super::row::DatasetFile;
 use super::*;
 use ::parquet::basic::Encoding;
 use ::parquet::data_type::{ByteArray, ByteArrayType, DoubleType, Int32Type, Int64Type};
@@ -9,17 +9,17 @@ use ::parquet::schema::parser::parse_message_type;
 use std::path::Path;
 
 /// Reads all rows of a table within a limit.
-fn within(table: Vec<u8>, limit: u64) -> Result<Vec<Row>> {
+fn within(table: Vec<u8>, limit: u64) -> Result<Vec<LocatedRow>> {
     let mut all = Vec::new();
-    let take = |some: Vec<Row>| {
+    let take = |some: Vec<LocatedRow>| {
         all.extend(some);
         Ok(())
     };
-    rows(&File::new(Path::new("t")), Bytes::from(table), limit, &mut Budget::new(limit), take)?;
+    rows(&DatasetFile::new(Path::new("t")), Bytes::from(table), limit, &mut FileMemoryBudget::new(limit), take)?;
     Ok(all)
 }
 
-fn read(table: Vec<u8>) -> std::result::Result<Vec<Row>, String> {
+fn read(table: Vec<u8>) -> std::result::Result<Vec<LocatedRow>, String> {
     let limit = row_bounds::limit(table.len() as u64);
     within(table, limit).map_err(|e| e.to_string())
 }
@@ -214,12 +214,12 @@ fn rows_that_name_one_long_text_are_refused_before_any_is_passed_on() {
     let table = texts(&[long.as_str(); 100], None);
     assert!(table.len() < 1 << 18, "{}", table.len());
     let (size, mut passed) = (table.len() as u64, 0);
-    let take = |rows: Vec<Row>| {
+    let take = |rows: Vec<LocatedRow>| {
         passed += rows.len();
         Ok(())
     };
-    let file = File::new(Path::new("t"));
-    let read = rows(&file, Bytes::from(table), row_bounds::limit(size), &mut Budget::of_file(size), take);
+    let file = DatasetFile::new(Path::new("t"));
+    let read = rows(&file, Bytes::from(table), row_bounds::limit(size), &mut FileMemoryBudget::for_file_size(size), take);
     let error = read.unwrap_err().to_string();
     assert!(error.starts_with("t: has more than 64.00 MiB of text") && error.ends_with("write it as JSON lines"), "{error}");
     assert_eq!(passed, 0);
@@ -260,12 +260,12 @@ fn metadata_that_are_too_long_too_wide_or_too_deep_are_refused() {
 #[test]
 fn an_error_of_what_takes_rows_ends_the_reading_and_comes_back() {
     let table = Bytes::from(lists("abc", &[1; 5 * TOGETHER.0]));
-    let file = File::new(Path::new("t"));
+    let file = DatasetFile::new(Path::new("t"));
     let mut taken = Vec::new();
-    let take = |rows: Vec<Row>| {
+    let take = |rows: Vec<LocatedRow>| {
         taken.push(rows.len());
-        if taken.len() < 2 { Ok(()) } else { Err(file.wrong("enough")) }
+        if taken.len() < 2 { Ok(()) } else { Err(file.file_error("enough")) }
     };
-    let said = rows(&file, table, 1 << 30, &mut Budget::new(1 << 30), take).unwrap_err().to_string();
+    let said = rows(&file, table, 1 << 30, &mut FileMemoryBudget::new(1 << 30), take).unwrap_err().to_string();
     assert!(said.ends_with("enough") && taken == [TOGETHER.0; 2], "{said}: {taken:?}");
 }

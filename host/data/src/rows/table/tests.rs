@@ -1,5 +1,5 @@
 use super::*;
-use crate::Alone;
+use crate::SingleRank;
 use proptest::prelude::*;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -8,16 +8,20 @@ use std::sync::{Arc, Barrier, Mutex};
 
 /// A row's number, place and columns.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
-struct Judged(usize, String, String);
+struct JudgedRow(usize, String, String);
 
-impl Judged {
-    fn of(number: usize, place: &Location, columns: Columns) -> Self {
-        Self(number, place.wrong("").to_string(), Value::Object(columns).to_string())
+impl JudgedRow {
+    fn new(number: usize, place: &Location, columns: RowColumns) -> Self {
+        Self(number, place.row_error("").to_string(), Value::Object(columns).to_string())
     }
 }
 
 /// Reads a dataset as this rank; returns the table and what was taken, or what is wrong.
-fn read_as<P: Peers<Error = Error>>(dataset: &Dataset, peers: &P, (small, block): (u64, u64)) -> Result<(Table, Vec<Judged>)> {
+fn read_as<P: DatasetRanks<Error = Error>>(
+    dataset: &Dataset,
+    peers: &P,
+    (small, block): (u64, u64),
+) -> Result<(DatasetTable, Vec<JudgedRow>)> {
     let mut seen = Vec::new();
     let take = |row, judged| {
         // Rows that lack a column are not taken.
@@ -25,27 +29,27 @@ fn read_as<P: Peers<Error = Error>>(dataset: &Dataset, peers: &P, (small, block)
         seen.push(judged);
     };
     let cache = tempfile::tempdir().unwrap();
-    let sizes = || Sizes { small, block, spill: Spill::within(cache.path().into()) };
-    let table = Table::read_again(dataset, peers, Judged::of, take, sizes())?;
+    let sizes = || TableStorageOptions { small, block, spill: Spill::in_folder(cache.path().into()) };
+    let table = DatasetTable::read_with(dataset, peers, JudgedRow::new, take, sizes())?;
     // Rows that are only located are the same.
     let mut found = Vec::new();
-    let located = Table::located(dataset, peers, |row| found.push(row), sizes())?;
+    let located = DatasetTable::locate_with(dataset, peers, |row| found.push(row), sizes())?;
     assert_eq!(found, (0..table.count()).collect::<Vec<_>>());
     // The texts of a table's rows are kept as JSON or as its records.
-    let are_json = located.shelves.iter().all(|shelf| shelf.header.is_none());
+    let are_json = located.segments.iter().all(|shelf| shelf.header.is_none());
     assert!(!are_json || located.hash() == table.hash() && located.bytes() == table.bytes());
     assert_eq!(located.count(), table.count());
     assert_eq!(seen.len(), table.count());
     for (row, judged) in seen.iter().enumerate() {
         assert_eq!(located.row(row).ok(), table.row(row).ok());
         // Another rank's file may have another path.
-        assert!(peers.ranks().1 > 1 || located.place(row).unwrap().wrong("").to_string() == judged.1);
+        assert!(peers.ranks().1 > 1 || located.place(row).unwrap().row_error("").to_string() == judged.1);
     }
     Ok((table, seen))
 }
 
-fn all(dataset: &Dataset, small: u64) -> (Table, Vec<Judged>) {
-    read_as(dataset, &Alone, (small, BLOCK.0)).unwrap()
+fn all(dataset: &Dataset, small: u64) -> (DatasetTable, Vec<JudgedRow>) {
+    read_as(dataset, &SingleRank, (small, BLOCK.0)).unwrap()
 }
 
 fn written(name: &str, bytes: &[u8]) -> (tempfile::TempDir, std::path::PathBuf) {
@@ -76,15 +80,15 @@ fn rows_of_any_format_are_read_again_as_they_were() {
         let want = crate::rows::read(&dataset).unwrap();
         for small in [0, SMALL] {
             let (table, seen) = all(&dataset, small);
-            let held = |held: &Held| match held {
-                Held::InFile => small == 0 && ["x.jsonl", "x.json"].contains(&name),
-                Held::InMemory(_) => small == SMALL,
-                Held::Spilled(_) => small == 0,
+            let held = |held: &RowTextStorage| match held {
+                RowTextStorage::InFile => small == 0 && ["x.jsonl", "x.json"].contains(&name),
+                RowTextStorage::InMemory(_) => small == SMALL,
+                RowTextStorage::Spilled(_) => small == 0,
             };
-            assert!(table.shelves.iter().all(|shelf| held(&shelf.held)), "{name} {small}: {:?}", table.shelves);
+            assert!(table.segments.iter().all(|shelf| held(&shelf.storage)), "{name} {small}: {:?}", table.segments);
             assert_eq!(seen.len(), want.len(), "{name}");
             for (row, (place, columns)) in want.iter().enumerate() {
-                assert_eq!(seen[row], Judged::of(row, place, columns.clone()), "{name}");
+                assert_eq!(seen[row], JudgedRow::new(row, place, columns.clone()), "{name}");
                 assert_eq!(table.row(row).unwrap(), (place.clone(), columns.clone()), "{name}");
             }
             assert!(table.row(want.len()).is_err());
@@ -127,7 +131,7 @@ fn errors_are_those_of_reading_all_rows() {
         let (_folder, path) = written(name, text.as_bytes());
         let dataset = Dataset { columns: vec![("p".into(), "a".into())], ..path.as_path().into() };
         let want = crate::rows::read(&dataset).map(drop).unwrap_err().to_string();
-        let got = read_as(&dataset, &Alone, (SMALL, BLOCK.0)).map(drop).unwrap_err().to_string();
+        let got = read_as(&dataset, &SingleRank, (SMALL, BLOCK.0)).map(drop).unwrap_err().to_string();
         assert_eq!(got, want, "{text}");
     }
 }
@@ -139,8 +143,10 @@ fn what_is_wrong_with_a_located_row_is_said_when_it_is_read() {
         let (_folder, path) = written(name, text.as_bytes());
         let dataset = Dataset { columns: vec![("p".into(), "a".into())], ..path.as_path().into() };
         for small in [0, SMALL] {
-            let spill = Spill::within(path.with_file_name("cache"));
-            let table = Table::located(&dataset, &Alone, |_| {}, Sizes { small, block: BLOCK.0, spill }).unwrap();
+            let spill = Spill::in_folder(path.with_file_name("cache"));
+            let table =
+                DatasetTable::locate_with(&dataset, &SingleRank, |_| {}, TableStorageOptions { small, block: BLOCK.0, spill })
+                    .unwrap();
             let said: Vec<Option<String>> = (0..6).map(|row| table.row(row).err().map(|error| error.to_string())).collect();
             // As the first of them is said where all rows are read.
             let whole: Vec<&str> = text.split_inclusive('\n').collect();
@@ -170,17 +176,17 @@ fn all_of(dataset: &Dataset) -> String {
 }
 
 /// One of several ranks, each of which is a thread.
-struct Rank {
+struct TestRank {
     rank: usize,
-    told: Arc<(Barrier, Mutex<Vec<Told>>)>,
+    told: Arc<(Barrier, Mutex<Vec<RankReply>>)>,
 }
 
 /// What a rank tells the others, or why it can't go on.
-type Told = std::result::Result<Vec<u8>, String>;
+type RankReply = std::result::Result<Vec<u8>, String>;
 
-impl Rank {
+impl TestRank {
     /// Returns what all have told.
-    fn meet(&self, own: Told) -> Result<Vec<Vec<u8>>> {
+    fn meet(&self, own: RankReply) -> Result<Vec<Vec<u8>>> {
         let (barrier, told) = &*self.told;
         told.lock().unwrap()[self.rank] = own;
         barrier.wait();
@@ -190,7 +196,7 @@ impl Rank {
     }
 }
 
-impl Peers for Rank {
+impl DatasetRanks for TestRank {
     type Error = Error;
 
     fn ranks(&self) -> (usize, usize) {
@@ -204,10 +210,10 @@ impl Peers for Rank {
 }
 
 /// Reads a dataset on several ranks, each of which has its own; returns what each found, or what all know to be wrong.
-fn together(datasets: &[Dataset], block: u64) -> std::result::Result<Vec<(Table, Vec<Judged>)>, String> {
+fn together(datasets: &[Dataset], block: u64) -> std::result::Result<Vec<(DatasetTable, Vec<JudgedRow>)>, String> {
     let told = Arc::new((Barrier::new(datasets.len()), Mutex::new(vec![Ok(Vec::new()); datasets.len()])));
     let read = |rank: usize, dataset: &Dataset| {
-        let rank = Rank { rank, told: told.clone() };
+        let rank = TestRank { rank, told: told.clone() };
         match read_as(dataset, &rank, (0, block)) {
             Err(Error::OfRank { text }) => Err(text),
             Err(error) => match rank.meet(Err(error.to_string())) {
@@ -228,7 +234,7 @@ fn together(datasets: &[Dataset], block: u64) -> std::result::Result<Vec<(Table,
 fn compare(text: &[u8], columns: &[(String, String)], ranks: usize, block: u64) -> std::result::Result<(), TestCaseError> {
     let (_folder, path) = written("x.jsonl", text);
     let dataset = Dataset { columns: columns.to_vec(), ..path.as_path().into() };
-    let want = read_as(&dataset, &Alone, (0, BLOCK.0)).map_err(|error| error.to_string());
+    let want = read_as(&dataset, &SingleRank, (0, BLOCK.0)).map_err(|error| error.to_string());
     match (together(&vec![dataset; ranks], block), want) {
         (Ok(got), Ok((table, seen))) => {
             for (own, of_rank) in got {

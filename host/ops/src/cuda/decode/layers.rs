@@ -2,13 +2,13 @@
 
 use super::super::super::activation::Activation;
 use super::super::super::rope::Rotation;
-use super::super::super::tiles::Scale;
+use super::super::super::tiles::LogitScale;
 use super::super::super::{Error, Result, matrix_dims};
-use super::super::array::{Array, Kind, unset};
+use super::super::array::{DeviceArray, ElementKind, unset};
 use super::super::elementwise::copy_to;
-use super::super::gemm::{Mat, product};
-use super::super::launch::Launch;
-use super::session::Session;
+use super::super::gemm::{DeviceMatrix, product};
+use super::super::launch::KernelLaunch;
+use super::session::DecodeSession;
 use candle_core::Tensor;
 
 /// Most threads per block.
@@ -16,12 +16,12 @@ const THREADS: u32 = 256;
 
 /// Returns the address of an f32 vector, or 0.
 fn optional(t: Option<&Tensor>) -> Result<u64> {
-    t.map_or(Ok(0), |t| Ok(Array::of_kind(t, Kind::F32)?.at))
+    t.map_or(Ok(0), |t| Ok(DeviceArray::from_tensor_with_kind(t, ElementKind::F32)?.at))
 }
 
-impl Session {
-    fn launch(&self, kernel: &str) -> Launch<'_> {
-        Launch::of_kind(&self.device, "decode", kernel, self.kind).blocks(self.rows).threads(THREADS)
+impl DecodeSession {
+    fn launch(&self, kernel: &str) -> KernelLaunch<'_> {
+        KernelLaunch::with_kind(&self.device, "decode", kernel, self.kind).blocks(self.rows).threads(THREADS)
     }
 
     /// Returns the threads of a block that processes a hidden state, of which each reads sixteen bytes at a time.
@@ -32,17 +32,17 @@ impl Session {
     }
 
     /// Returns the first `rows` rows of a buffer.
-    fn mat<'a>(&self, t: &'a Tensor) -> Result<(Array<'a>, Mat)> {
+    fn mat<'a>(&self, t: &'a Tensor) -> Result<(DeviceArray<'a>, DeviceMatrix)> {
         let (rows, cols) = matrix_dims(t);
-        let array = Array::of(t)?;
-        Ok((array, Mat::new(array, rows, cols).rows(0, self.rows)))
+        let array = DeviceArray::from_tensor(t)?;
+        Ok((array, DeviceMatrix::new(array, rows, cols).rows(0, self.rows)))
     }
 
     /// Computes `y = x w^T + keep * y`.
     fn product(&self, y: &Tensor, keep: f32, x: &Tensor, w: &Tensor) -> Result<()> {
         let ((array, y), (_, x)) = (self.mat(y)?, self.mat(x)?);
         let (rows, cols) = matrix_dims(w);
-        product(array, y, keep, x, Mat::new(Array::of_kind(w, self.kind)?, rows, cols).t(), 1.0)
+        product(array, y, keep, x, DeviceMatrix::new(DeviceArray::from_tensor_with_kind(w, self.kind)?, rows, cols).t(), 1.0)
     }
 
     /// Sets the rows to those of the embedding table `[V, D]` for each sequence's newest token, times `factor`, and adds those of
@@ -53,17 +53,18 @@ impl Session {
             return Err(Error::Shape { op: "decode", detail: format!("an embedding of {:?}", table.shape()) });
         }
         let [sequences, slots, step] = self.tables();
-        let positions = positions.map(|table| Array::of_kind(table, self.kind)).transpose()?;
-        let launch = self.launch("decode_embed").array(Array::of(&self.values.x)?);
-        let launch = launch.array(Array::of_kind(table, self.kind)?).address(positions.map_or(0, |table| table.at));
+        let positions = positions.map(|table| DeviceArray::from_tensor_with_kind(table, self.kind)).transpose()?;
+        let launch = self.launch("decode_embed").array(DeviceArray::from_tensor(&self.values.x)?);
+        let launch =
+            launch.array(DeviceArray::from_tensor_with_kind(table, self.kind)?).address(positions.map_or(0, |table| table.at));
         launch.float(factor).address(sequences).address(slots).address(step).int(d).run()
     }
 
     /// Adds a bias that the last product into the rows lacks, and sets the normalised rows to what a norm makes of the sums.
-    pub fn norm(&self, bias: Option<&Tensor>, norm: Norm<'_>) -> Result<()> {
+    pub fn norm(&self, bias: Option<&Tensor>, norm: DecodeNorm<'_>) -> Result<()> {
         let [_, _, step] = self.tables();
-        let launch = self.launch("decode_norm").threads(self.threads()).array(Array::of(&self.values.h)?);
-        let launch = launch.array(Array::of(&self.values.x)?).address(optional(bias)?).structure(&norm.words()?);
+        let launch = self.launch("decode_norm").threads(self.threads()).array(DeviceArray::from_tensor(&self.values.h)?);
+        let launch = launch.array(DeviceArray::from_tensor(&self.values.x)?).address(optional(bias)?).structure(&norm.words()?);
         launch.address(step).int(self.sizes.hidden).run()
     }
 
@@ -76,7 +77,7 @@ impl Session {
     /// heads, with `[H C]` and `[K C]`.
     pub fn norm_heads(&self, (q, k): (&Tensor, &Tensor), bias: Option<&Tensor>, eps: f64) -> Result<()> {
         let (h, [_, _, step]) = (self.sizes.heads, self.tables());
-        let launch = self.launch("decode_norm_heads").grid(self.rows, 3, 1).array(Array::of(&self.values.qkv)?);
+        let launch = self.launch("decode_norm_heads").grid(self.rows, 3, 1).array(DeviceArray::from_tensor(&self.values.qkv)?);
         let launch = launch
             .address(optional(bias)?)
             .address(optional(Some(q))?)
@@ -97,20 +98,20 @@ impl Session {
         eps: f64,
     ) -> Result<()> {
         // The same for all steps, so that recorded steps find them at the same addresses.
-        let (h, reach) = (self.sizes.heads, self.sizes.longest_prompt + self.sizes.room);
+        let (h, reach) = (self.sizes.heads, self.sizes.longest_prompt + self.sizes.max_own_positions);
         let tables = rotation.map(|rotation| rotation.tables_on(&self.device, reach)).transpose()?;
         let (cosines, sines) = tables.as_ref().map_or((0, 0), |tables| (tables.cosines(), tables.sines()));
-        let (own_k, own_v) = self.own(layer)?;
+        let (own_k, own_v) = self.own_cache(layer)?;
         let [sequences, slots, step] = self.tables();
         let heads = h.heads + 2 * h.kv_heads;
         let launch = self.launch("decode_rotate_and_keep").grid(self.rows, heads.div_ceil(THREADS as usize / 32), 1);
-        let launch = launch.array(Array::of(&self.values.q)?).address(own_k).address(own_v);
-        let launch = launch.array(Array::of(&self.values.qkv)?).address(optional(bias)?);
+        let launch = launch.array(DeviceArray::from_tensor(&self.values.q)?).address(own_k).address(own_v);
+        let launch = launch.array(DeviceArray::from_tensor(&self.values.qkv)?).address(optional(bias)?);
         let launch = launch.address(optional(head_norms.map(|n| &n.0))?).address(optional(head_norms.map(|n| &n.1))?);
         let launch = launch.address(cosines).address(sines);
         let launch = launch.address(sequences).address(slots).address(step).float(eps as f32);
         let launch = launch.int(h.heads).int(h.kv_heads).int(h.head_dim);
-        launch.int(rotation.map_or(0, Rotation::half)).int(self.sizes.room).run()
+        launch.int(rotation.map_or(0, Rotation::half)).int(self.sizes.max_own_positions).run()
     }
 
     /// Adds the attention's output, multiplied by `weight: [D, H C]`, to the rows.
@@ -118,7 +119,7 @@ impl Session {
         self.product(&self.values.x, 1.0, &self.values.attended, weight)
     }
 
-    /// Multiplies the attention's output by `weight: [D, H C]`, for [`Session::add`].
+    /// Multiplies the attention's output by `weight: [D, H C]`, for [`DecodeSession::add`].
     pub fn multiply_attended(&self, weight: &Tensor) -> Result<()> {
         self.product(&self.values.out, 0.0, &self.values.attended, weight)
     }
@@ -130,7 +131,8 @@ impl Session {
         let [_, _, step] = self.tables();
         let kernel = format!("decode_{}", f.kernel());
         let launch = self.launch(&kernel).grid(width.div_ceil(THREADS as usize), self.rows, 1);
-        let launch = launch.array(Array::of(&self.values.active)?).array(Array::of(&self.values.wide)?);
+        let launch =
+            launch.array(DeviceArray::from_tensor(&self.values.active)?).array(DeviceArray::from_tensor(&self.values.wide)?);
         let [gate, up] = bias;
         launch.address(optional(gate)?).address(optional(up)?).address(step).int(width).int(columns).run()
     }
@@ -140,16 +142,16 @@ impl Session {
         self.product(&self.values.x, 1.0, &self.values.active, weight)
     }
 
-    /// Multiplies what [`Session::activate`] computed by `weight: [D, I]`, for [`Session::add`].
+    /// Multiplies what [`DecodeSession::activate`] computed by `weight: [D, I]`, for [`DecodeSession::add`].
     pub fn multiply_active(&self, weight: &Tensor) -> Result<()> {
         self.product(&self.values.out, 0.0, &self.values.active, weight)
     }
 
     /// Adds `factor` times what a norm makes of the last result of a `multiply` plus a bias to the rows.
-    pub fn add(&self, bias: Option<&Tensor>, norm: Norm<'_>, factor: f32) -> Result<()> {
+    pub fn add(&self, bias: Option<&Tensor>, norm: DecodeNorm<'_>, factor: f32) -> Result<()> {
         let [_, _, step] = self.tables();
-        let launch = self.launch("decode_add").threads(self.threads()).array(Array::of(&self.values.x)?);
-        let launch = launch.array(Array::of(&self.values.out)?).address(optional(bias)?).structure(&norm.words()?);
+        let launch = self.launch("decode_add").threads(self.threads()).array(DeviceArray::from_tensor(&self.values.x)?);
+        let launch = launch.array(DeviceArray::from_tensor(&self.values.out)?).address(optional(bias)?).structure(&norm.words()?);
         launch.float(factor).address(step).int(self.sizes.hidden).run()
     }
 
@@ -158,9 +160,9 @@ impl Session {
         Ok(self.values.h.narrow(0, 0, self.rows)?)
     }
 
-    /// Sets what [`Session::add`] adds to these rows, `[R, D]`.
+    /// Sets what [`DecodeSession::add`] adds to these rows, `[R, D]`.
     pub fn put_out(&self, rows: &Tensor) -> Result<()> {
-        let (from, to) = (Array::of_kind(rows, self.kind)?, Array::of(&self.values.out)?);
+        let (from, to) = (DeviceArray::from_tensor_with_kind(rows, self.kind)?, DeviceArray::from_tensor(&self.values.out)?);
         if from.len != self.rows * self.sizes.hidden {
             return Err(Error::Shape { op: "decode", detail: format!("{:?} for {} rows", rows.shape(), self.rows) });
         }
@@ -168,16 +170,17 @@ impl Session {
     }
 
     /// Computes the logits of normalised rows with the output matrix `[V, D]`, at temperature one.
-    pub fn logits(&self, output: &Tensor, scale: Scale) -> Result<()> {
+    pub fn logits(&self, output: &Tensor, scale: LogitScale) -> Result<()> {
         self.product(&self.values.logits, 0.0, &self.values.h, output)?;
-        let scale = Scale { temperature: 1.0, ..scale };
+        let scale = LogitScale { temperature: 1.0, ..scale };
         if scale.factor() == 1.0 && scale.cap.is_none() {
             return Ok(());
         }
         let (vocabulary, [_, _, step]) = (self.sizes.vocabulary, self.tables());
-        let launch = Launch::new(&self.device, "decode", "decode_logits");
+        let launch = KernelLaunch::new(&self.device, "decode", "decode_logits");
         let launch = launch.grid(vocabulary.div_ceil(THREADS as usize), self.rows, 1).threads(THREADS);
-        let launch = launch.array(Array::of(&self.values.logits)?).float(scale.factor()).float(scale.cap.unwrap_or(0.0));
+        let launch =
+            launch.array(DeviceArray::from_tensor(&self.values.logits)?).float(scale.factor()).float(scale.cap.unwrap_or(0.0));
         launch.address(step).int(vocabulary).run()
     }
 }
@@ -185,7 +188,7 @@ impl Session {
 /// How rows are normalised, with f32 vectors: not at all without a weight, by mean and deviation with a bias, and otherwise by the
 /// root mean square.
 #[derive(Clone, Copy, Default)]
-pub struct Norm<'a> {
+pub struct DecodeNorm<'a> {
     /// `[D]`
     pub weight: Option<&'a Tensor>,
     /// `[D]`
@@ -194,7 +197,7 @@ pub struct Norm<'a> {
     pub eps: f64,
 }
 
-impl Norm<'_> {
+impl DecodeNorm<'_> {
     /// Returns the contents of the kernels' `struct Norm`.
     fn words(&self) -> Result<[u64; 3]> {
         Ok([optional(self.weight)?, optional(self.bias)?, u64::from((self.eps as f32).to_bits())])
@@ -203,7 +206,7 @@ impl Norm<'_> {
 
 /// Concatenates rows: `[n1 + n2 + .., D]`, or `[n1 + n2 + ..]` for vectors.
 pub fn joined(parts: &[&Tensor]) -> Result<Tensor> {
-    let first = Array::of(parts[0])?;
+    let first = DeviceArray::from_tensor(parts[0])?;
     let (rows, cols) = match parts[0].rank() {
         1 => (parts.iter().map(|p| p.elem_count()).sum(), None),
         _ => (parts.iter().map(|p| matrix_dims(p).0).sum(), Some(matrix_dims(parts[0]).1)),
@@ -212,9 +215,9 @@ pub fn joined(parts: &[&Tensor]) -> Result<Tensor> {
         None => unset(first.device, rows, first.kind)?,
         Some(cols) => unset(first.device, (rows, cols), first.kind)?,
     };
-    let mut at = Array::of(&out)?.at;
+    let mut at = DeviceArray::from_tensor(&out)?.at;
     for part in parts {
-        let from = Array::of_kind(part, first.kind)?;
+        let from = DeviceArray::from_tensor_with_kind(part, first.kind)?;
         copy_to(from, at)?;
         at += (from.len * from.kind.size()) as u64;
     }

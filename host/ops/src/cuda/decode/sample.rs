@@ -1,12 +1,12 @@
 //! Samples tokens on the device; see `host/kernels/sample.cu` and, for sampling without filters, `sample_parts.cu`.
 
-use super::super::super::sampler::{Drawn, Sampling};
+use super::super::super::sampler::{SampledToken, Sampler};
 #[cfg(doc)]
 use super::super::super::support::Support;
 use super::super::super::{Error, Result, matrix_dims};
-use super::super::array::{Array, Kind, Uploaded, at};
-use super::super::launch::{Launch, driver_error};
-use super::session::Session;
+use super::super::array::{DeviceArray, DeviceBuffer, ElementKind, at};
+use super::super::launch::{KernelLaunch, driver_error};
+use super::session::DecodeSession;
 use super::state::PART;
 use candle_core::Tensor;
 
@@ -18,35 +18,50 @@ const MOST_PARTS: usize = 1024;
 
 /// How tokens are sampled.
 #[derive(Clone, Copy, Debug)]
-pub struct Drawing {
+pub struct DrawOptions {
     /// The policy's settings.
-    pub sampling: Sampling,
+    pub sampling: Sampler,
     /// Divides logits for the log-probability.
     pub logp_temperature: f32,
-    /// Whether to keep each token's support, as in [`Sampling::draw`].
+    /// Whether to keep each token's support, as in [`Sampler::draw`].
     pub keep_support: bool,
 }
 
-impl Session {
+impl DecodeSession {
     /// Samples a token for every row from the step's logits.
-    pub fn draw(&self, how: &Drawing) -> Result<()> {
+    pub fn draw(&self, how: &DrawOptions) -> Result<()> {
         let [_, slots, step] = self.tables();
-        self.launch_draw(how, Array::of(&self.values.logits)?, 0, slots, step, self.rows)
+        self.launch_draw(how, DeviceArray::from_tensor(&self.values.logits)?, 0, slots, step, self.rows)
     }
 
-    /// Samples the first token of the sequences in `slots` from rows `rows` of other logits, `[P, V]` in f32. [`Session::drawn`]
+    /// Samples the first token of the sequences in `slots` from rows `rows` of other logits, `[P, V]` in f32. [`DecodeSession::drawn`]
     /// returns the tokens in that order.
-    pub fn draw_first(&self, how: &Drawing, logits: &Tensor, slots: &[u32], rows: &[u32]) -> Result<()> {
+    pub fn draw_first(&self, how: &DrawOptions, logits: &Tensor, slots: &[u32], rows: &[u32]) -> Result<()> {
         let (count, vocabulary) = matrix_dims(logits);
         if vocabulary != self.sizes.vocabulary || slots.len() != rows.len() || rows.iter().any(|r| *r as usize >= count) {
             return Err(Error::Shape { op: "decode", detail: format!("logits of {:?} for rows {rows:?}", logits.shape()) });
         }
-        let step = Uploaded::new(&self.device, &[slots.len() as u32, 0])?;
-        let (of_slots, of_rows) = (Uploaded::new(&self.device, slots)?, Uploaded::new(&self.device, rows)?);
-        self.launch_draw(how, Array::of_kind(logits, Kind::F32)?, of_rows.at(), of_slots.at(), step.at(), slots.len())
+        let step = DeviceBuffer::new(&self.device, &[slots.len() as u32, 0])?;
+        let (of_slots, of_rows) = (DeviceBuffer::new(&self.device, slots)?, DeviceBuffer::new(&self.device, rows)?);
+        self.launch_draw(
+            how,
+            DeviceArray::from_tensor_with_kind(logits, ElementKind::F32)?,
+            of_rows.at(),
+            of_slots.at(),
+            step.at(),
+            slots.len(),
+        )
     }
 
-    fn launch_draw(&self, how: &Drawing, logits: Array<'_>, logit_rows: u64, slots: u64, step: u64, rows: usize) -> Result<()> {
+    fn launch_draw(
+        &self,
+        how: &DrawOptions,
+        logits: DeviceArray<'_>,
+        logit_rows: u64,
+        slots: u64,
+        step: u64,
+        rows: usize,
+    ) -> Result<()> {
         if how.sampling.repetition_penalty != 1.0 && !self.sizes.remembers {
             return Err(Error::Shape {
                 op: "decode",
@@ -63,18 +78,18 @@ impl Session {
             return self.launch_in_parts(how, &of, rows);
         }
         let threads = vocabulary.next_multiple_of(32).min(THREADS) as u32;
-        let launch = Launch::new(&self.device, "sample", "sample").blocks(rows).threads(threads);
+        let launch = KernelLaunch::new(&self.device, "sample", "sample").blocks(rows).threads(threads);
         let launch = launch.address(at(&self.state.drawn)).address(support).array(logits).address(logit_rows);
         let launch = launch.address(at(&self.state.sequences)).address(slots).address(step);
         let launch = launch.address(at(&self.state.uniforms)).address(at(&self.state.seen));
-        let launch = launch.int(vocabulary).int(self.sizes.room).float(s.temperature).float(how.logp_temperature);
+        let launch = launch.int(vocabulary).int(self.sizes.max_own_positions).float(s.temperature).float(how.logp_temperature);
         launch.float(s.top_p).float(s.min_p).float(s.repetition_penalty).int(s.top_k).run()
     }
 
     /// Samples by the kernels of `host/kernels/sample_parts.cu`, whose `struct Rows` this is.
-    fn launch_in_parts(&self, how: &Drawing, of: &[u64; 7], rows: usize) -> Result<()> {
+    fn launch_in_parts(&self, how: &DrawOptions, of: &[u64; 7], rows: usize) -> Result<()> {
         let parts = self.sizes.parts();
-        let launch = |kernel: &str| Launch::new(&self.device, "sample_parts", kernel);
+        let launch = |kernel: &str| KernelLaunch::new(&self.device, "sample_parts", kernel);
         let (tops, masses) = (at(&self.state.tops), at(&self.state.masses));
         launch("sample_tops").grid(parts, rows, 1).address(tops).structure(of).float(how.logp_temperature).run()?;
         if how.sampling.temperature > 0.0 {
@@ -82,14 +97,14 @@ impl Session {
         }
         let launch = launch("sample_parts").blocks(rows).address(at(&self.state.drawn)).address(tops).address(masses);
         let launch = launch.structure(of).int(parts).float(how.logp_temperature).address(at(&self.state.sequences));
-        launch.address(at(&self.state.uniforms)).int(self.sizes.room).address(at(&self.state.seen)).run()
+        launch.address(at(&self.state.uniforms)).int(self.sizes.max_own_positions).address(at(&self.state.seen)).run()
     }
 
     /// Waits for the first `count` samples and returns them.
-    pub fn drawn(&self, count: usize) -> Result<Vec<Drawn>> {
+    pub fn drawn(&self, count: usize) -> Result<Vec<SampledToken>> {
         let words = self.device.clone_dtoh(&self.state.drawn.slice(..count * 2))?;
         self.device.cuda_stream().synchronize().map_err(driver_error)?;
-        Ok(words.chunks_exact(2).map(|d| Drawn { token: d[0], logp: f32::from_bits(d[1]) }).collect())
+        Ok(words.chunks_exact(2).map(|d| SampledToken { token: d[0], logp: f32::from_bits(d[1]) }).collect())
     }
 
     /// Waits for the first `count` samples and returns the bits of the tokens that each could have been; see [`Support::push_bits`].

@@ -1,25 +1,25 @@
 //! The memory of a generation.
 
 use super::super::super::{Error, Result};
-use super::super::array::{Array, Kind, at, buffer, unset};
+use super::super::array::{DeviceArray, ElementKind, at, buffer, unset};
 use super::super::launch::driver_error;
-use super::state::{SEQUENCE, SharedPrompt, Sizes, State};
+use super::state::{DecodeSizes, DecodeState, SEQUENCE, SharedPrompt};
 use candle_core::cuda_backend::CudaDevice;
 use candle_core::cuda_backend::cudarc::driver::{CudaSlice, DeviceRepr};
 use candle_core::{Device, Tensor};
 use std::ops::Range;
 
 /// All memory of one generation: `R` rows, `S` slots.
-pub struct Session {
+pub struct DecodeSession {
     pub(super) device: CudaDevice,
-    pub(super) kind: Kind,
-    pub(super) sizes: Sizes,
+    pub(super) kind: ElementKind,
+    pub(super) sizes: DecodeSizes,
     /// Number of rows in the next step.
     pub(super) rows: usize,
     /// Blocks of the next step's attention over prompts.
     pub(super) shares: usize,
-    pub(super) state: State,
-    pub(super) values: Values,
+    pub(super) state: DecodeState,
+    pub(super) values: DecodeActivations,
     /// Keys and values of each sequence's own positions, `[layers, S, room, K * C]`.
     pub(super) own_k: Tensor,
     pub(super) own_v: Tensor,
@@ -28,7 +28,7 @@ pub struct Session {
 }
 
 /// Values computed for a step's rows, each `[R, ..]`.
-pub(super) struct Values {
+pub(super) struct DecodeActivations {
     pub(super) x: Tensor,
     pub(super) h: Tensor,
     pub(super) qkv: Tensor,
@@ -55,20 +55,20 @@ fn put<T: DeviceRepr + 'static>(device: &CudaDevice, into: &mut CudaSlice<T>, fi
     Ok(device.memcpy_htod(values, &mut view)?)
 }
 
-impl Session {
+impl DecodeSession {
     /// Allocates memory for a generation with weights like `like`, which determines device and precision.
     ///
     /// # Errors
     /// If the device has not enough memory, or its kernels don't support heads of this size.
-    pub fn new(like: &Tensor, sizes: Sizes) -> Result<Self> {
-        let kind = Kind::of(like)?;
+    pub fn new(like: &Tensor, sizes: DecodeSizes) -> Result<Self> {
+        let kind = ElementKind::from_tensor(like)?;
         let Device::Cuda(device) = like.device() else {
             return Err(Error::Shape { op: "decode", detail: "the weights are not on a device".into() });
         };
         sizes.check()?;
         let (rows, h) = (sizes.slots, sizes.heads);
         let (width, kv_width) = (h.heads * h.head_dim, h.kv_heads * h.head_dim);
-        let own = (sizes.layers, sizes.slots, sizes.room, kv_width);
+        let own = (sizes.layers, sizes.slots, sizes.max_own_positions, kv_width);
         let make = |cols: usize| unset(device, (rows, cols), kind);
         Ok(Self {
             device: device.clone(),
@@ -76,8 +76,8 @@ impl Session {
             sizes,
             rows: 0,
             shares: 0,
-            state: State::new(device, &sizes)?,
-            values: Values {
+            state: DecodeState::new(device, &sizes)?,
+            values: DecodeActivations {
                 x: make(sizes.hidden)?,
                 h: make(sizes.hidden)?,
                 qkv: make(width + 2 * kv_width)?,
@@ -86,7 +86,7 @@ impl Session {
                 wide: make(sizes.wide)?,
                 active: make(sizes.intermediate)?,
                 out: make(sizes.hidden)?,
-                logits: unset(device, (rows, sizes.vocabulary), Kind::F32)?,
+                logits: unset(device, (rows, sizes.vocabulary), ElementKind::F32)?,
             },
             own_k: unset(device, own, kind)?,
             own_v: unset(device, own, kind)?,
@@ -106,7 +106,7 @@ impl Session {
         let mut addresses = Vec::with_capacity(layers.len() * 2);
         for (k, v) in layers {
             for t in [k, v] {
-                let array = Array::of_kind(t, self.kind)?;
+                let array = DeviceArray::from_tensor_with_kind(t, self.kind)?;
                 if rows.end * width > array.len || rows.len() > self.sizes.longest_prompt {
                     return Err(Error::Shape { op: "decode", detail: format!("prompt rows {rows:?} of {:?}", t.shape()) });
                 }
@@ -126,11 +126,11 @@ impl Session {
 
     /// Sets a sequence's random numbers for its tokens from this index on.
     pub fn renew(&mut self, slot: usize, first: usize, uniforms: &[f64]) -> Result<()> {
-        if first + uniforms.len() > self.sizes.room {
-            let detail = format!("{} numbers from {first} on for {}", uniforms.len(), self.sizes.room);
+        if first + uniforms.len() > self.sizes.max_own_positions {
+            let detail = format!("{} numbers from {first} on for {}", uniforms.len(), self.sizes.max_own_positions);
             return Err(Error::Shape { op: "decode", detail });
         }
-        put(&self.device, &mut self.state.uniforms, slot * self.sizes.room + first, uniforms)
+        put(&self.device, &mut self.state.uniforms, slot * self.sizes.max_own_positions + first, uniforms)
     }
 
     /// Sets the tokens that occurred in a sequence, if they are remembered.

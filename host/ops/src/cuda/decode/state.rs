@@ -26,11 +26,11 @@ pub(super) const PART: usize = 4096;
 
 /// Sizes of a generation.
 #[derive(Clone, Copy, Debug)]
-pub struct Sizes {
+pub struct DecodeSizes {
     /// Most sequences decoded in parallel.
     pub slots: usize,
     /// Most positions of a sequence after its prompt.
-    pub room: usize,
+    pub max_own_positions: usize,
     /// Tokens of the longest prompt.
     pub longest_prompt: usize,
     /// Number of layers.
@@ -51,15 +51,15 @@ pub struct Sizes {
     pub keeps_support: bool,
 }
 
-impl Sizes {
+impl DecodeSizes {
     /// Returns the number of positions in a run.
     pub(super) fn split(&self) -> usize {
-        SHORTEST_RUN * self.longest_prompt.max(self.room).div_ceil(SHORTEST_RUN * MOST_RUNS).max(1)
+        SHORTEST_RUN * self.longest_prompt.max(self.max_own_positions).div_ceil(SHORTEST_RUN * MOST_RUNS).max(1)
     }
 
     /// Returns the number of runs of a sequence's own positions.
     pub(super) fn own_runs(&self) -> usize {
-        self.room.div_ceil(self.split())
+        self.max_own_positions.div_ceil(self.split())
     }
 
     /// Returns the number of runs of a row: of its prompt's positions and its own.
@@ -119,7 +119,7 @@ pub struct SharedPrompt {
 }
 
 /// Arrays in device memory.
-pub(super) struct State {
+pub(super) struct DecodeState {
     /// `struct Sequence`, `[S]`.
     pub sequences: CudaSlice<u32>,
     /// Random numbers for sampling, `[S, room]`.
@@ -146,11 +146,11 @@ pub(super) struct State {
     pub support: CudaSlice<u32>,
 }
 
-impl State {
-    pub fn new(device: &CudaDevice, sizes: &Sizes) -> Result<Self> {
+impl DecodeState {
+    pub fn new(device: &CudaDevice, sizes: &DecodeSizes) -> Result<Self> {
         Ok(Self {
             sequences: buffer(device, sizes.slots * SEQUENCE)?,
-            uniforms: buffer(device, sizes.slots * sizes.room)?,
+            uniforms: buffer(device, sizes.slots * sizes.max_own_positions)?,
             seen: buffer(device, if sizes.remembers { sizes.slots * sizes.words() } else { 1 })?,
             slots: buffer(device, sizes.slots)?,
             step: buffer(device, 2)?,

@@ -96,7 +96,7 @@ fn pairs_are_two_completions_of_a_group() {
 
 #[test]
 fn derivatives_are_of_needed_columns_and_0_where_the_mask_is() {
-    let needs: Needs = ["logp", "old_logp", "sequence_value"].into_iter().collect();
+    let needs: NeededInputs = ["logp", "old_logp", "sequence_value"].into_iter().collect();
     let said = |column: Column| derivatives(&[column], &needs, &batch(), true);
     assert_eq!(said(tokens("logp", [1.0, 0.0, 1.0, 1.0])), Ok(()));
     assert_eq!(said(Column::new("sequence_value", Unit::Sequence, vec![1.0; 4])), Ok(()));

@@ -9,7 +9,8 @@ use super::host_name;
 use crate::config::files;
 use prost::Message;
 use record::{
-    DataClass, DataType, Dated, Event, FRAME, Figure, Metadata, PluginData, SessionLog, SessionStatus, Summary, Tensor,
+    DataClass, DataType, EventProto, EventStep, FRAME, PluginData, SessionLog, SessionStatus, SummaryMetadata, SummaryProto,
+    SummaryValue, TensorProto,
 };
 use record::{next_message, record};
 use serde_json::{Map, Value};
@@ -23,11 +24,11 @@ const PREFIX: &str = "events.out.tfevents.";
 /// Truncates a file before its first record of a later step. Also truncates before an unreadable record, because TensorBoard
 /// stops there too.
 fn cut(file: &Path, step: u64) -> io::Result<()> {
-    let own = files::own(file, File::options().read(true).write(true))?;
+    let own = files::open_for_writing(file, File::options().read(true).write(true))?;
     let mut records = BufReader::new(&own);
     let mut kept = 0;
     while let Some(message) = next_message(&mut records)?
-        && Dated::decode(&*message).is_ok_and(|event| event.step <= saturated(step))
+        && EventStep::decode(&*message).is_ok_and(|event| event.step <= saturated(step))
     {
         kept += FRAME + message.len() as u64;
     }
@@ -73,7 +74,7 @@ impl TensorBoard {
     /// If the folder or a file can't be read or written.
     pub fn create(run: &Path, from_step: Option<u64>) -> io::Result<Self> {
         let folder = run.join("tensorboard");
-        files::own_folder(&folder)?;
+        files::create_folder(&folder)?;
         // TensorBoard reads files in the order of their names and never returns to one. So the newest must sort last, even if two
         // start in the same second or the clock was set back.
         let mut seconds = since_1970().as_secs();
@@ -92,11 +93,11 @@ impl TensorBoard {
         let path = folder.join(format!("{PREFIX}{seconds:010}.{host}.{}", std::process::id()));
         let file = File::options().append(true).create_new(true).open(&path)?;
         let mut this = Self { path, file, bytes: 0 };
-        this.write(0, Event { file_version: Some("brain.Event:2".into()), ..Event::default() })?;
+        this.write(0, EventProto { file_version: Some("brain.Event:2".into()), ..EventProto::default() })?;
         // Except at the first start, this makes a TensorBoard that has already read the older files forget this step and later
         // ones. Its fast loader instead forgets each tag when an earlier step appears again.
         let session_log = Some(SessionLog { status: SessionStatus::Start.into() });
-        this.write(from_step.map_or(0, |step| step.saturating_add(1)), Event { session_log, ..Event::default() })?;
+        this.write(from_step.map_or(0, |step| step.saturating_add(1)), EventProto { session_log, ..EventProto::default() })?;
         Ok(this)
     }
 
@@ -113,12 +114,13 @@ impl TensorBoard {
     pub fn scalars(&mut self, step: u64, figures: &Map<String, Value>) -> io::Result<()> {
         let shown = figures.iter().filter(|(name, _)| !matches!(name.as_str(), "step" | "time"));
         let finite = shown.filter_map(|(name, value)| Some((name, value.as_f64()? as f32))).filter(|(_, v)| v.is_finite());
-        let values: Vec<Figure> =
-            finite.map(|(name, value)| Figure { tag: tag(name), simple_value: Some(value), ..Figure::default() }).collect();
+        let values: Vec<SummaryValue> = finite
+            .map(|(name, value)| SummaryValue { tag: tag(name), simple_value: Some(value), ..SummaryValue::default() })
+            .collect();
         if values.is_empty() {
             return Ok(());
         }
-        self.write(step, Event { summary: Some(Summary { values }), ..Event::default() })
+        self.write(step, EventProto { summary: Some(SummaryProto { values }), ..EventProto::default() })
     }
 
     /// Writes a text, which is shown as Markdown; use [`code_block`] to show it literally. Its step is that of the metrics it
@@ -127,23 +129,23 @@ impl TensorBoard {
     /// # Errors
     /// If the file can't be written.
     pub fn text(&mut self, step: u64, tag: &str, text: &str) -> io::Result<()> {
-        let value = Figure {
+        let value = SummaryValue {
             tag: tag.into(),
-            tensor: Some(Tensor { dtype: DataType::String.into(), string_val: vec![text.into()] }),
-            metadata: Some(Metadata {
+            tensor: Some(TensorProto { dtype: DataType::String.into(), string_val: vec![text.into()] }),
+            metadata: Some(SummaryMetadata {
                 plugin: Some(PluginData { plugin_name: "text".into() }),
                 data_class: DataClass::Tensor.into(),
             }),
-            ..Figure::default()
+            ..SummaryValue::default()
         };
-        self.write(step, Event { summary: Some(Summary { values: vec![value] }), ..Event::default() })
+        self.write(step, EventProto { summary: Some(SummaryProto { values: vec![value] }), ..EventProto::default() })
     }
 
     /// Writes a record with a single call. A record that does not fit on the disk is removed completely, because readers give up
     /// a file at its first damaged record.
-    fn write(&mut self, step: u64, event: Event) -> io::Result<()> {
+    fn write(&mut self, step: u64, event: EventProto) -> io::Result<()> {
         let wall_time = since_1970().as_secs_f64();
-        let record = record(&Event { wall_time, step: saturated(step), ..event });
+        let record = record(&EventProto { wall_time, step: saturated(step), ..event });
         let written = self.file.write_all(&record);
         match written {
             Ok(()) => self.bytes += record.len() as u64,
@@ -159,7 +161,7 @@ mod tests {
     use serde_json::json;
 
     /// A field of a message: its number, and the bytes of its number or content.
-    type Field = (u64, Vec<u8>);
+    type ProtoField = (u64, Vec<u8>);
 
     fn varint(bytes: &mut &[u8]) -> u64 {
         let mut value = 0;
@@ -180,7 +182,7 @@ mod tests {
     }
 
     /// Parses protocol buffers by their specification, without a schema.
-    fn fields(mut bytes: &[u8]) -> Vec<Field> {
+    fn fields(mut bytes: &[u8]) -> Vec<ProtoField> {
         let mut fields = Vec::new();
         while !bytes.is_empty() {
             let key = varint(&mut bytes);
@@ -202,7 +204,7 @@ mod tests {
     /// Returns the content of a field that occurs once.
     fn field(message: &[u8], path: &[u64]) -> Vec<u8> {
         path.iter().fold(message.to_vec(), |message, number| {
-            let found: Vec<Field> = fields(&message).into_iter().filter(|(n, _)| n == number).collect();
+            let found: Vec<ProtoField> = fields(&message).into_iter().filter(|(n, _)| n == number).collect();
             assert_eq!(found.len(), 1, "field {number} of {path:?}");
             found[0].1.clone()
         })
@@ -278,7 +280,7 @@ mod tests {
         let loss = Map::from_iter([("loss".into(), 1.into())]);
         (498..=502).for_each(|step| first.scalars(step, &loss).unwrap());
         // As left by a process that was killed.
-        first.file.write_all(&record(&Event::default())[..15]).unwrap();
+        first.file.write_all(&record(&EventProto::default())[..15]).unwrap();
 
         let resumed = TensorBoard::create(run.path(), Some(500)).unwrap();
         assert_eq!(read(&first).iter().map(|m| step(m)).collect::<Vec<_>>(), [0, 0, 498, 499, 500]);

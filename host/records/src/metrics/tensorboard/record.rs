@@ -7,7 +7,7 @@ use std::io::{self, Read};
 const CRC32C: crc::Crc<u32> = crc::Crc::<u32>::new(&crc::CRC_32_ISCSI);
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct Event {
+pub(super) struct EventProto {
     /// Seconds since 1970.
     #[prost(double, tag = "1")]
     pub wall_time: f64,
@@ -17,33 +17,33 @@ pub(super) struct Event {
     #[prost(string, optional, tag = "3")]
     pub file_version: Option<String>,
     #[prost(message, optional, tag = "5")]
-    pub summary: Option<Summary>,
+    pub summary: Option<SummaryProto>,
     #[prost(message, optional, tag = "7")]
     pub session_log: Option<SessionLog>,
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct Summary {
+pub(super) struct SummaryProto {
     #[prost(message, repeated, tag = "1")]
-    pub values: Vec<Figure>,
+    pub values: Vec<SummaryValue>,
 }
 
 /// `Summary.Value`.
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct Figure {
+pub(super) struct SummaryValue {
     #[prost(string, tag = "1")]
     pub tag: String,
     #[prost(float, optional, tag = "2")]
     pub simple_value: Option<f32>,
     #[prost(message, optional, tag = "8")]
-    pub tensor: Option<Tensor>,
+    pub tensor: Option<TensorProto>,
     #[prost(message, optional, tag = "9")]
-    pub metadata: Option<Metadata>,
+    pub metadata: Option<SummaryMetadata>,
 }
 
 /// `TensorProto`; without a shape, it is a scalar.
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct Tensor {
+pub(super) struct TensorProto {
     #[prost(enumeration = "DataType", tag = "1")]
     pub dtype: i32,
     #[prost(bytes = "vec", repeated, tag = "8")]
@@ -58,7 +58,7 @@ pub(super) enum DataType {
 
 /// `SummaryMetadata`.
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct Metadata {
+pub(super) struct SummaryMetadata {
     #[prost(message, optional, tag = "1")]
     pub plugin: Option<PluginData>,
     #[prost(enumeration = "DataClass", tag = "4")]
@@ -95,7 +95,7 @@ fn masked_crc(bytes: &[u8]) -> u32 {
 }
 
 /// Encodes a `TFRecord`: length, its checksum, the message, its checksum.
-pub(super) fn record(event: &Event) -> Vec<u8> {
+pub(super) fn record(event: &EventProto) -> Vec<u8> {
     let message = event.encode_to_vec();
     let length = (message.len() as u64).to_le_bytes();
     let mut bytes = Vec::with_capacity(message.len() + 16);
@@ -114,7 +114,7 @@ const LONGEST: u64 = 64 << 20;
 
 /// The step of an event, of which the rest is passed over.
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct Dated {
+pub(super) struct EventStep {
     #[prost(int64, tag = "2")]
     pub step: i64,
 }

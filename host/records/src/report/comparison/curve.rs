@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 /// The curve of a group. Where what decides the metric changes, it has a gap.
 #[derive(Debug, Default, PartialEq, Serialize)]
-pub struct Curve {
+pub struct GroupCurve {
     /// Steps.
     pub x: Vec<f64>,
     /// Means.
@@ -21,7 +21,7 @@ pub struct Curve {
 
 /// Values of a group's runs at a step, or at several.
 #[derive(Clone, Copy)]
-struct Point {
+struct GroupPoint {
     step: u64,
     /// Number of changes of what decides the metric before it.
     part: usize,
@@ -31,8 +31,8 @@ struct Point {
     greatest: f64,
 }
 
-impl Point {
-    fn with(self, other: Self) -> Self {
+impl GroupPoint {
+    fn merge(self, other: Self) -> Self {
         Self {
             step: other.step,
             part: other.part,
@@ -44,25 +44,25 @@ impl Point {
     }
 }
 
-impl Curve {
+impl GroupCurve {
     /// Returns the mean of runs over the steps, of at most about so many points.
     pub(super) fn new(runs: &[&ComparedRun], metric: &str, most: usize) -> Self {
-        let mut points: BTreeMap<u64, Point> = BTreeMap::new();
+        let mut points: BTreeMap<u64, GroupPoint> = BTreeMap::new();
         let breaks: Vec<u64> = runs.iter().flat_map(|run| run.breaks(metric)).collect();
         for run in runs {
             for &(step, value) in run.series.get(metric).into_iter().flatten() {
                 let part = breaks.iter().filter(|change| **change < step).count();
-                let own = Point { step, part, sum: value, count: 1, least: value, greatest: value };
-                points.entry(step).and_modify(|point| *point = point.with(own)).or_insert(own);
+                let own = GroupPoint { step, part, sum: value, count: 1, least: value, greatest: value };
+                points.entry(step).and_modify(|point| *point = point.merge(own)).or_insert(own);
             }
         }
         let per_point = points.len().div_ceil(most).max(1);
-        let points: Vec<Point> = points.into_values().collect();
+        let points: Vec<GroupPoint> = points.into_values().collect();
         let mut line = Self::default();
         let mut before = None::<u64>;
         for part in points.chunk_by(|a, b| a.part == b.part) {
             for (i, bucket) in part.chunks(per_point).enumerate() {
-                let Some(point) = bucket.iter().copied().reduce(Point::with) else { continue };
+                let Some(point) = bucket.iter().copied().reduce(GroupPoint::merge) else { continue };
                 if let Some(before) = before.filter(|_| i == 0) {
                     // Between the last step of one version and the first of the next.
                     line.push(f64::midpoint(before as f64, bucket[0].step as f64), None);
@@ -78,7 +78,7 @@ impl Curve {
         line
     }
 
-    fn push(&mut self, x: f64, point: Option<Point>) {
+    fn push(&mut self, x: f64, point: Option<GroupPoint>) {
         self.x.push(x);
         self.y.push(point.map(|point| rounded(point.sum / point.count as f64)));
         self.lo.push(point.map(|point| rounded(point.least)));

@@ -6,7 +6,7 @@ mod run;
 #[cfg(test)]
 mod tests;
 
-pub use curve::Curve;
+pub use curve::GroupCurve;
 pub use run::ComparedRun;
 pub(super) use run::flatten;
 
@@ -59,14 +59,14 @@ const KEY: [&str; 20] = [
 
 /// Which of a metric's values is the best.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Best {
+pub enum MetricGoal {
     /// As of a reward.
     Greatest,
     /// As of a loss.
     Least,
 }
 
-impl Best {
+impl MetricGoal {
     /// Returns it for a metric of this name; none if neither end is better.
     #[must_use]
     pub fn from_metric(name: &str) -> Option<Self> {
@@ -85,14 +85,14 @@ impl Best {
 
 /// The mean of some runs' values, and their standard deviation if there are several.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Spread {
+pub struct SeedSpread {
     /// Their mean.
     pub mean: f64,
     /// Their standard deviation.
     pub deviation: Option<f64>,
 }
 
-impl Spread {
+impl SeedSpread {
     /// Returns it for these values; none if there are none.
     #[must_use]
     pub fn from_values(values: &[f64]) -> Option<Self> {
@@ -106,7 +106,7 @@ impl Spread {
 
 /// Runs that differ in their seed only.
 #[derive(Debug)]
-pub struct Group {
+pub struct SeedGroup {
     /// The settings that set it apart, or a run's name.
     pub name: String,
     /// Numbers of its runs.
@@ -115,7 +115,7 @@ pub struct Group {
 
 /// A setting that differs, with the values of each group.
 #[derive(Debug, PartialEq)]
-pub struct Difference {
+pub struct SettingDifference {
     /// Its dotted key.
     pub key: String,
     /// The values, in the order of the groups.
@@ -126,13 +126,13 @@ pub struct Difference {
 
 /// Runs side by side.
 #[derive(Debug)]
-pub struct Comparison {
+pub struct RunComparison {
     /// The runs.
     pub runs: Vec<ComparedRun>,
     /// Their groups.
-    pub groups: Vec<Group>,
+    pub groups: Vec<SeedGroup>,
     /// The settings that differ.
-    pub differences: Vec<Difference>,
+    pub differences: Vec<SettingDifference>,
     /// All metrics, those that are worth a look first before the others.
     pub metrics: Vec<String>,
     /// How many of them are worth a look first.
@@ -141,7 +141,7 @@ pub struct Comparison {
     pub notes: Vec<String>,
 }
 
-impl Comparison {
+impl RunComparison {
     /// Reads runs. A folder that is not a run's stands for the runs in it, as that of a sweep does.
     ///
     /// # Errors
@@ -195,13 +195,17 @@ impl Comparison {
                 _ => runs[members[0]].name.clone(),
             }
         };
-        let named = groups.iter().map(|group| Group { name: name(group), runs: group.1.clone() }).collect();
+        let named = groups.iter().map(|group| SeedGroup { name: name(group), runs: group.1.clone() }).collect();
         let difference = |key: &&String| {
             let of_group = |(_, members): &(Vec<String>, Vec<usize>)| {
                 let values: BTreeSet<String> = members.iter().map(|&i| value(&runs[i], key)).collect();
                 values.into_iter().collect::<Vec<_>>().join(", ")
             };
-            Difference { key: (*key).clone(), values: groups.iter().map(of_group).collect(), divides: dividing.contains(key) }
+            SettingDifference {
+                key: (*key).clone(),
+                values: groups.iter().map(of_group).collect(),
+                divides: dividing.contains(key),
+            }
         };
         let differences = differing.iter().map(difference).collect();
         let (metrics, key_metrics) = metrics(&runs);
@@ -210,32 +214,32 @@ impl Comparison {
 
     /// Returns the mean over a group's runs of the last value of a metric.
     #[must_use]
-    pub fn last(&self, group: &Group, metric: &str) -> Option<Spread> {
+    pub fn last(&self, group: &SeedGroup, metric: &str) -> Option<SeedSpread> {
         let last = |&i: &usize| self.runs[i].series.get(metric)?.last().map(|(_, value)| *value);
-        Spread::from_values(&group.runs.iter().filter_map(last).collect::<Vec<f64>>())
+        SeedSpread::from_values(&group.runs.iter().filter_map(last).collect::<Vec<f64>>())
     }
 
     /// Returns the mean over a group's runs of the best value of a metric; none if neither end is better. Of a reward, only values since
     /// the last change of what decides it count: earlier ones are of another reward.
     #[must_use]
-    pub fn best(&self, group: &Group, metric: &str) -> Option<Spread> {
-        let best = Best::from_metric(metric)?;
+    pub fn best(&self, group: &SeedGroup, metric: &str) -> Option<SeedSpread> {
+        let best = MetricGoal::from_metric(metric)?;
         let best_of = |&i: &usize| {
             let run = &self.runs[i];
             let since = run.breaks(metric).pop().filter(|_| Eras::is_of_rewards(metric));
             let values = run.series.get(metric)?.iter().filter(|(step, _)| since.is_none_or(|since| *step > since));
             let values = values.map(|(_, value)| *value);
             match best {
-                Best::Greatest => values.reduce(f64::max),
-                Best::Least => values.reduce(f64::min),
+                MetricGoal::Greatest => values.reduce(f64::max),
+                MetricGoal::Least => values.reduce(f64::min),
             }
         };
-        Spread::from_values(&group.runs.iter().filter_map(best_of).collect::<Vec<f64>>())
+        SeedSpread::from_values(&group.runs.iter().filter_map(best_of).collect::<Vec<f64>>())
     }
 
     /// Returns the seeds of a group's runs, as text.
     #[must_use]
-    pub fn seeds(&self, group: &Group) -> String {
+    pub fn seeds(&self, group: &SeedGroup) -> String {
         let seeds: BTreeSet<&str> =
             group.runs.iter().filter_map(|&i| Some(self.runs[i].settings.get("seed")?.as_str())).collect();
         let mut seeds: Vec<&str> = seeds.into_iter().collect();
@@ -245,7 +249,7 @@ impl Comparison {
 
     /// Returns the states of a group's runs, as text.
     #[must_use]
-    pub fn states(&self, group: &Group) -> String {
+    pub fn states(&self, group: &SeedGroup) -> String {
         let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
         group.runs.iter().for_each(|&i| *counts.entry(self.runs[i].state).or_default() += 1);
         match counts.len() {
@@ -256,7 +260,7 @@ impl Comparison {
 
     /// Returns the last logged steps of a group's runs, as text.
     #[must_use]
-    pub fn steps(&self, group: &Group) -> String {
+    pub fn steps(&self, group: &SeedGroup) -> String {
         let steps = || group.runs.iter().map(|&i| self.runs[i].last_step);
         let (least, most) = (steps().min().unwrap_or(0), steps().max().unwrap_or(0));
         if least == most { least.to_string() } else { format!("{least} to {most}") }
@@ -264,9 +268,9 @@ impl Comparison {
 
     /// Returns the mean of a group's runs over the steps, of at most about so many points.
     #[must_use]
-    pub fn curve(&self, group: &Group, metric: &str, most: usize) -> Curve {
+    pub fn curve(&self, group: &SeedGroup, metric: &str, most: usize) -> GroupCurve {
         let runs: Vec<&ComparedRun> = group.runs.iter().map(|&i| &self.runs[i]).collect();
-        Curve::new(&runs, metric, most)
+        GroupCurve::new(&runs, metric, most)
     }
 }
 
@@ -274,7 +278,7 @@ impl Comparison {
 fn expanded(paths: &[PathBuf]) -> Result<Vec<PathBuf>, Error> {
     let (mut folders, mut known) = (Vec::new(), BTreeSet::new());
     for path in paths {
-        let inside = if RunFiles(path).are_there() { Vec::new() } else { inside(path) };
+        let inside = if RunFiles(path).exist() { Vec::new() } else { inside(path) };
         let found = if inside.is_empty() { vec![path.clone()] } else { inside };
         for folder in found {
             super::check(&folder)?;
@@ -289,7 +293,7 @@ fn expanded(paths: &[PathBuf]) -> Result<Vec<PathBuf>, Error> {
 /// Returns the folders of runs in a folder, in the order of their names.
 fn inside(path: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(path).into_iter().flatten().filter_map(Result::ok).map(|entry| entry.path());
-    let mut runs: Vec<PathBuf> = entries.filter(|path| RunFiles(path).are_there()).take(MOST_RUNS + 1).collect();
+    let mut runs: Vec<PathBuf> = entries.filter(|path| RunFiles(path).exist()).take(MOST_RUNS + 1).collect();
     runs.sort();
     runs
 }

@@ -4,8 +4,8 @@ use crate::config::printable;
 use crate::report::Error;
 use crate::report::configuration::entry_name;
 use crate::report::dependence::Dependence;
-use crate::report::story::Change;
-use crate::run::{EventKind, EventLine, Metrics, PluginVersion, RunFiles, each_own_line, is_running, is_undone, short_hash};
+use crate::report::timeline::MetricBreak;
+use crate::run::{EventKind, EventLine, PluginVersion, RunFiles, RunMetrics, each_own_line, is_running, is_undone, short_hash};
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
@@ -36,7 +36,7 @@ pub struct ComparedRun {
     /// Steps and values of each metric.
     pub series: BTreeMap<String, Vec<(u64, f64)>>,
     /// What scores or teaches otherwise after a step, in the order of the steps.
-    pub(super) changes: Vec<Change>,
+    pub(super) changes: Vec<MetricBreak>,
     /// The algorithm's name; empty if it is not known.
     pub(super) algorithm: String,
     /// The last logged step.
@@ -58,9 +58,9 @@ impl ComparedRun {
             toml::Table::new()
         });
         flatten("", &toml::Value::Table(table), &mut this.settings);
-        let history = History::read(path).map_err(|source| Error::Read { path: RunFiles(path).events(), source })?;
-        let metrics = match Metrics::load(path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Metrics::default(),
+        let history = EventHistory::read(path).map_err(|source| Error::Read { path: RunFiles(path).events(), source })?;
+        let metrics = match RunMetrics::load(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => RunMetrics::default(),
             loaded => loaded.map_err(|source| Error::Read { path: RunFiles(path).metrics(), source })?,
         };
         metrics.notes.iter().for_each(|text| note(text));
@@ -74,14 +74,14 @@ impl ComparedRun {
         Ok(this)
     }
 
-    fn add(&mut self, metrics: Metrics) {
+    fn add(&mut self, metrics: RunMetrics) {
         let mut before: Option<(u64, BTreeMap<String, PluginVersion>)> = None;
         for row in metrics.rows {
             for (plugin, version) in &row.versions {
                 if let Some((step, versions)) = &before
                     && versions.get(plugin).is_some_and(|old| !old.is_same(version))
                 {
-                    self.changes.push(Change { step: *step, plugin: plugin.clone(), of_weight: false });
+                    self.changes.push(MetricBreak { step: *step, plugin: plugin.clone(), of_weight: false });
                 }
             }
             if !row.versions.is_empty() {
@@ -101,7 +101,8 @@ impl ComparedRun {
     /// Returns the steps after which a metric is another.
     pub(super) fn breaks(&self, metric: &str) -> Vec<u64> {
         let dependence = Dependence::new(metric);
-        let is_of_it = |change: &&Change| dependence.is_on(&change.plugin, change.plugin == self.algorithm, change.of_weight);
+        let is_of_it =
+            |change: &&MetricBreak| dependence.is_affected_by(&change.plugin, change.plugin == self.algorithm, change.of_weight);
         let mut steps: Vec<u64> = self.changes.iter().filter(is_of_it).map(|change| change.step).collect();
         steps.dedup();
         steps
@@ -110,7 +111,7 @@ impl ComparedRun {
 
 /// What a run's events say.
 #[derive(Default)]
-struct History {
+struct EventHistory {
     /// The versions that each plugin had, each from a step on.
     versions: BTreeMap<String, Vec<(u64, PluginVersion)>>,
     /// Steps after which weights or error policies are others, with the reward.
@@ -119,11 +120,11 @@ struct History {
     last: Option<EventKind>,
 }
 
-impl History {
+impl EventHistory {
     fn read(run: &Path) -> io::Result<Self> {
         let (mut this, mut begun) = (Self::default(), 0);
         let read = each_own_line(run, &RunFiles(run).events(), |line| {
-            let event = EventLine::of(line);
+            let event = EventLine::from_fields(line);
             let step = event.step.unwrap_or(begun);
             let Some(kind) = event.kind else { return };
             if kind.begins() || kind.ends() {
@@ -147,10 +148,10 @@ impl History {
                     if let Some(versions) = this.versions.get_mut(plugin) {
                         versions.retain(|(since, own)| *since < step || own.is_same(&version));
                     }
-                    this.is_version(plugin, version, step);
+                    this.record_version(plugin, version, step);
                 }
                 EventKind::PluginSwapped | EventKind::PluginRolledBack => {
-                    this.is_version(event.text("plugin"), event.version("to"), step);
+                    this.record_version(event.text("plugin"), event.version("to"), step);
                 }
                 _ => {}
             }
@@ -162,8 +163,8 @@ impl History {
     }
 
     /// Returns what scores or teaches otherwise after a step.
-    fn changes(&self) -> Vec<Change> {
-        let change = |step: u64, plugin: &String, of_weight| Change { step, plugin: plugin.clone(), of_weight };
+    fn changes(&self) -> Vec<MetricBreak> {
+        let change = |step: u64, plugin: &String, of_weight| MetricBreak { step, plugin: plugin.clone(), of_weight };
         let swaps = self
             .versions
             .iter()
@@ -172,7 +173,7 @@ impl History {
     }
 
     /// Records that a plugin has this version from a step on.
-    fn is_version(&mut self, plugin: &str, version: PluginVersion, step: u64) {
+    fn record_version(&mut self, plugin: &str, version: PluginVersion, step: u64) {
         if version.is_unknown() || (self.versions.len() == MOST_PLUGINS && !self.versions.contains_key(plugin)) {
             return;
         }

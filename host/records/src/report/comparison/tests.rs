@@ -28,9 +28,9 @@ fn runs_that_differ_in_their_seed_only_are_one_group_with_a_spread() {
         );
         run(place.path(), name, &config, &rows(4, scale), FINISHED);
     }
-    let whole = Comparison::load(&[place.path().to_owned()]).unwrap();
+    let whole = RunComparison::load(&[place.path().to_owned()]).unwrap();
     assert_eq!(whole.groups[0].name, "learning_rate 0.02", "in the order of the values");
-    let both = Comparison::load(&[place.path().to_owned(), place.path().join("a1")]).unwrap();
+    let both = RunComparison::load(&[place.path().to_owned(), place.path().join("a1")]).unwrap();
     assert_eq!(both.runs.len(), 3, "each run once");
     let names: Vec<&str> = both.groups.iter().map(|group| group.name.as_str()).collect();
     assert_eq!(names, ["learning_rate 0.1", "learning_rate 0.02"]);
@@ -42,8 +42,8 @@ fn runs_that_differ_in_their_seed_only_are_one_group_with_a_spread() {
     assert_eq!((difference("learning_rate").divides, difference("num_threads").divides), (true, false));
     assert_eq!(difference("num_threads").values, ["1, 2", "10"]);
     let deviation = Some(8.0f64.sqrt());
-    assert_eq!(both.last(&both.groups[0], "reward"), Some(Spread { mean: 6.0, deviation }));
-    assert_eq!(both.best(&both.groups[1], "loss"), Some(Spread { mean: 0.25, deviation: None }));
+    assert_eq!(both.last(&both.groups[0], "reward"), Some(SeedSpread { mean: 6.0, deviation }));
+    assert_eq!(both.best(&both.groups[1], "loss"), Some(SeedSpread { mean: 0.25, deviation: None }));
     assert_eq!((&both.metrics[..], both.key_metrics), (&["reward".to_owned(), "loss".to_owned()][..], 2));
     let line = both.curve(&both.groups[0], "reward", 100);
     assert_eq!((line.x, line.y), (vec![1.0, 2.0, 3.0, 4.0], vec![Some(1.5), Some(3.0), Some(4.5), Some(6.0)]));
@@ -66,7 +66,7 @@ fn a_curve_breaks_where_plugins_change_and_only_there() {
     }
     let loaded = format!("{{\"event\":\"plugin_loaded\",\"plugin\":\"r\",\"hash\":\"aa11\"}}\n{FINISHED}");
     let new = run(place.path(), "new", "seed = 1\n", &metrics, &loaded);
-    let both = Comparison::load(&[old, new]).unwrap();
+    let both = RunComparison::load(&[old, new]).unwrap();
     assert_eq!((both.runs[0].breaks("reward"), both.runs[1].breaks("reward")), (vec![5], vec![3]));
     assert_eq!(both.runs[0].settings["version of r"], "aa11 \u{2192} bb22");
     assert_eq!((both.runs[0].state, both.groups.len()), ("interrupted", 2));
@@ -105,7 +105,7 @@ fn a_curve_breaks_at_new_settings_of_what_decides_it_and_at_nothing_else() {
     .concat();
     let one = run(place.path(), "one", "seed = 1\n", &rows(8, 1.0), &events);
     let two = run(place.path(), "two", "seed = 1\n", &rows(8, 1.0), FINISHED);
-    let both = Comparison::load(&[one, two]).unwrap();
+    let both = RunComparison::load(&[one, two]).unwrap();
     let breaks = |metric: &str| both.runs[0].breaks(metric);
     assert_eq!((breaks("rewards/a/mean"), breaks("eval_rewards/b/mean")), (vec![3], vec![5]));
     assert_eq!((breaks("reward"), breaks("kl")), (vec![3, 5], vec![6]));
@@ -120,7 +120,7 @@ fn settings_of_a_plugin_that_not_all_runs_have_set_the_others_apart() {
         run(place.path(), name, &config, "", &hash)
     };
     let runs = [with("one", 1), with("two", 2), run(place.path(), "three", "a = 1\n", "", "")];
-    let all = Comparison::load(&runs).unwrap();
+    let all = RunComparison::load(&runs).unwrap();
     let shown: Vec<(&str, Vec<&str>)> =
         all.differences.iter().map(|d| (d.key.as_str(), d.values.iter().map(String::as_str).collect())).collect();
     assert_eq!(
@@ -138,7 +138,7 @@ fn what_can_not_be_compared_is_named() {
     let place = tempfile::tempdir().unwrap();
     let one = run(place.path(), "one", "a = 1", "", "");
     let error = |paths: &[&Path]| {
-        Comparison::load(&paths.iter().map(|path| (*path).to_owned()).collect::<Vec<_>>()).unwrap_err().to_string()
+        RunComparison::load(&paths.iter().map(|path| (*path).to_owned()).collect::<Vec<_>>()).unwrap_err().to_string()
     };
     assert!(error(&[&one]).contains("is one run; give the folders of two or more"));
     assert!(error(&[&one, &one]).contains("is one run"));
@@ -149,7 +149,7 @@ fn what_can_not_be_compared_is_named() {
     // A plugin that only one of them has is one setting.
     let plugin = "[[plugin]]\npath = \"x/r.wasm\"\nweight = 0.5\n[plugin.config]\nk = 1\n";
     let with = run(place.path(), "with", &format!("a = 1\n{plugin}"), "", "");
-    let both = Comparison::load(&[one, with]).unwrap();
+    let both = RunComparison::load(&[one, with]).unwrap();
     let [difference] = &both.differences[..] else { panic!("{:?}", both.differences) };
     assert_eq!(
         (difference.key.as_str(), &difference.values[..]),
@@ -158,7 +158,7 @@ fn what_can_not_be_compared_is_named() {
     // Damage is named, and texts of others are shown as they are.
     let odd = run(place.path(), "odd", "a = [", "garbage\n", "garbage\n");
     let other = run(place.path(), "other", "a = \"</script><u>\\u001b[2J\"", &rows(2, 1.0), FINISHED);
-    let both = Comparison::load(&[odd, other]).unwrap();
+    let both = RunComparison::load(&[odd, other]).unwrap();
     assert!(both.notes[0].starts_with("odd: config.toml can't be understood"), "{:?}", both.notes);
     assert_eq!(both.runs[1].settings["a"], "</script><u>\\u{1b}[2J");
 }
@@ -166,11 +166,14 @@ fn what_can_not_be_compared_is_named() {
 #[test]
 fn metrics_have_a_better_end_or_none() {
     for name in ["reward", "eval_reward", "rewards/a/mean", "eval_pass@8", "rewards/accuracies", "mean_token_accuracy"] {
-        assert_eq!(Best::from_metric(name), Some(Best::Greatest), "{name}");
+        assert_eq!(MetricGoal::from_metric(name), Some(MetricGoal::Greatest), "{name}");
     }
-    assert_eq!((Best::from_metric("eval_loss"), Best::from_metric("nll_loss")), (Some(Best::Least), Some(Best::Least)));
+    assert_eq!(
+        (MetricGoal::from_metric("eval_loss"), MetricGoal::from_metric("nll_loss")),
+        (Some(MetricGoal::Least), Some(MetricGoal::Least))
+    );
     for name in ["reward_std", "kl", "grad_norm", "rewards/a/std", "loss/policy_avg"] {
-        assert_eq!(Best::from_metric(name), None, "{name}");
+        assert_eq!(MetricGoal::from_metric(name), None, "{name}");
     }
 }
 
@@ -187,7 +190,7 @@ fn keys_of_a_plugin_have_the_name_that_it_has_in_the_run() {
         ];
         run(place.path(), folder, &entries.concat(), "", "")
     };
-    let both = Comparison::load(&[with("one", 0.5), with("two", 1.0)]).unwrap();
+    let both = RunComparison::load(&[with("one", 0.5), with("two", 1.0)]).unwrap();
     let keys: Vec<&str> = both.differences.iter().map(|difference| difference.key.as_str()).collect();
     assert_eq!(keys, ["plugin.judge.weight", "plugin.long.weight", "plugin.own.weight", "plugin.rw.weight"]);
 }

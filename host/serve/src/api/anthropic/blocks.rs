@@ -1,11 +1,11 @@
 //! What a turn says, in the blocks and words of a message.
 
-use super::super::chat::Turn;
-use super::super::choice::Choice;
+use super::super::chat::AssistantTurn;
+use super::super::choice::CompletionChoice;
 use serde_json::{Value, json};
 
 /// Returns the blocks of a turn.
-pub(super) fn content(turn: &Turn) -> Vec<Value> {
+pub(super) fn content(turn: &AssistantTurn) -> Vec<Value> {
     let text = turn.content.as_str().filter(|text| !text.is_empty());
     let text = text.map(|text| json!({"type": "text", "text": text}));
     text.into_iter().chain(turn.calls.iter().map(tool_use)).collect()
@@ -20,7 +20,7 @@ pub(super) fn tool_use(call: &Value) -> Value {
 }
 
 /// Returns why a turn ended, and the stop text that ended it.
-pub(super) fn stop_reason(turn: &Turn, choice: &Choice) -> (&'static str, Value) {
+pub(super) fn stop_reason(turn: &AssistantTurn, choice: &CompletionChoice) -> (&'static str, Value) {
     match (turn.finish, &choice.stopped) {
         (Some("tool_calls"), _) => ("tool_use", Value::Null),
         (Some("length"), _) => ("max_tokens", Value::Null),
@@ -30,7 +30,7 @@ pub(super) fn stop_reason(turn: &Turn, choice: &Choice) -> (&'static str, Value)
 }
 
 /// Returns the usage of a turn after a prompt of `prompt` tokens.
-pub(super) fn usage(prompt: usize, choice: &Choice) -> Value {
+pub(super) fn usage(prompt: usize, choice: &CompletionChoice) -> Value {
     let cached = choice.cached.min(prompt);
     json!({
         "input_tokens": prompt - cached, "cache_read_input_tokens": cached, "cache_creation_input_tokens": 0,

@@ -1,14 +1,14 @@
 //! The events of a streamed message.
 
-use super::super::chat::Turn;
-use super::super::choice::Choice;
+use super::super::chat::AssistantTurn;
+use super::super::choice::CompletionChoice;
 use super::super::error::ApiError;
 use super::super::typed_events::EventWriter;
 use super::blocks::{stop_reason, tool_use, usage};
 use serde_json::{Value, json};
 
 /// Makes the events of a message.
-pub(super) struct Events {
+pub(super) struct MessagesEventWriter {
     id: String,
     model: String,
     prompt_tokens: usize,
@@ -18,7 +18,7 @@ pub(super) struct Events {
     in_text: bool,
 }
 
-impl Events {
+impl MessagesEventWriter {
     pub(super) fn new(id: String, model: String, prompt_tokens: usize) -> Self {
         Self { id, model, prompt_tokens, blocks: 0, in_text: false }
     }
@@ -37,8 +37,8 @@ impl Events {
     }
 }
 
-impl EventWriter for Events {
-    fn begin(&mut self, choice: &Choice) -> Vec<Value> {
+impl EventWriter for MessagesEventWriter {
+    fn begin(&mut self, choice: &CompletionChoice) -> Vec<Value> {
         vec![json!({"type": "message_start", "message": {
             "id": self.id, "type": "message", "role": "assistant", "model": self.model, "content": [], "stop_reason": null,
             "stop_sequence": null, "usage": usage(self.prompt_tokens, choice),
@@ -54,7 +54,7 @@ impl EventWriter for Events {
         all
     }
 
-    fn end(&mut self, choice: &Choice, turn: Turn) -> Vec<Value> {
+    fn end(&mut self, choice: &CompletionChoice, turn: AssistantTurn) -> Vec<Value> {
         let mut all = Vec::new();
         if self.in_text {
             all.push(self.stop());

@@ -6,35 +6,35 @@ mod events;
 mod request;
 
 use super::app::App;
-use super::chat::Chat;
+use super::chat::ChatRequest;
 use super::error::{ApiError, Result};
 use super::fields::Fields;
 use super::messages::conversation;
 use super::reply::Reply;
 use super::typed_events::{TypedEvents, finished_turn};
 use blocks::{content, stop_reason, usage};
-use events::Events;
+use events::MessagesEventWriter;
 use serde_json::json;
 use std::sync::Arc;
 
 /// A request that has been read.
-pub(super) struct Messages(Chat);
+pub(super) struct MessagesRequest(ChatRequest);
 
-impl Messages {
+impl MessagesRequest {
     /// Reads a request.
     pub(super) fn read(app: &App, mut fields: Fields) -> Result<Self> {
         let limit = fields.take("max_tokens").ok_or_else(|| ApiError::field("max_tokens", "is missing"))?;
         let mut chat = request::chat(fields)?;
         chat.insert("max_tokens".into(), limit);
-        Chat::read(app, Fields::of_object(chat, "")).map(Self)
+        ChatRequest::read(app, Fields::from_object(chat, "")).map(Self)
     }
 
     /// Starts the turn, and answers when it is done, or with a stream.
     pub(super) async fn answer(self, app: Arc<App>) -> Result<Reply> {
-        let Chat { form, sampling, stream, requests } = self.0;
+        let ChatRequest { form, sampling, stream, requests } = self.0;
         let (id, mut choice) = (format!("msg_{}", form.number()), app.start_one(requests, &sampling)?);
         if stream.is_some() {
-            let events = Events::new(id, form.model.clone(), form.prompt.len());
+            let events = MessagesEventWriter::new(id, form.model.clone(), form.prompt.len());
             return Ok(Reply::events(TypedEvents::new(app, form, choice, Box::new(events))));
         }
         choice.complete().await?;
@@ -49,7 +49,7 @@ impl Messages {
 
 /// Answers `/v1/messages/count_tokens`.
 pub(super) fn count_tokens(app: &App, fields: Fields) -> Result<Reply> {
-    let mut chat = Fields::of_object(request::chat(fields)?, "");
+    let mut chat = Fields::from_object(request::chat(fields)?, "");
     app.model_of(&mut chat)?;
     let conversation = conversation(app, &mut chat)?;
     chat.finish()?;

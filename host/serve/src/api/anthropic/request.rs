@@ -39,7 +39,7 @@ pub(super) fn chat(mut fields: Fields) -> Result<Map<String, Value>> {
         }
         chat.insert("stop".into(), stops);
     }
-    let mut messages = Messages::default();
+    let mut messages = AnthropicMessages::default();
     if let Some(system) = fields.take("system") {
         let content = texts(system, "system")?;
         messages.all.push(json!({"role": "system", "content": content}));
@@ -69,13 +69,13 @@ pub(super) fn chat(mut fields: Fields) -> Result<Map<String, Value>> {
 
 /// The messages so far.
 #[derive(Default)]
-struct Messages {
+struct AnthropicMessages {
     all: Vec<Value>,
     /// Names of the tools that were called, by the id of the call.
     called: HashMap<String, Value>,
 }
 
-impl Messages {
+impl AnthropicMessages {
     fn add(&mut self, message: Value, place: &str) -> Result<()> {
         let Value::Object(mut message) = message else { return Err(ApiError::field(place, "must be an object")) };
         let content = message.shift_remove("content").unwrap_or_default();
@@ -93,7 +93,7 @@ impl Messages {
     }
 
     /// Adds texts and results of tools in their order.
-    fn add_user(&mut self, blocks: Vec<Block>) -> Result<()> {
+    fn add_user(&mut self, blocks: Vec<ContentBlock>) -> Result<()> {
         let mut text = Vec::new();
         for mut block in blocks {
             match block.kind.as_str() {
@@ -125,7 +125,7 @@ impl Messages {
         }
     }
 
-    fn add_assistant(&mut self, blocks: Vec<Block>) -> Result<()> {
+    fn add_assistant(&mut self, blocks: Vec<ContentBlock>) -> Result<()> {
         let (mut text, mut calls, mut thoughts) = (Vec::new(), Vec::new(), String::new());
         for mut block in blocks {
             match block.kind.as_str() {
@@ -154,13 +154,13 @@ impl Messages {
 }
 
 /// A part of a message.
-struct Block {
+struct ContentBlock {
     kind: String,
     fields: Map<String, Value>,
     place: String,
 }
 
-impl Block {
+impl ContentBlock {
     fn string(&mut self, name: &str) -> Result<String> {
         match self.fields.shift_remove(name) {
             Some(Value::String(text)) => Ok(text),
@@ -178,7 +178,7 @@ impl Block {
 }
 
 /// Reads a content: a text, or a list of blocks, not empty.
-fn blocks(content: Value, place: &str) -> Result<Vec<Block>> {
+fn blocks(content: Value, place: &str) -> Result<Vec<ContentBlock>> {
     let wrong = || ApiError::field(place, "must be a string or a list of blocks, not empty");
     let all = match content {
         text @ Value::String(_) => vec![json!({"type": "text", "text": text})],
@@ -188,14 +188,14 @@ fn blocks(content: Value, place: &str) -> Result<Vec<Block>> {
     let read = |(i, block): (usize, Value)| {
         let Value::Object(fields) = block else { return Err(wrong()) };
         let kind = fields.get("type").and_then(Value::as_str).unwrap_or_default().to_owned();
-        Ok(Block { kind, fields, place: format!("{place}[{i}]") })
+        Ok(ContentBlock { kind, fields, place: format!("{place}[{i}]") })
     };
     all.into_iter().enumerate().map(read).collect()
 }
 
 /// Reads a content that has texts only.
 fn texts(content: Value, place: &str) -> Result<Value> {
-    let text = |mut block: Block| if block.kind == "text" { block.text() } else { Err(block.unsupported()) };
+    let text = |mut block: ContentBlock| if block.kind == "text" { block.text() } else { Err(block.unsupported()) };
     if content.as_array().is_some_and(Vec::is_empty) {
         return Ok("".into());
     }
@@ -225,7 +225,7 @@ fn tools(fields: &mut Fields) -> Result<Option<Value>> {
 
 fn tool_choice(fields: &mut Fields) -> Result<Option<Value>> {
     let Some(choice) = fields.object("tool_choice")? else { return Ok(None) };
-    let mut choice = Fields::of_object(choice, "tool_choice.");
+    let mut choice = Fields::from_object(choice, "tool_choice.");
     let kind = choice.text("type")?;
     choice.only("disable_parallel_tool_use", &[json!(false)])?;
     match kind.as_deref() {

@@ -1,4 +1,4 @@
-use super::super::chat::Form;
+use super::super::chat::ChatResponseForm;
 use super::super::tests::{WITH_TOOLS, app, events_of, post, refused, said};
 use super::*;
 use serde_json::Value;
@@ -120,14 +120,15 @@ fn calls_are_blocks_of_a_message_and_of_a_stream() {
     let words = format!("Let me see.\n{call}{call}");
     let mut choice = said(&app, &words);
     runtime.block_on(choice.complete()).unwrap();
-    let turn = Form::with_tools(tools.clone()).turn(&app, &choice).unwrap();
+    let turn = ChatResponseForm::with_tools(tools.clone()).turn(&app, &choice).unwrap();
     let blocks = content(&turn);
     assert_eq!(blocks[0], json!({"type": "text", "text": "Let me see."}));
     assert!(blocks.len() == 3 && blocks[1..].iter().all(|block| block["input"] == json!({"a": 1}) && block["name"] == "add"));
     assert_eq!(stop_reason(&turn, &choice).0, "tool_use");
 
-    let events = Events::new("msg".into(), "m".into(), 0);
-    let mut source = TypedEvents::new(Arc::clone(&app), Form::with_tools(tools), said(&app, &words), Box::new(events));
+    let events = MessagesEventWriter::new("msg".into(), "m".into(), 0);
+    let mut source =
+        TypedEvents::new(Arc::clone(&app), ChatResponseForm::with_tools(tools), said(&app, &words), Box::new(events));
     let events = runtime.block_on(events_of(&mut source));
     let started: Vec<&Value> = events.as_array().unwrap().iter().filter(|event| event["type"] == "content_block_start").collect();
     assert_eq!(started.iter().map(|event| event["index"].as_u64().unwrap()).collect::<Vec<_>>(), [0, 1, 2]);

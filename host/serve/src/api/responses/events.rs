@@ -1,23 +1,23 @@
 //! The events of a streamed response.
 
-use super::super::chat::Turn;
-use super::super::choice::Choice;
+use super::super::chat::AssistantTurn;
+use super::super::choice::CompletionChoice;
 use super::super::error::ApiError;
 use super::super::typed_events::EventWriter;
-use super::object::{Head, function_call, part, status, writes_message};
+use super::object::{ResponseHead, function_call, part, status, writes_message};
 use serde_json::{Value, json};
 
 /// Makes the events of a response.
-pub(super) struct Events {
-    head: Head,
+pub(super) struct ResponsesEventWriter {
+    head: ResponseHead,
     /// The text so far, once it has begun.
     text: Option<String>,
     /// The number of the next event.
     sequence: u64,
 }
 
-impl Events {
-    pub(super) fn new(head: Head) -> Self {
+impl ResponsesEventWriter {
+    pub(super) fn new(head: ResponseHead) -> Self {
         Self { head, text: None, sequence: 0 }
     }
 
@@ -44,7 +44,7 @@ impl Events {
     }
 
     /// Returns the events that end the text.
-    fn end_text(&self, turn: &Turn) -> Vec<Value> {
+    fn end_text(&self, turn: &AssistantTurn) -> Vec<Value> {
         let (id, text) = (self.head.message_id(), self.text.as_deref().unwrap_or_default());
         let place = |kind: &str| json!({"type": kind, "item_id": id, "output_index": 0, "content_index": 0});
         let (mut text_done, mut part_done) = (place("response.output_text.done"), place("response.content_part.done"));
@@ -71,8 +71,8 @@ fn call_events(call: &Value, index: usize) -> Vec<Value> {
     ]
 }
 
-impl EventWriter for Events {
-    fn begin(&mut self, _: &Choice) -> Vec<Value> {
+impl EventWriter for ResponsesEventWriter {
+    fn begin(&mut self, _: &CompletionChoice) -> Vec<Value> {
         let response = self.head.begun();
         let events = ["response.created", "response.in_progress"].map(|kind| json!({"type": kind, "response": response}));
         self.numbered(events.into())
@@ -88,7 +88,7 @@ impl EventWriter for Events {
         self.numbered(events)
     }
 
-    fn end(&mut self, choice: &Choice, turn: Turn) -> Vec<Value> {
+    fn end(&mut self, choice: &CompletionChoice, turn: AssistantTurn) -> Vec<Value> {
         let mut events = if writes_message(&turn) { self.start_text() } else { Vec::new() };
         let first_call = usize::from(self.text.is_some());
         if self.text.is_some() {

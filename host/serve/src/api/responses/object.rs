@@ -1,7 +1,7 @@
 //! The object of a response, and the items that it puts out.
 
-use super::super::chat::{Form, Turn};
-use super::super::choice::Choice;
+use super::super::chat::{AssistantTurn, ChatResponseForm};
+use super::super::choice::CompletionChoice;
 use super::super::fields::Fields;
 use serde_json::{Map, Value, json};
 
@@ -27,7 +27,7 @@ pub(super) fn repeated(fields: &Fields) -> Map<String, Value> {
 }
 
 /// What all objects of a response have.
-pub(super) struct Head {
+pub(super) struct ResponseHead {
     /// A number that no other response has.
     number: String,
     model: String,
@@ -36,8 +36,8 @@ pub(super) struct Head {
     repeated: Map<String, Value>,
 }
 
-impl Head {
-    pub(super) fn new(form: &Form, repeated: Map<String, Value>) -> Self {
+impl ResponseHead {
+    pub(super) fn new(form: &ChatResponseForm, repeated: Map<String, Value>) -> Self {
         let (number, model) = (form.number().to_owned(), form.model.clone());
         Self { number, model, created: form.created, prompt_tokens: form.prompt.len(), repeated }
     }
@@ -61,7 +61,7 @@ impl Head {
     }
 
     /// Returns a response that has ended.
-    pub(super) fn ended(&self, turn: &Turn, choice: &Choice) -> Value {
+    pub(super) fn ended(&self, turn: &AssistantTurn, choice: &CompletionChoice) -> Value {
         let (prompt, completion) = (self.prompt_tokens, choice.tokens.len());
         let usage = json!({
             "input_tokens": prompt, "input_tokens_details": {"cached_tokens": choice.cached.min(prompt)},
@@ -88,12 +88,12 @@ impl Head {
 }
 
 /// Returns whether a turn has a message: one without calls always has.
-pub(super) fn writes_message(turn: &Turn) -> bool {
+pub(super) fn writes_message(turn: &AssistantTurn) -> bool {
     turn.calls.is_empty() || turn.content.as_str().is_some_and(|text| !text.is_empty())
 }
 
 /// Returns whether a turn was ended by its limit on tokens.
-pub(super) fn status(turn: &Turn) -> &'static str {
+pub(super) fn status(turn: &AssistantTurn) -> &'static str {
     if turn.finish == Some("length") { "incomplete" } else { "completed" }
 }
 

@@ -38,7 +38,7 @@ pub(super) fn chat(fields: &mut Fields) -> Result<Map<String, Value>> {
         chat.extend(fields.take(name).map(|value| (name.to_owned(), value)));
     }
     chat.extend(fields.take("max_output_tokens").map(|limit| ("max_tokens".to_owned(), limit)));
-    let mut messages = Messages::default();
+    let mut messages = ResponsesMessages::default();
     if let Some(instructions) = fields.text("instructions")? {
         messages.all.push(json!({"role": "system", "content": instructions}));
     }
@@ -71,7 +71,7 @@ fn check_rest(fields: &mut Fields) -> Result<()> {
     fields.only("truncation", &[json!("disabled")])?;
     fields.only("top_logprobs", &[json!(0)])?;
     fields.only("include", &[json!([]), json!(["reasoning.encrypted_content"])])?;
-    let mut text = Fields::of_object(fields.object("text")?.unwrap_or_default(), "text.");
+    let mut text = Fields::from_object(fields.object("text")?.unwrap_or_default(), "text.");
     text.only("format", &[json!({"type": "text"})])?;
     text.only("verbosity", &[json!("medium")])?;
     text.finish()?;
@@ -80,7 +80,7 @@ fn check_rest(fields: &mut Fields) -> Result<()> {
 }
 
 fn effort(fields: &mut Fields) -> Result<Option<Value>> {
-    let mut reasoning = Fields::of_object(fields.object("reasoning")?.unwrap_or_default(), "reasoning.");
+    let mut reasoning = Fields::from_object(fields.object("reasoning")?.unwrap_or_default(), "reasoning.");
     let effort = reasoning.take("effort");
     reasoning.finish()?;
     Ok(effort)
@@ -88,16 +88,16 @@ fn effort(fields: &mut Fields) -> Result<Option<Value>> {
 
 /// The messages so far.
 #[derive(Default)]
-struct Messages {
+struct ResponsesMessages {
     all: Vec<Value>,
     /// Names of the functions that were called, by the id of the call.
     called: HashMap<String, String>,
 }
 
-impl Messages {
+impl ResponsesMessages {
     fn add(&mut self, item: Value, place: &str) -> Result<()> {
         let Value::Object(item) = item else { return Err(ApiError::field(place, "must be an object")) };
-        let mut item = Item { fields: item, place };
+        let mut item = ResponsesInputItem { fields: item, place };
         match item.kind() {
             "message" => self.add_message(&mut item),
             "function_call" => self.add_call(&mut item),
@@ -114,7 +114,7 @@ impl Messages {
         }
     }
 
-    fn add_message(&mut self, item: &mut Item<'_>) -> Result<()> {
+    fn add_message(&mut self, item: &mut ResponsesInputItem<'_>) -> Result<()> {
         let role = match item.string("role")?.as_str() {
             "user" => "user",
             "assistant" => "assistant",
@@ -128,7 +128,7 @@ impl Messages {
     }
 
     /// Adds a call to the turn that its text or another call has begun, as the model wrote them.
-    fn add_call(&mut self, item: &mut Item<'_>) -> Result<()> {
+    fn add_call(&mut self, item: &mut ResponsesInputItem<'_>) -> Result<()> {
         let (id, name, arguments) = (item.string("call_id")?, item.string("name")?, item.string("arguments")?);
         let call = json!({"id": id, "type": "function", "function": {"name": name, "arguments": arguments}});
         self.called.insert(id, name);
@@ -144,12 +144,12 @@ impl Messages {
 }
 
 /// An item of the input.
-struct Item<'a> {
+struct ResponsesInputItem<'a> {
     fields: Map<String, Value>,
     place: &'a str,
 }
 
-impl Item<'_> {
+impl ResponsesInputItem<'_> {
     /// Returns its type; without one it is a message.
     fn kind(&self) -> &str {
         self.fields.get("type").map_or("message", |kind| kind.as_str().unwrap_or_default())

@@ -1,4 +1,4 @@
-use super::super::chat::Form;
+use super::super::chat::ChatResponseForm;
 use super::super::tests::{WITH_TOOLS, app, events_of, post, refused, said};
 use super::*;
 use serde_json::json;
@@ -101,9 +101,9 @@ fn calls_are_items_with_events_of_their_own() {
     let tools = json!([{"type": "function", "function": {"name": "add", "parameters": {}}}]);
     let call = "<tool_call>{\"name\": \"add\", \"arguments\": {\"a\": 1}}</tool_call>";
     for (words, text, first) in [(format!("Let me see.\n{call}{call}"), "Let me see.", 1), (format!("{call}{call}"), "", 0)] {
-        let form = Form::with_tools(tools.clone());
-        let head = Head::new(&form, Map::new());
-        let mut source = TypedEvents::new(Arc::clone(&app), form, said(&app, &words), Box::new(Events::new(head)));
+        let form = ChatResponseForm::with_tools(tools.clone());
+        let head = ResponseHead::new(&form, Map::new());
+        let mut source = TypedEvents::new(Arc::clone(&app), form, said(&app, &words), Box::new(ResponsesEventWriter::new(head)));
         let events = runtime.block_on(events_of(&mut source));
         let events = events.as_array().unwrap();
         let of = |kind: &str| -> Vec<&Value> { events.iter().filter(|event| event["type"] == kind).collect() };

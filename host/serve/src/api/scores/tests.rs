@@ -1,23 +1,23 @@
 use super::super::tests::{CHATML, app as generator, ask, post, refused, tokenizer};
 use super::super::*;
-use crate::model::{Frozen, Held, NewHead};
+use crate::model::{FrozenModel, ValueHeadInit, WeightStorage};
 use crate::ops::Forest;
-use crate::scorer::Scorer;
+use crate::scorer::RewardModelScorer;
 use serde_json::{Value, json};
 use std::sync::Arc;
 
 /// A server of a reward model whose head is random, and the model.
-pub(in super::super) fn app() -> (Arc<App>, Frozen) {
+pub(in super::super) fn app() -> (Arc<App>, FrozenModel) {
     let (tokenizer, folder, _kept) = tokenizer(Some(CHATML));
-    let folder = folder.holding(Held::AS_STORED);
-    let model = Frozen::new(folder.value_model_over(folder.trunk().unwrap(), NewHead::Drawn(3)).unwrap());
+    let folder = folder.with_weight_storage(WeightStorage::AS_STORED);
+    let model = FrozenModel::new(folder.value_model_over(folder.trunk().unwrap(), ValueHeadInit::Drawn(3)).unwrap());
     let card = ModelCard { names: vec!["judge".into()], ends: Vec::new(), version: "1".into() };
-    let scorer = Scorer::new(model.clone(), Some(0), 128, 4);
-    (Arc::new(App::of_scorer(scorer, tokenizer, card)), model)
+    let scorer = RewardModelScorer::new(model.clone(), Some(0), 128, 4);
+    (Arc::new(App::from_scorer(scorer, tokenizer, card)), model)
 }
 
 /// The value of tokens by themselves, at one of them.
-fn value(model: &Frozen, tokens: &[u32], at: usize) -> f64 {
+fn value(model: &FrozenModel, tokens: &[u32], at: usize) -> f64 {
     let mut forest = Forest::new();
     forest.push(tokens, None);
     f64::from(model.values(&forest, &[at]).unwrap().unwrap()[0])

@@ -1,8 +1,8 @@
 use super::super::tests::{ask, post, refused, tokenizer};
 use super::super::*;
 use crate::engine::tests::change_weights;
-use crate::engine::{Engine, Options};
-use crate::model::{Held, builtin};
+use crate::engine::{EngineOptions, InferenceEngine};
+use crate::model::{WeightStorage, builtin};
 use crate::weights::WeightLoader;
 use rlhost_config::RolloutDtype;
 use serde_json::{Value, json};
@@ -12,10 +12,11 @@ use std::sync::Arc;
 /// A server whose weights can change, and the folder that keeps them.
 pub(in super::super) fn app(updates: bool) -> (Arc<App>, tempfile::TempDir) {
     let (tokenizer, folder, kept) = tokenizer(None);
-    let (loader, decoding) = WeightLoader::open(folder.holding(Held::AS_STORED), RolloutDtype::Auto).unwrap();
-    let options = Options { max_model_len: 512, max_num_seqs: 8, max_waiting: 64, cache_bytes: 64 << 20 };
+    let (loader, decoding) =
+        WeightLoader::open(folder.with_weight_storage(WeightStorage::AS_STORED), RolloutDtype::Auto).unwrap();
+    let options = EngineOptions { max_model_len: 512, max_num_seqs: 8, max_waiting: 64, cache_bytes: 64 << 20 };
     let card = ModelCard { names: vec!["rlhost".into()], ends: Vec::new(), version: "1".into() };
-    let app = App::new(Engine::start(decoding, 0, options).unwrap(), tokenizer, card);
+    let app = App::new(InferenceEngine::start(decoding, 0, options).unwrap(), tokenizer, card);
     (Arc::new(app.with_weights(ServedWeights::new(loader, updates))), kept)
 }
 

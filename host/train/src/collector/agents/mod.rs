@@ -1,12 +1,12 @@
 //! Rollouts of agents: programs that ask the policy over HTTP, each in a session that records what was sampled.
 //!
 //! For a generation, the policy's current weights answer at an address of this machine. Each completion is an episode: a program that
-//! the run starts ([`Table::play_all`]), or a driver elsewhere ([`outside`]), gets its row and the key of a session, makes as many calls
+//! the run starts ([`AgentContext::play_all`]), or a driver elsewhere ([`offered_episodes`]), gets its row and the key of a session, makes as many calls
 //! as it likes, and ends. Its calls become the tree of a rollout ([`Trajectory`](crate::rollout::Trajectory)).
 
-mod outside;
-mod persistent;
-mod played;
+mod offered_episodes;
+mod persistent_program;
+mod played_episode;
 mod program;
 mod report;
 mod server;
@@ -14,7 +14,7 @@ mod tail;
 
 use super::episode_store::FinishedEpisode;
 use super::source::{PolicyVersion, RolloutBatch, RolloutRequest, RolloutSource};
-use super::turns::Turns;
+use super::turns::TurnGenerator;
 use crate::Result;
 use crate::config::AgentEntry;
 use crate::data::Tokenizer;
@@ -23,9 +23,9 @@ use crate::model::PromptPass;
 use crate::ops::sampler::stream;
 use crate::phase::Phase;
 use crate::plan::RolloutPlan;
-use persistent::Persistent;
-use played::{Played, Warned};
-use program::Outcome;
+use persistent_program::PersistentProgram;
+use played_episode::{AgentWarnings, PlayedEpisode};
+use program::ProgramOutcome;
 use rand::RngExt;
 use rlhost_serve::session::SessionRules;
 use rlhost_serve::sessions::Sessions;
@@ -45,21 +45,21 @@ const SEEDS: [u64; 2] = [0x0061_6765_6e74, 0x6361_6c6c_7300];
 const SEED_BITS: u32 = 53;
 
 /// Lets agents play episodes.
-pub(super) struct Agents {
-    turns: Rc<Turns>,
+pub(super) struct AgentSource {
+    turns: Rc<TurnGenerator>,
     plan: Rc<RolloutPlan>,
     entry: AgentEntry,
     /// The run's folder.
     folder: PathBuf,
-    warned: Mutex<Warned>,
+    warned: Mutex<AgentWarnings>,
     /// Where agents ask; none before the first generation.
     server: Option<AgentServer>,
     /// Programs that wait for an episode.
-    idle: Mutex<Vec<Persistent>>,
+    idle: Mutex<Vec<PersistentProgram>>,
 }
 
 /// What all episodes of a generation need.
-struct Table<'a> {
+struct AgentContext<'a> {
     entry: &'a AgentEntry,
     address: SocketAddr,
     sessions: &'a Sessions,
@@ -68,16 +68,16 @@ struct Table<'a> {
     /// Version of the policy.
     version: u64,
     seed: u64,
-    idle: &'a Mutex<Vec<Persistent>>,
+    idle: &'a Mutex<Vec<PersistentProgram>>,
     tokenizer: &'a Tokenizer,
     /// The token of an episode without calls.
     filler: u32,
-    warned: &'a Mutex<Warned>,
+    warned: &'a Mutex<AgentWarnings>,
 }
 
-impl Agents {
+impl AgentSource {
     /// Creates a source that plays with these settings, for a run in this folder.
-    pub(super) fn new(turns: Rc<Turns>, plan: Rc<RolloutPlan>, entry: AgentEntry, folder: PathBuf) -> Self {
+    pub(super) fn new(turns: Rc<TurnGenerator>, plan: Rc<RolloutPlan>, entry: AgentEntry, folder: PathBuf) -> Self {
         Self { turns, plan, entry, folder, warned: Mutex::default(), server: None, idle: Mutex::default() }
     }
 
@@ -93,7 +93,7 @@ impl Agents {
     }
 }
 
-impl RolloutSource for Agents {
+impl RolloutSource for AgentSource {
     fn roll_out(&mut self, request: &RolloutRequest<'_>, policy: PolicyVersion<'_>) -> Result<RolloutBatch> {
         if self.server.is_none() {
             let words = (self.turns.tokenizer(), self.turns.ends());
@@ -102,7 +102,7 @@ impl RolloutSource for Agents {
         let Some(server) = &self.server else { return Ok(RolloutBatch::default()) };
         let model = self.turns.decoding(policy.policy, request.phase)?;
         server.answer_with(model, policy.version, &self.entry, &self.plan)?;
-        let table = Table {
+        let table = AgentContext {
             entry: &self.entry,
             address: server.address(),
             sessions: &server.sessions,
@@ -135,7 +135,7 @@ impl RolloutSource for Agents {
     }
 }
 
-impl Table<'_> {
+impl AgentContext<'_> {
     /// Plays all episodes, several at a time, and returns them in the order of prompts and samples.
     fn play_all(&self) -> Vec<FinishedEpisode> {
         let all = self.episodes();
@@ -179,7 +179,7 @@ impl Table<'_> {
     }
 
     /// Makes an episode of what was played, and keeps it. One that failed would get another chance in a resumed run.
-    fn end(&self, number: usize, mut played: Played) -> FinishedEpisode {
+    fn end(&self, number: usize, mut played: PlayedEpisode) -> FinishedEpisode {
         self.warned.lock().unwrap_or_else(PoisonError::into_inner).warn_of(&mut played);
         let (place, sample) = self.place_of(number);
         let prompt = &self.request.prompts[place];
@@ -194,20 +194,20 @@ impl Table<'_> {
     /// Returns all episodes; one that nobody has played has failed.
     fn in_order(&self, ended: Vec<Option<FinishedEpisode>>) -> Vec<FinishedEpisode> {
         let all = ended.into_iter().enumerate();
-        all.map(|(number, one)| one.unwrap_or_else(|| self.end(number, Played::not_begun()))).collect()
+        all.map(|(number, one)| one.unwrap_or_else(|| self.end(number, PlayedEpisode::unstarted()))).collect()
     }
 
     /// Plays an episode with a program.
-    fn play(&self, number: usize) -> Played {
-        let Some(episode) = self.episode(number) else { return Played::not_begun() };
+    fn play(&self, number: usize) -> PlayedEpisode {
+        let Some(episode) = self.episode(number) else { return PlayedEpisode::unstarted() };
         let (key, seed) = (episode.key.clone(), episode.seed);
         self.sessions.open(key.clone(), episode.seed_of_calls, self.rules);
         let outcome = if self.entry.persistent { self.play_persistent(&episode) } else { self.play_once(episode) };
-        Played::new(self.sessions.close(&key), outcome, seed)
+        PlayedEpisode::new(self.sessions.close(&key), outcome, seed)
     }
 
     /// Returns an episode, which has a new key; none if the system has no random numbers for it.
-    fn episode(&self, number: usize) -> Option<Episode> {
+    fn episode(&self, number: usize) -> Option<AgentEpisode> {
         let (request, sample) = (self.request, number % self.request.samples);
         let prompt = &request.prompts[number / request.samples];
         let (generation, row) = (request.generation, prompt.row as u64);
@@ -218,12 +218,12 @@ impl Table<'_> {
             Phase::Eval => format!("eval-{}-{}-{row}-{sample}", self.version, u64::MAX - generation),
             _ => format!("train-{generation}-{row}-{sample}"),
         };
-        Some(Episode { key: new_key().ok()?, name, seed, seed_of_calls, row: row_of(prompt) })
+        Some(AgentEpisode { key: new_key().ok()?, name, seed, seed_of_calls, row: row_of(prompt) })
     }
 }
 
 /// An episode as its program or driver knows it.
-struct Episode {
+struct AgentEpisode {
     key: String,
     name: String,
     seed: u64,
@@ -232,9 +232,9 @@ struct Episode {
     row: Value,
 }
 
-impl Table<'_> {
-    fn play_once(&self, episode: Episode) -> Outcome {
-        let Episode { key, name, seed, row, .. } = episode;
+impl AgentContext<'_> {
+    fn play_once(&self, episode: AgentEpisode) -> ProgramOutcome {
+        let AgentEpisode { key, name, seed, row, .. } = episode;
         let own = [
             ("OPENAI_API_KEY", key.clone()),
             ("ANTHROPIC_API_KEY", key),
@@ -246,15 +246,15 @@ impl Table<'_> {
     }
 
     /// Has a program play that waits, or else a new one.
-    fn play_persistent(&self, episode: &Episode) -> Outcome {
+    fn play_persistent(&self, episode: &AgentEpisode) -> ProgramOutcome {
         let idle = || self.idle.lock().unwrap_or_else(PoisonError::into_inner);
         let waiting = idle().pop();
-        let started = waiting.map_or_else(|| Persistent::start(self.entry, &self.addresses()), Ok);
+        let started = waiting.map_or_else(|| PersistentProgram::start(self.entry, &self.addresses()), Ok);
         let program = match started {
             Ok(program) => program,
-            Err(reason) => return Outcome::failed(reason),
+            Err(reason) => return ProgramOutcome::from_failure(reason),
         };
-        let Episode { key, name, seed, row, .. } = episode;
+        let AgentEpisode { key, name, seed, row, .. } = episode;
         let line = json!({"row": row, "base_url": self.base_url(), "api_key": key, "episode": name, "seed": seed});
         let (outcome, left) = program.play(&format!("{line}\n"), self.entry.timeout());
         idle().extend(left);

@@ -1,6 +1,6 @@
 //! Runs an agent's program for one episode: gives it the row, bounds its time and its output, and ends what it leaves behind.
 
-use super::tail::Tail;
+use super::tail::StreamTail;
 use crate::config::AgentEntry;
 use crate::ops;
 use std::io::{Read, Write};
@@ -12,16 +12,16 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 /// Bytes of standard output, and of standard error, that are kept: their ends.
-pub(super) const KEPT: usize = 16 << 10;
+pub(super) const OUTPUT_TAIL_BYTES: usize = 16 << 10;
 
 /// Time for reading the rest of the output when the program has ended. What it started may hold its output open.
 const REST: Duration = Duration::from_millis(500);
 
 /// Longest time between two looks at whether it has ended.
-const LOOKED: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// What a program left.
-pub(super) struct Outcome {
+pub(super) struct ProgramOutcome {
     /// The end of its standard output.
     pub output: String,
     /// The end of its standard error.
@@ -46,25 +46,25 @@ pub(super) fn spawned(entry: &AgentEntry, variables: &[(&str, String)]) -> Resul
     command.spawn().map_err(|error| format!("{} can't be started: {error}", entry.command[0]))
 }
 
-impl Outcome {
+impl ProgramOutcome {
     /// Creates that of a program that said nothing.
-    pub(super) fn failed(reason: String) -> Self {
+    pub(super) fn from_failure(reason: String) -> Self {
         Self { output: String::new(), errors: String::new(), failed: Some(reason) }
     }
 }
 
 /// Runs a program for an episode, with this text as its standard input.
-pub(super) fn run(entry: &AgentEntry, variables: &[(&str, String)], input: String) -> Outcome {
+pub(super) fn run(entry: &AgentEntry, variables: &[(&str, String)], input: String) -> ProgramOutcome {
     match spawned(entry, variables) {
         Ok(child) => followed(child, entry.timeout(), input),
-        Err(reason) => Outcome::failed(reason),
+        Err(reason) => ProgramOutcome::from_failure(reason),
     }
 }
 
 /// Waits for a program's end, at most for so long.
-fn followed(mut child: Child, limit: Duration, input: String) -> Outcome {
+fn followed(mut child: Child, limit: Duration, input: String) -> ProgramOutcome {
     let begun = Instant::now();
-    let streams = Streams::follow(&mut child, input);
+    let streams = ProgramStreams::from_child(&mut child, input);
     let mut pause = Duration::from_millis(1);
     let mut failed = streams.as_ref().err().cloned();
     while failed.is_none() && !has_ended(&mut child) {
@@ -72,7 +72,7 @@ fn followed(mut child: Child, limit: Duration, input: String) -> Outcome {
             Some(left) => thread::sleep(pause.min(left)),
             None => failed = Some(format!("took longer than {} s (timeout_s)", limit.as_secs_f64())),
         }
-        pause = (2 * pause).min(LOOKED);
+        pause = (2 * pause).min(POLL_INTERVAL);
     }
     // Before its status is taken, its id can't be another's.
     ops::kill_group(child.id());
@@ -81,8 +81,8 @@ fn followed(mut child: Child, limit: Duration, input: String) -> Outcome {
         Ok(status) => (!status.success()).then(|| format!("ended with {status}")),
         Err(error) => Some(format!("can't be waited for: {error}")),
     };
-    let (output, errors) = streams.map(Streams::texts).unwrap_or_default();
-    Outcome { output, errors, failed }
+    let (output, errors) = streams.map(ProgramStreams::texts).unwrap_or_default();
+    ProgramOutcome { output, errors, failed }
 }
 
 #[cfg(unix)]
@@ -96,21 +96,21 @@ fn has_ended(child: &mut Child) -> bool {
 }
 
 /// The output of a program, read by threads.
-struct Streams {
-    output: Reading,
-    errors: Reading,
+struct ProgramStreams {
+    output: StreamReader,
+    errors: StreamReader,
 }
 
-impl Streams {
+impl ProgramStreams {
     /// Writes a program's input and reads its output.
-    fn follow(child: &mut Child, input: String) -> Result<Self, String> {
+    fn from_child(child: &mut Child, input: String) -> Result<Self, String> {
         if let Some(mut stdin) = child.stdin.take() {
             // It may be longer than a pipe takes, and the program need not read it.
             begin(move || drop(stdin.write_all(input.as_bytes())))?;
         }
         let none = || "has no output".to_owned();
-        let output = Reading::begin(child.stdout.take().ok_or_else(none)?)?;
-        Ok(Self { output, errors: Reading::begin(child.stderr.take().ok_or_else(none)?)? })
+        let output = StreamReader::spawn(child.stdout.take().ok_or_else(none)?)?;
+        Ok(Self { output, errors: StreamReader::spawn(child.stderr.take().ok_or_else(none)?)? })
     }
 
     /// Returns the ends of both, when the program has ended.
@@ -121,20 +121,20 @@ impl Streams {
 }
 
 /// A stream that a thread reads, which stops when this is dropped.
-pub(super) struct Reading {
-    tail: Arc<Mutex<Tail>>,
+pub(super) struct StreamReader {
+    tail: Arc<Mutex<StreamTail>>,
     /// Disconnected at the end of the stream.
     ended: Receiver<()>,
     stop: Arc<AtomicBool>,
 }
 
-impl Reading {
+impl StreamReader {
     /// Reads a stream to its end, keeping the last of it.
     ///
     /// # Errors
     /// If no thread can be had.
-    pub(super) fn begin(mut stream: impl Pipe) -> Result<Self, String> {
-        let (tail, stop) = (Arc::new(Mutex::new(Tail::new(KEPT))), Arc::<AtomicBool>::default());
+    pub(super) fn spawn(mut stream: impl UnixPipe) -> Result<Self, String> {
+        let (tail, stop) = (Arc::new(Mutex::new(StreamTail::new(OUTPUT_TAIL_BYTES))), Arc::<AtomicBool>::default());
         let (sender, ended) = channel::<()>();
         let (kept, stopped) = (Arc::clone(&tail), Arc::clone(&stop));
         begin(move || {
@@ -162,7 +162,7 @@ impl Reading {
     }
 }
 
-impl Drop for Reading {
+impl Drop for StreamReader {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
     }
@@ -170,24 +170,24 @@ impl Drop for Reading {
 
 /// A stream of a program.
 #[cfg(unix)]
-pub(super) trait Pipe: Read + std::os::fd::AsRawFd + Send + 'static {}
+pub(super) trait UnixPipe: Read + std::os::fd::AsRawFd + Send + 'static {}
 #[cfg(unix)]
-impl<T: Read + std::os::fd::AsRawFd + Send + 'static> Pipe for T {}
+impl<T: Read + std::os::fd::AsRawFd + Send + 'static> UnixPipe for T {}
 
 /// A stream of a program.
 #[cfg(not(unix))]
 pub(super) trait Pipe: Read + Send + 'static {}
 #[cfg(not(unix))]
-impl<T: Read + Send + 'static> Pipe for T {}
+impl<T: Read + Send + 'static> UnixPipe for T {}
 
 /// Waits a little for what can be read.
 #[cfg(unix)]
-fn is_readable(stream: &impl Pipe) -> std::io::Result<bool> {
+fn is_readable(stream: &impl UnixPipe) -> std::io::Result<bool> {
     ops::readable_within(stream, REST)
 }
 
 #[cfg(not(unix))]
-fn is_readable(_: &impl Pipe) -> std::io::Result<bool> {
+fn is_readable(_: &impl UnixPipe) -> std::io::Result<bool> {
     Ok(true)
 }
 
@@ -204,7 +204,7 @@ pub(super) fn begin(work: impl FnOnce() + Send + 'static) -> Result<(), String> 
 mod tests {
     use super::*;
 
-    fn agent(script: &str, timeout_s: f64) -> Outcome {
+    fn agent(script: &str, timeout_s: f64) -> ProgramOutcome {
         let command = ["sh", "-c", script].map(str::to_owned).to_vec();
         let entry = serde_json::json!({"command": command, "timeout_s": timeout_s, "pass_env": ["RLHOST_TEST_UNSET"]});
         let entry: AgentEntry = serde_json::from_value(entry).unwrap();
@@ -241,7 +241,7 @@ mod tests {
     fn of_endless_output_only_the_end_is_kept_and_one_that_reads_nothing_gets_no_further() {
         let outcome = agent("yes 0123456789 | head -c 10000000; echo end", 60.0);
         assert_eq!(outcome.failed, None);
-        assert!(outcome.output.len() <= KEPT && outcome.output.ends_with("end\n"));
+        assert!(outcome.output.len() <= OUTPUT_TAIL_BYTES && outcome.output.ends_with("end\n"));
         let command = ["sh", "-c", "echo done"].map(str::to_owned);
         let entry: AgentEntry = serde_json::from_value(serde_json::json!({"command": command})).unwrap();
         assert_eq!(run(&entry, &[], "x".repeat(1 << 20)).output, "done\n");

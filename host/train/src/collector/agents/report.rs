@@ -17,14 +17,14 @@ pub(super) const OWN: [&str; 3] = ["calls", "branches", "reread_tokens"];
 /// Says what is wrong with the report of a driver, if it can't be one.
 ///
 /// # Errors
-/// As [`Report::parse`].
+/// As [`AgentReport::parse`].
 pub(super) fn check(report: &Map<String, Value>) -> Result<(), String> {
-    Report::of(report).map(drop)
+    AgentReport::from_map(report).map(drop)
 }
 
 /// What an agent says of its episode.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Report {
+pub(super) struct AgentReport {
     /// The reward that it gives itself.
     pub reward: Option<f32>,
     /// Instead, the reward of each call, in the order in which they began.
@@ -33,7 +33,7 @@ pub(super) struct Report {
     pub metrics: Vec<(String, f64)>,
 }
 
-impl Report {
+impl AgentReport {
     /// Reads the last line of an output, if it is an object with a reward or metrics. Another line says nothing.
     ///
     /// # Errors
@@ -44,10 +44,10 @@ impl Report {
         };
         let wrong = |detail: String| format!("the agent's last line {detail}: {}", printable(line, SHOWN));
         let all = json::object(line).map_err(|e| wrong(format!("is no JSON ({e})")))?;
-        Self::of(&all).map_err(wrong)
+        Self::from_map(&all).map_err(wrong)
     }
 
-    fn of(all: &Map<String, Value>) -> Result<Self, String> {
+    fn from_map(all: &Map<String, Value>) -> Result<Self, String> {
         let reward = all.get("reward").map_or(Ok(None), score)?;
         let turn_rewards = match all.get("turn_rewards") {
             None | Some(Value::Null) => None,
@@ -126,9 +126,9 @@ mod tests {
 
     #[test]
     fn the_last_line_is_the_report_if_it_is_an_object() {
-        let said = |output: &str| Report::parse(output).unwrap();
-        assert_eq!(said(""), Report::default());
-        assert_eq!(said("thinking\n{\"reward\": 1}\nbye"), Report::default());
+        let said = |output: &str| AgentReport::parse(output).unwrap();
+        assert_eq!(said(""), AgentReport::default());
+        assert_eq!(said("thinking\n{\"reward\": 1}\nbye"), AgentReport::default());
         assert_eq!(said("thinking\n{\"reward\": 0.5}\n\n").reward, Some(0.5));
         assert_eq!(said("{\"reward\": true}").reward, Some(1.0));
         let both = said("{\"reward\": null, \"metrics\": {\"a/b\": 2, \"won\": true}}");
@@ -137,7 +137,7 @@ mod tests {
 
     #[test]
     fn each_call_may_have_a_reward_of_its_own() {
-        let of = |line: &str, calls: usize| Report::parse(line).unwrap().of_calls(calls);
+        let of = |line: &str, calls: usize| AgentReport::parse(line).unwrap().of_calls(calls);
         assert_eq!(of("{\"turn_rewards\": [0.5, null, true]}", 3), Ok(vec![Some(0.5), None, Some(1.0)]));
         assert_eq!(of("{\"reward\": 2}", 3), Ok(vec![None, None, Some(2.0)]));
         assert_eq!(of("{}", 2), Ok(vec![None; 2]));
@@ -160,7 +160,7 @@ mod tests {
             ("{\"metrics\": {\"a b\": 1}}", "the metric a b"),
             ("{\"metrics\": {\"a\": \"x\"}}", "a value is a number"),
         ] {
-            let refused = Report::parse(line).unwrap_err();
+            let refused = AgentReport::parse(line).unwrap_err();
             assert!(refused.contains(part) && refused.contains("the agent's last line"), "{line}: {refused}");
         }
     }

@@ -2,16 +2,16 @@
 
 use crate::config::AgentEntry;
 use crate::data::Tokenizer;
-use crate::model::Decoding;
+use crate::model::IncrementalDecoder;
 use crate::plan::RolloutPlan;
 use crate::run::RunFiles;
 use crate::{Error, Result};
 use rand::TryRng;
 use rand::rngs::SysRng;
-use rlhost_serve::engine::{Engine, Options};
+use rlhost_serve::engine::{EngineOptions, InferenceEngine};
 use rlhost_serve::sessions::Sessions;
-use rlhost_serve::tasks::Tasks;
-use rlhost_serve::{App, Limits, ModelCard, Server, Settings, check_key, read_keys};
+use rlhost_serve::tasks::TaskQueue;
+use rlhost_serve::{App, ConnectionLimits, InferenceServer, InferenceServerSettings, ModelCard, check_key, read_keys};
 use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::path::Path;
@@ -32,10 +32,10 @@ const DRAINING: Duration = Duration::from_millis(500);
 
 /// A running server of agents.
 pub(super) struct AgentServer {
-    server: Server,
+    server: InferenceServer,
     pub sessions: Arc<Sessions>,
     /// Episodes for drivers elsewhere, if these play.
-    pub tasks: Option<Arc<Tasks>>,
+    pub tasks: Option<Arc<TaskQueue>>,
 }
 
 impl AgentServer {
@@ -50,14 +50,14 @@ impl AgentServer {
             let wait = LONGEST_WAIT.min(entry.timeout() / 2);
             (host, port) = address;
             keys = keys_of(entry, folder)?;
-            tasks = Some(Arc::new(Tasks::new(Arc::clone(&sessions), super::report::check, wait)));
+            tasks = Some(Arc::new(TaskQueue::new(Arc::clone(&sessions), super::report::check, wait)));
         }
         let (names, version) = (vec!["policy".to_owned()], env!("CARGO_PKG_VERSION").to_owned());
         let card = ModelCard { names, ends: ends.to_vec(), version };
-        let app = App::of_sessions(Arc::clone(&sessions), tasks.clone(), tokenizer.clone(), card);
-        let limits = Limits { answer_time: entry.timeout(), ..Limits::default() };
-        let settings = Settings { host: host.to_owned(), port, keys, limits };
-        let server = Server::start(app, settings).map_err(failed)?;
+        let app = App::from_sessions(Arc::clone(&sessions), tasks.clone(), tokenizer.clone(), card);
+        let limits = ConnectionLimits { answer_time: entry.timeout(), ..ConnectionLimits::default() };
+        let settings = InferenceServerSettings { host: host.to_owned(), port, keys, limits };
+        let server = InferenceServer::start(app, settings).map_err(failed)?;
         if tasks.is_some() {
             tracing::info!("drivers take episodes from http://{}/rl/next_task", server.address());
         }
@@ -68,15 +68,21 @@ impl AgentServer {
     ///
     /// # Errors
     /// If no thread can be had.
-    pub(super) fn answer_with(&self, model: Decoding, version: u64, entry: &AgentEntry, plan: &RolloutPlan) -> Result<()> {
-        let options = Options {
+    pub(super) fn answer_with(
+        &self,
+        model: IncrementalDecoder,
+        version: u64,
+        entry: &AgentEntry,
+        plan: &RolloutPlan,
+    ) -> Result<()> {
+        let options = EngineOptions {
             max_model_len: model.architecture().max_positions,
             max_num_seqs: plan.max_num_seqs,
             // Each episode may have as many requests under way as it has calls.
             max_waiting: entry.max_concurrent.saturating_mul(plan.episode_limits.turns).saturating_mul(2),
-            cache_bytes: usize::try_from(Options::default_cache_bytes()).unwrap_or(usize::MAX),
+            cache_bytes: usize::try_from(EngineOptions::default_cache_bytes()).unwrap_or(usize::MAX),
         };
-        self.sessions.answer_with(Engine::start(model, version, options).map_err(failed)?);
+        self.sessions.answer_with(InferenceEngine::start(model, version, options).map_err(failed)?);
         Ok(())
     }
 

@@ -3,12 +3,12 @@
 use std::collections::VecDeque;
 
 /// The last bytes of a stream.
-pub(super) struct Tail {
+pub(super) struct StreamTail {
     most: usize,
     bytes: VecDeque<u8>,
 }
 
-impl Tail {
+impl StreamTail {
     /// Creates one that keeps this many bytes.
     pub(super) fn new(most: usize) -> Self {
         Self { most, bytes: VecDeque::new() }
@@ -38,7 +38,7 @@ mod tests {
 
     #[test]
     fn the_last_bytes_are_kept_without_half_a_character() {
-        let mut tail = Tail::new(5);
+        let mut tail = StreamTail::new(5);
         tail.push(b"ab");
         assert_eq!(tail.text(), "ab");
         tail.push("cde\u{e9}\u{e9}".as_bytes());

@@ -1,9 +1,10 @@
 //! One server: brings it to a version of the policy, proves that it computes with it, and asks it for completions.
 
-use super::published::Published;
+use super::publisher::PublishedPolicy;
 use crate::config::RolloutSync;
 use rlhost_web::inference::{
-    Client, Completion, CompletionRequest, Failure, Kind, Patience, RandomStream, SamplingParameters, Server,
+    Completion, CompletionRequest, InferenceClient, InferenceFailure, RandomStreamId, RequestTimeout, SamplingParameters,
+    ServerDescription, ServerKind,
 };
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -21,9 +22,9 @@ const SAMPLES: usize = 8;
 
 /// Why a server can't be used.
 #[derive(Clone, Debug, Error)]
-pub(super) enum Trouble {
+pub(super) enum ServerFault {
     #[error(transparent)]
-    Failed(#[from] Failure),
+    Failed(#[from] InferenceFailure),
     #[error("it does not answer")]
     Silent,
     #[error(
@@ -40,7 +41,7 @@ pub(super) enum Trouble {
     OtherVersion { found: String, expected: String },
 }
 
-impl Trouble {
+impl ServerFault {
     /// Returns whether waiting can't help.
     pub(super) fn is_lasting(&self) -> bool {
         match self {
@@ -53,13 +54,13 @@ impl Trouble {
 
 /// A server that computes with a version of the policy.
 #[derive(Clone, Debug)]
-pub(super) struct Serving {
-    server: Server,
+pub(super) struct SyncedServer {
+    server: ServerDescription,
     /// Name of the weights in requests.
     model: String,
     /// The server's own name for the version, which each token must have; none for a server that names none.
     label: Option<String>,
-    published: Arc<Published>,
+    published: Arc<PublishedPolicy>,
     /// The version of the policy.
     pub version: u64,
     /// Mean difference of log-probabilities from the policy's.
@@ -68,7 +69,7 @@ pub(super) struct Serving {
 
 /// A server and how it was reached.
 pub(super) struct Connection {
-    client: Client,
+    client: InferenceClient,
     /// Time for an answer.
     patience: Duration,
     /// The bits of the first difference that was measured; 0 before.
@@ -81,7 +82,7 @@ pub(super) struct Connection {
 const PROOF: Duration = Duration::from_secs(2);
 
 impl Connection {
-    pub(super) fn new(client: Client, patience: Duration) -> Self {
+    pub(super) fn new(client: InferenceClient, patience: Duration) -> Self {
         Self { client, patience, noise: AtomicU64::new(0), proved_at: Mutex::new(Instant::now()) }
     }
 
@@ -96,16 +97,20 @@ impl Connection {
     }
 
     /// Has the server load a version, whatever it has, and proves that it computes with it. `before` is what it served so far.
-    pub(super) fn bring_up(&self, published: &Arc<Published>, before: Option<&Serving>) -> Result<Serving, Trouble> {
+    pub(super) fn bring_up(
+        &self,
+        published: &Arc<PublishedPolicy>,
+        before: Option<&SyncedServer>,
+    ) -> Result<SyncedServer, ServerFault> {
         let server = self.client.describe()?;
         let (model, label) = match published.sync {
             RolloutSync::Lora => self.load_adapter(&server, published, before)?,
             RolloutSync::Disk => self.reload(&server, published)?,
         };
         let (version, published) = (published.version, Arc::clone(published));
-        let serving = Serving { server, model, label, published, version, difference: 0.0 };
+        let serving = SyncedServer { server, model, label, published, version, difference: 0.0 };
         match self.prove(&serving) {
-            Ok(difference) => Ok(Serving { difference, ..serving }),
+            Ok(difference) => Ok(SyncedServer { difference, ..serving }),
             Err(trouble) => {
                 self.forget(&serving);
                 Err(trouble)
@@ -114,26 +119,26 @@ impl Connection {
     }
 
     /// Returns how far a server's log-probabilities are from the trainer's, if no further than its precision explains.
-    fn prove(&self, serving: &Serving) -> Result<f64, Trouble> {
+    fn prove(&self, serving: &SyncedServer) -> Result<f64, ServerFault> {
         let published = &serving.published;
         let difference = published.probe.difference(|beginning| self.sample(serving, beginning))?;
         let noise = f64::from_bits(self.noise.load(Ordering::Relaxed));
         let allowed = (NOISE.0 * noise).max(NOISE.1);
         if !difference.is_finite() || difference > OTHER_MODEL {
-            return Err(Trouble::OtherModel { found: difference });
+            return Err(ServerFault::OtherModel { found: difference });
         }
         if noise == 0.0 {
             // Not zero, which says that nothing was measured.
             self.noise.store(difference.max(f64::MIN_POSITIVE).to_bits(), Ordering::Relaxed);
         } else if difference > allowed {
-            return Err(Trouble::OtherWeights { found: difference, allowed });
+            return Err(ServerFault::OtherWeights { found: difference, allowed });
         }
         *self.proved_at() = Instant::now();
         Ok(difference)
     }
 
     /// Returns tokens that a server samples after a text, each with its log-probability under the model's plain logits.
-    fn sample(&self, serving: &Serving, text: &[u32]) -> Result<Vec<(u32, f32)>, Failure> {
+    fn sample(&self, serving: &SyncedServer, text: &[u32]) -> Result<Vec<(u32, f32)>, InferenceFailure> {
         let parameters = SamplingParameters {
             max_tokens: 1,
             temperature: 1.0,
@@ -150,7 +155,7 @@ impl Connection {
             samples: SAMPLES,
             parameters,
             logp_temperature: 1.0,
-            random: RandomStream { seed: 0, generation: serving.version, row: 0, sample: 0 },
+            random: RandomStreamId { seed: 0, generation: serving.version, row: 0, sample: 0 },
             salt: serving.published.name.clone(),
         };
         let completions = self.client.complete(&request, serving.server.kind, self.patience())?;
@@ -163,10 +168,10 @@ impl Connection {
 
     fn load_adapter(
         &self,
-        server: &Server,
-        published: &Published,
-        before: Option<&Serving>,
-    ) -> Result<(String, Option<String>), Failure> {
+        server: &ServerDescription,
+        published: &PublishedPolicy,
+        before: Option<&SyncedServer>,
+    ) -> Result<(String, Option<String>), InferenceFailure> {
         // It may have been loaded before the server was lost.
         let _ = self.client.unload_adapter(&published.name);
         self.client.load_adapter(&published.name, &published.folder, self.patience())?;
@@ -176,18 +181,22 @@ impl Connection {
         }
         let label = match server.kind {
             // A name that is never used again is as good as a version.
-            Kind::Vllm => None,
-            Kind::Rlhost => self.client.weight_info()?.adapters.remove(&published.name),
+            ServerKind::Vllm => None,
+            ServerKind::Rlhost => self.client.weight_info()?.adapters.remove(&published.name),
         };
         Ok((published.name.clone(), label))
     }
 
-    fn reload(&self, server: &Server, published: &Published) -> Result<(String, Option<String>), Failure> {
+    fn reload(
+        &self,
+        server: &ServerDescription,
+        published: &PublishedPolicy,
+    ) -> Result<(String, Option<String>), InferenceFailure> {
         self.client.pause(self.patience())?;
         let loaded = self.client.reload(&published.folder, self.patience()).and_then(|()| self.client.reset_prefix_cache());
         let loaded = loaded.and_then(|()| match server.kind {
-            Kind::Vllm => self.client.set_weight_version(&published.name),
-            Kind::Rlhost => Ok(()),
+            ServerKind::Vllm => self.client.set_weight_version(&published.name),
+            ServerKind::Rlhost => Ok(()),
         });
         // Others may use the server, too.
         self.client.resume()?;
@@ -196,7 +205,7 @@ impl Connection {
     }
 
     /// Asks for completions, all of whose tokens were written with this version.
-    pub(super) fn complete(&self, serving: &Serving, request: &CompletionRequest) -> Result<Vec<Completion>, Trouble> {
+    pub(super) fn complete(&self, serving: &SyncedServer, request: &CompletionRequest) -> Result<Vec<Completion>, ServerFault> {
         let room = serving.server.max_model_len.map_or(usize::MAX, |most| most.saturating_sub(request.prompt.len()));
         let mut request = request.clone();
         request.parameters.max_tokens = request.parameters.max_tokens.min(room.max(1));
@@ -209,7 +218,7 @@ impl Connection {
             }
             return Ok(completions);
         };
-        let wrong = |found: &str| Err(Trouble::OtherVersion { found: found.to_owned(), expected: expected.clone() });
+        let wrong = |found: &str| Err(ServerFault::OtherVersion { found: found.to_owned(), expected: expected.clone() });
         for completion in &completions {
             let (mut at, spans) = (0, &completion.versions);
             for span in spans {
@@ -233,14 +242,14 @@ impl Connection {
     }
 
     /// Removes what was loaded under a name of the run.
-    pub(super) fn forget(&self, serving: &Serving) {
+    pub(super) fn forget(&self, serving: &SyncedServer) {
         if serving.model != serving.server.model {
             // A server that is gone has none.
             let _ = self.client.unload_adapter(&serving.model);
         }
     }
 
-    fn patience(&self) -> Patience {
-        Patience::For(self.patience)
+    fn patience(&self) -> RequestTimeout {
+        RequestTimeout::For(self.patience)
     }
 }

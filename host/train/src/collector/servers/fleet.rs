@@ -2,8 +2,8 @@
 //! back gets the current weights first. Nothing waits for ever: each request has a time limit, servers that compute are asked for signs
 //! of life, and without any server, what waits fails.
 
-use super::connection::{Connection, Serving, Trouble};
-use super::published::Published;
+use super::connection::{Connection, ServerFault, SyncedServer};
+use super::publisher::PublishedPolicy;
 use rlhost_web::inference::{Completion, CompletionRequest};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -25,7 +25,7 @@ const MOST_REQUESTS: usize = 64;
 
 /// A request for completions.
 #[derive(Clone, Debug)]
-pub(super) struct Job {
+pub(super) struct CompletionJob {
     /// The request, without the names of weights.
     pub request: CompletionRequest,
     /// Its place among the jobs that were submitted together.
@@ -34,7 +34,7 @@ pub(super) struct Job {
 
 /// What became of a job.
 #[derive(Debug)]
-pub(super) struct Done {
+pub(super) struct FinishedJob {
     pub place: usize,
     pub completions: Vec<Completion>,
     /// The version of the policy that wrote them.
@@ -43,8 +43,8 @@ pub(super) struct Done {
 
 /// What became of the jobs that were submitted together.
 #[derive(Debug, Default)]
-pub(super) struct Batch {
-    pub done: Vec<Done>,
+pub(super) struct JobBatch {
+    pub done: Vec<FinishedJob>,
     /// Number of times that a job was given to another server.
     pub retried: u64,
     /// Number of servers that could be used at the end.
@@ -56,20 +56,20 @@ pub(super) struct Batch {
 }
 
 /// Jobs that were submitted together, or why they can't be done.
-pub(super) type Outcome = Result<Batch, String>;
+pub(super) type JobBatchResult = Result<JobBatch, String>;
 
-enum Message {
-    Publish(Arc<Published>),
-    Submit(Vec<Job>, Sender<Outcome>),
-    Updated { server: usize, result: Result<Serving, Trouble> },
-    Answered { server: usize, incarnation: u64, job: u64, version: u64, result: Result<Vec<Completion>, Trouble> },
+enum FleetMessage {
+    Publish(Arc<PublishedPolicy>),
+    Submit(Vec<CompletionJob>, Sender<JobBatchResult>),
+    Updated { server: usize, result: Result<SyncedServer, ServerFault> },
+    Answered { server: usize, incarnation: u64, job: u64, version: u64, result: Result<Vec<Completion>, ServerFault> },
     Checked { server: usize, incarnation: u64, is_alive: bool },
     Stop,
 }
 
 /// A running thread with its servers. Dropping it ends it.
 pub(super) struct Fleet {
-    sender: Sender<Message>,
+    sender: Sender<FleetMessage>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -80,7 +80,7 @@ impl Fleet {
         let (sender, receiver) = channel();
         let own = sender.clone();
         let now = Instant::now();
-        let member = |connection| Member::new(Arc::new(connection), now);
+        let member = |connection| FleetMember::new(Arc::new(connection), now);
         let members = connections.into_iter().map(member).collect();
         let dispatcher = Dispatcher {
             members,
@@ -99,22 +99,22 @@ impl Fleet {
     }
 
     /// Has all servers compute with these weights from now on.
-    pub(super) fn publish(&self, published: Arc<Published>) {
+    pub(super) fn publish(&self, published: Arc<PublishedPolicy>) {
         // A thread that has ended answers nothing, which the next submission finds.
-        let _ = self.sender.send(Message::Publish(published));
+        let _ = self.sender.send(FleetMessage::Publish(published));
     }
 
     /// Submits jobs. What becomes of them can be received once.
-    pub(super) fn submit(&self, jobs: Vec<Job>) -> Receiver<Outcome> {
+    pub(super) fn submit(&self, jobs: Vec<CompletionJob>) -> Receiver<JobBatchResult> {
         let (sender, receiver) = channel();
-        let _ = self.sender.send(Message::Submit(jobs, sender));
+        let _ = self.sender.send(FleetMessage::Submit(jobs, sender));
         receiver
     }
 }
 
 impl Drop for Fleet {
     fn drop(&mut self) {
-        let _ = self.sender.send(Message::Stop);
+        let _ = self.sender.send(FleetMessage::Stop);
         if let Some(thread) = self.thread.take() {
             // A panic has been printed.
             let _ = thread.join();
@@ -123,22 +123,22 @@ impl Drop for Fleet {
 }
 
 /// Whether a server can be used.
-enum State {
-    Ready(Arc<Serving>),
+enum ServerAvailability {
+    Ready(Arc<SyncedServer>),
     /// Since when it can't, why if it was tried, and when it is tried again.
     Down {
         since: Instant,
-        reason: Option<Trouble>,
+        reason: Option<ServerFault>,
         retry_at: Instant,
         attempts: u32,
     },
 }
 
-struct Member {
+struct FleetMember {
     connection: Arc<Connection>,
-    state: State,
+    state: ServerAvailability,
     /// What it served last.
-    served: Option<Arc<Serving>>,
+    served: Option<Arc<SyncedServer>>,
     /// Whether a thread brings it to a version.
     is_updating: bool,
     /// Sequences under way, and requests.
@@ -149,9 +149,9 @@ struct Member {
     is_checking: bool,
 }
 
-impl Member {
+impl FleetMember {
     fn new(connection: Arc<Connection>, now: Instant) -> Self {
-        let state = State::Down { since: now, reason: None, retry_at: now, attempts: 0 };
+        let state = ServerAvailability::Down { since: now, reason: None, retry_at: now, attempts: 0 };
         Self {
             connection,
             state,
@@ -166,43 +166,43 @@ impl Member {
 
     /// Returns whether it has never served the run, and waiting can't change that.
     fn is_unfit(&self) -> bool {
-        let lasting = matches!(&self.state, State::Down { reason: Some(reason), .. } if reason.is_lasting());
+        let lasting = matches!(&self.state, ServerAvailability::Down { reason: Some(reason), .. } if reason.is_lasting());
         lasting && self.served.is_none()
     }
 
     /// Returns what it serves, if it can take a job with this version now.
-    fn ready(&self, version: u64) -> Option<&Arc<Serving>> {
+    fn ready(&self, version: u64) -> Option<&Arc<SyncedServer>> {
         match &self.state {
-            State::Ready(serving) if !self.is_updating && serving.version == version => Some(serving),
+            ServerAvailability::Ready(serving) if !self.is_updating && serving.version == version => Some(serving),
             _ => None,
         }
     }
 }
 
 /// A job that is not done.
-struct Pending {
-    job: Job,
+struct PendingJob {
+    job: CompletionJob,
     ticket: u64,
     /// The servers that compute it.
-    at: Vec<usize>,
+    servers: Vec<usize>,
 }
 
 /// Jobs that were submitted together.
 struct Ticket {
-    reply: Sender<Outcome>,
-    left: usize,
-    batch: Batch,
+    reply: Sender<JobBatchResult>,
+    remaining: usize,
+    batch: JobBatch,
 }
 
 struct Dispatcher {
-    members: Vec<Member>,
-    published: Option<Arc<Published>>,
+    members: Vec<FleetMember>,
+    published: Option<Arc<PublishedPolicy>>,
     queue: VecDeque<u64>,
-    pending: BTreeMap<u64, Pending>,
+    pending: BTreeMap<u64, PendingJob>,
     tickets: BTreeMap<u64, Ticket>,
     /// The next number of a job or ticket.
     next: u64,
-    sender: Sender<Message>,
+    sender: Sender<FleetMessage>,
     /// What has happened since a batch was done.
     warnings: Vec<String>,
     patience: Duration,
@@ -210,10 +210,10 @@ struct Dispatcher {
 }
 
 impl Dispatcher {
-    fn run(mut self, receiver: &Receiver<Message>) {
+    fn run(mut self, receiver: &Receiver<FleetMessage>) {
         loop {
             match receiver.recv_timeout(TICK) {
-                Ok(Message::Stop) | Err(RecvTimeoutError::Disconnected) => break,
+                Ok(FleetMessage::Stop) | Err(RecvTimeoutError::Disconnected) => break,
                 Ok(message) => self.handle(message),
                 Err(RecvTimeoutError::Timeout) => {}
             }
@@ -223,28 +223,28 @@ impl Dispatcher {
             self.give_up();
         }
         for member in &self.members {
-            if let State::Ready(serving) = &member.state {
+            if let ServerAvailability::Ready(serving) = &member.state {
                 member.connection.forget(serving);
             }
         }
     }
 
-    fn handle(&mut self, message: Message) {
+    fn handle(&mut self, message: FleetMessage) {
         match message {
-            Message::Publish(published) => self.published = Some(published),
-            Message::Submit(jobs, reply) => self.submit(jobs, reply),
-            Message::Updated { server, result } => self.updated(server, result),
-            Message::Answered { server, incarnation, job, version, result } => {
+            FleetMessage::Publish(published) => self.published = Some(published),
+            FleetMessage::Submit(jobs, reply) => self.submit(jobs, reply),
+            FleetMessage::Updated { server, result } => self.updated(server, result),
+            FleetMessage::Answered { server, incarnation, job, version, result } => {
                 self.answered(server, incarnation, job, version, result);
             }
-            Message::Checked { server, incarnation, is_alive } => {
+            FleetMessage::Checked { server, incarnation, is_alive } => {
                 let member = &mut self.members[server];
                 (member.is_checking, member.checked_at) = (false, Instant::now());
-                if !is_alive && member.incarnation == incarnation && matches!(member.state, State::Ready(_)) {
-                    self.lost(server, Trouble::Silent);
+                if !is_alive && member.incarnation == incarnation && matches!(member.state, ServerAvailability::Ready(_)) {
+                    self.lost(server, ServerFault::Silent);
                 }
             }
-            Message::Stop => {}
+            FleetMessage::Stop => {}
         }
     }
 
@@ -253,12 +253,12 @@ impl Dispatcher {
         self.next
     }
 
-    fn submit(&mut self, jobs: Vec<Job>, reply: Sender<Outcome>) {
+    fn submit(&mut self, jobs: Vec<CompletionJob>, reply: Sender<JobBatchResult>) {
         let number = self.number();
-        self.tickets.insert(number, Ticket { reply, left: jobs.len(), batch: Batch::default() });
+        self.tickets.insert(number, Ticket { reply, remaining: jobs.len(), batch: JobBatch::default() });
         for job in jobs {
             let id = self.number();
-            self.pending.insert(id, Pending { job, ticket: number, at: Vec::new() });
+            self.pending.insert(id, PendingJob { job, ticket: number, servers: Vec::new() });
             self.queue.push_back(id);
         }
         self.end_if_done(number);
@@ -270,8 +270,8 @@ impl Dispatcher {
         let now = Instant::now();
         for (server, member) in self.members.iter_mut().enumerate() {
             let is_due = match &member.state {
-                State::Ready(serving) => serving.version != published.version,
-                State::Down { retry_at, .. } => *retry_at <= now,
+                ServerAvailability::Ready(serving) => serving.version != published.version,
+                ServerAvailability::Down { retry_at, .. } => *retry_at <= now,
             };
             if member.is_updating || !is_due {
                 continue;
@@ -280,24 +280,24 @@ impl Dispatcher {
             let sender = self.sender.clone();
             let update = move || {
                 let result = connection.bring_up(&published, before.as_deref());
-                let _ = sender.send(Message::Updated { server, result });
+                let _ = sender.send(FleetMessage::Updated { server, result });
             };
             // Where no more threads are to be had, it is tried again.
             member.is_updating = thread::Builder::new().name("weights".into()).spawn(update).is_ok();
         }
     }
 
-    fn updated(&mut self, server: usize, result: Result<Serving, Trouble>) {
+    fn updated(&mut self, server: usize, result: Result<SyncedServer, ServerFault>) {
         let member = &mut self.members[server];
         member.is_updating = false;
         match result {
             Ok(serving) => {
-                if matches!(member.state, State::Down { reason: Some(_), .. }) {
+                if matches!(member.state, ServerAvailability::Down { reason: Some(_), .. }) {
                     tracing::info!("{} is back, with the policy's weights", member.connection.name());
                 }
                 let serving = Arc::new(serving);
                 member.served = Some(Arc::clone(&serving));
-                member.state = State::Ready(serving);
+                member.state = ServerAvailability::Ready(serving);
                 member.checked_at = Instant::now();
             }
             Err(trouble) => self.lost(server, trouble),
@@ -305,12 +305,12 @@ impl Dispatcher {
     }
 
     /// Takes a server's work away from it, and tries it again later.
-    fn lost(&mut self, server: usize, reason: Trouble) {
+    fn lost(&mut self, server: usize, reason: ServerFault) {
         let now = Instant::now();
         let member = &mut self.members[server];
         let (since, attempts, is_new) = match &member.state {
-            State::Ready(_) => (now, 0, true),
-            State::Down { since, attempts, reason, .. } => (*since, *attempts, reason.is_none()),
+            ServerAvailability::Ready(_) => (now, 0, true),
+            ServerAvailability::Down { since, attempts, reason, .. } => (*since, *attempts, reason.is_none()),
         };
         let name = member.connection.name();
         if is_new {
@@ -320,8 +320,12 @@ impl Dispatcher {
             self.warnings.push(warning);
         }
         let wait = Duration::from_millis(500) * 2u32.saturating_pow(attempts);
-        member.state =
-            State::Down { since, reason: Some(reason), retry_at: now + wait.min(LONGEST_RETRY), attempts: attempts + 1 };
+        member.state = ServerAvailability::Down {
+            since,
+            reason: Some(reason),
+            retry_at: now + wait.min(LONGEST_RETRY),
+            attempts: attempts + 1,
+        };
         (member.under_way, member.incarnation) = ((0, 0), member.incarnation + 1);
         let back: Vec<u64> = self.pending.iter_mut().filter_map(|(id, pending)| pending.leaves(server).then_some(*id)).collect();
         for id in back.into_iter().rev() {
@@ -331,7 +335,7 @@ impl Dispatcher {
 
     /// Puts a job that no server computes back to the front of the queue.
     fn requeue(&mut self, id: u64) {
-        let Some(pending) = self.pending.get(&id).filter(|pending| pending.at.is_empty()) else { return };
+        let Some(pending) = self.pending.get(&id).filter(|pending| pending.servers.is_empty()) else { return };
         if let Some(ticket) = self.tickets.get_mut(&pending.ticket) {
             ticket.batch.retried += 1;
         }
@@ -343,12 +347,12 @@ impl Dispatcher {
         for (server, member) in self.members.iter_mut().enumerate() {
             let is_busy = member.under_way.1 > 0 || member.is_updating;
             let is_due = is_busy && !member.is_checking && member.checked_at.elapsed() >= CHECK;
-            if !is_due || !matches!(member.state, State::Ready(_)) {
+            if !is_due || !matches!(member.state, ServerAvailability::Ready(_)) {
                 continue;
             }
             let (connection, sender, incarnation) = (Arc::clone(&member.connection), self.sender.clone(), member.incarnation);
             let check = move || {
-                let _ = sender.send(Message::Checked { server, incarnation, is_alive: connection.is_alive() });
+                let _ = sender.send(FleetMessage::Checked { server, incarnation, is_alive: connection.is_alive() });
             };
             member.is_checking = thread::Builder::new().name("health".into()).spawn(check).is_ok();
         }
@@ -363,7 +367,7 @@ impl Dispatcher {
                 continue;
             };
             let samples = pending.job.request.samples;
-            let has_room = |member: &Member| {
+            let has_room = |member: &FleetMember| {
                 let (sequences, requests) = member.under_way;
                 requests == 0 || sequences + samples <= self.sequences && requests < MOST_REQUESTS
             };
@@ -375,7 +379,7 @@ impl Dispatcher {
             let (sender, incarnation) = (self.sender.clone(), member.incarnation);
             let ask = move || {
                 let (result, version) = (connection.complete(&serving, &request), serving.version);
-                let _ = sender.send(Message::Answered { server, incarnation, job: id, version, result });
+                let _ = sender.send(FleetMessage::Answered { server, incarnation, job: id, version, result });
             };
             if thread::Builder::new().name("rollout".into()).spawn(ask).is_err() {
                 // When others have ended, there is room for it.
@@ -385,12 +389,19 @@ impl Dispatcher {
                 member.checked_at = Instant::now();
             }
             member.under_way = (member.under_way.0 + samples, member.under_way.1 + 1);
-            pending.at.push(server);
+            pending.servers.push(server);
             self.queue.pop_front();
         }
     }
 
-    fn answered(&mut self, server: usize, incarnation: u64, job: u64, version: u64, result: Result<Vec<Completion>, Trouble>) {
+    fn answered(
+        &mut self,
+        server: usize,
+        incarnation: u64,
+        job: u64,
+        version: u64,
+        result: Result<Vec<Completion>, ServerFault>,
+    ) {
         let member = &mut self.members[server];
         let is_current = member.incarnation == incarnation;
         let Some(pending) = self.pending.get_mut(&job) else {
@@ -408,7 +419,7 @@ impl Dispatcher {
         }
         match result {
             Ok(completions) => self.done(job, completions, version),
-            Err(Trouble::Failed(failure)) if failure.is_of_the_request() => {
+            Err(ServerFault::Failed(failure)) if failure.is_of_the_request() => {
                 let ticket = pending.ticket;
                 self.fail(ticket, &format!("rollout server {failure}"));
             }
@@ -425,28 +436,28 @@ impl Dispatcher {
         let Some(pending) = self.pending.remove(&job) else { return };
         self.give_room(&pending);
         if let Some(ticket) = self.tickets.get_mut(&pending.ticket) {
-            ticket.left -= 1;
-            ticket.batch.done.push(Done { place: pending.job.place, completions, version });
+            ticket.remaining -= 1;
+            ticket.batch.done.push(FinishedJob { place: pending.job.place, completions, version });
         }
         self.end_if_done(pending.ticket);
     }
 
     /// Counts a job that is no longer waited for out of the servers that still compute it.
-    fn give_room(&mut self, pending: &Pending) {
-        for &server in &pending.at {
+    fn give_room(&mut self, pending: &PendingJob) {
+        for &server in &pending.servers {
             let (sequences, _) = &mut self.members[server].under_way;
             *sequences = sequences.saturating_sub(pending.job.request.samples);
         }
     }
 
     fn end_if_done(&mut self, number: u64) {
-        if self.tickets.get(&number).is_none_or(|ticket| ticket.left > 0) {
+        if self.tickets.get(&number).is_none_or(|ticket| ticket.remaining > 0) {
             return;
         }
         let Some(Ticket { reply, mut batch, .. }) = self.tickets.remove(&number) else { return };
         let ready = self.members.iter().filter_map(|member| match &member.state {
-            State::Ready(serving) => Some(serving.difference),
-            State::Down { .. } => None,
+            ServerAvailability::Ready(serving) => Some(serving.difference),
+            ServerAvailability::Down { .. } => None,
         });
         (batch.servers, batch.difference) = ready.fold((0, 0.0), |(count, most), one| (count + 1, f64::max(most, one)));
         batch.warnings = std::mem::take(&mut self.warnings);
@@ -463,13 +474,13 @@ impl Dispatcher {
         let mut reasons = Vec::new();
         for member in &self.members {
             match &member.state {
-                State::Down { since, reason, .. } if since.elapsed() > self.patience || member.is_unfit() => {
-                    reasons.push(described(member.connection.name(), reason.as_ref().unwrap_or(&Trouble::Silent)));
+                ServerAvailability::Down { since, reason, .. } if since.elapsed() > self.patience || member.is_unfit() => {
+                    reasons.push(described(member.connection.name(), reason.as_ref().unwrap_or(&ServerFault::Silent)));
                 }
                 _ => return,
             }
         }
-        let waited = match self.members.iter().all(Member::is_unfit) {
+        let waited = match self.members.iter().all(FleetMember::is_unfit) {
             true => String::new(),
             false => format!(" for {} s (rollout_timeout_s)", self.patience.as_secs_f64()),
         };
@@ -494,19 +505,19 @@ impl Dispatcher {
     }
 }
 
-impl Pending {
+impl PendingJob {
     /// Notes that a server no longer computes it. Returns whether it did.
     fn leaves(&mut self, server: usize) -> bool {
-        let before = self.at.len();
-        self.at.retain(|other| *other != server);
-        self.at.len() < before
+        let before = self.servers.len();
+        self.servers.retain(|other| *other != server);
+        self.servers.len() < before
     }
 }
 
 /// Names the server of a trouble that does not.
-fn described(name: &str, trouble: &Trouble) -> String {
+fn described(name: &str, trouble: &ServerFault) -> String {
     match trouble {
-        Trouble::Failed(failure) => failure.to_string(),
+        ServerFault::Failed(failure) => failure.to_string(),
         other => format!("{name}: {other}"),
     }
 }

@@ -6,11 +6,11 @@
 
 mod connection;
 mod fleet;
-mod published;
+mod publisher;
 
 use super::source::{PolicyVersion, RolloutBatch, RolloutRequest, RolloutSource};
-use super::turns::Turns;
-use crate::activity::{Activity, Task};
+use super::turns::TurnGenerator;
+use crate::activity::{Activity, ProgressTask};
 use crate::config::RolloutSync;
 use crate::dataset::Prompt;
 use crate::dist::World;
@@ -21,9 +21,9 @@ use crate::rollout::Rollout;
 use crate::rollout_log::LoggedMetric;
 use crate::{Error, Result};
 use connection::Connection;
-use fleet::{Batch, Fleet, Job, Outcome};
-use published::Publisher;
-use rlhost_web::inference::{Client, CompletionRequest, RandomStream, SamplingParameters};
+use fleet::{CompletionJob, Fleet, JobBatch, JobBatchResult};
+use publisher::Publisher;
+use rlhost_web::inference::{CompletionRequest, InferenceClient, RandomStreamId, SamplingParameters};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -39,13 +39,13 @@ pub(crate) const KEY: &str = "RLHOST_ROLLOUT_API_KEY";
 const MOST_SAMPLES: usize = 64;
 
 /// Has servers write completions. The first rank asks for those of all ranks.
-pub(super) struct Servers {
-    turns: Rc<Turns>,
+pub(super) struct ServerSource {
+    turns: Rc<TurnGenerator>,
     plan: Rc<RolloutPlan>,
     servers: ServerPlan,
     source: ModelFolder,
     world: Rc<World>,
-    running: Option<Running>,
+    running: Option<RunningFleet>,
 }
 
 /// A prompt as servers get it.
@@ -57,32 +57,32 @@ struct ServedPrompt {
 
 /// What servers have written for all ranks.
 #[derive(Deserialize, Serialize)]
-struct Written {
+struct ServerRollouts {
     rollouts: Vec<Rollout>,
     metrics: Vec<LoggedMetric>,
     warnings: Vec<String>,
 }
 
 /// What exists once there are prompts.
-struct Running {
+struct RunningFleet {
     // Dropped first: servers are told to forget what they have read before its files go.
     fleet: Fleet,
     publisher: Publisher,
     /// What was submitted, by generation.
-    begun: BTreeMap<u64, Submitted>,
+    begun: BTreeMap<u64, SubmittedGeneration>,
 }
 
 /// Completions that servers write.
-struct Submitted {
-    outcome: Receiver<Outcome>,
+struct SubmittedGeneration {
+    outcome: Receiver<JobBatchResult>,
     /// Seconds that writing the weights took.
     published: f64,
 }
 
-impl Servers {
+impl ServerSource {
     /// Creates a source that asks these servers, with a policy whose other files are those of `source`.
     pub(super) fn new(
-        turns: Rc<Turns>,
+        turns: Rc<TurnGenerator>,
         plan: Rc<RolloutPlan>,
         servers: ServerPlan,
         source: ModelFolder,
@@ -91,7 +91,7 @@ impl Servers {
         Self { turns, plan, servers, source, world, running: None }
     }
 
-    fn running(&mut self, policy: PolicyVersion<'_>, first: &ServedPrompt) -> Result<&mut Running> {
+    fn running(&mut self, policy: PolicyVersion<'_>, first: &ServedPrompt) -> Result<&mut RunningFleet> {
         if self.running.is_none() {
             let ServerPlan { urls, sync, folder, timeout, .. } = &self.servers;
             let sync = sync.unwrap_or(match policy.policy.weights().lora {
@@ -103,23 +103,28 @@ impl Servers {
             let connections = urls.iter().map(connection).collect::<Result<Vec<_>>>()?;
             let fleet = Fleet::start(connections, *timeout, self.plan.max_num_seqs);
             let fleet = fleet.map_err(|e| Error::setting("rollout_server", format!("a thread can't be started: {e}")))?;
-            self.running = Some(Running { fleet, publisher, begun: BTreeMap::new() });
+            self.running = Some(RunningFleet { fleet, publisher, begun: BTreeMap::new() });
         }
         self.running.as_mut().ok_or(Error::Bug("no rollout servers"))
     }
 
     /// Hands servers the policy and a request for all ranks' prompts.
-    fn submit(&mut self, prompts: &[ServedPrompt], request: &RolloutRequest<'_>, policy: PolicyVersion<'_>) -> Result<Submitted> {
+    fn submit(
+        &mut self,
+        prompts: &[ServedPrompt],
+        request: &RolloutRequest<'_>,
+        policy: PolicyVersion<'_>,
+    ) -> Result<SubmittedGeneration> {
         let first = prompts.first().ok_or(Error::Bug("no prompts"))?;
         let jobs = self.jobs(prompts, request);
         let begun = Instant::now();
         let running = self.running(policy, first)?;
         running.fleet.publish(running.publisher.publish(policy.policy, policy.version)?);
-        Ok(Submitted { outcome: running.fleet.submit(jobs), published: begun.elapsed().as_secs_f64() })
+        Ok(SubmittedGeneration { outcome: running.fleet.submit(jobs), published: begun.elapsed().as_secs_f64() })
     }
 
     /// Returns the requests for all completions, in the order of prompts and samples.
-    fn jobs(&self, prompts: &[ServedPrompt], request: &RolloutRequest<'_>) -> Vec<Job> {
+    fn jobs(&self, prompts: &[ServedPrompt], request: &RolloutRequest<'_>) -> Vec<CompletionJob> {
         let sampling = request.sampling;
         let parameters = SamplingParameters {
             max_tokens: self.plan.max_completion_length,
@@ -134,8 +139,12 @@ impl Servers {
         let mut jobs = Vec::new();
         for prompt in prompts {
             for first in (0..request.samples).step_by(MOST_SAMPLES) {
-                let random =
-                    RandomStream { seed: self.plan.seed, generation: request.generation, row: prompt.row, sample: first as u64 };
+                let random = RandomStreamId {
+                    seed: self.plan.seed,
+                    generation: request.generation,
+                    row: prompt.row,
+                    sample: first as u64,
+                };
                 let request = CompletionRequest {
                     model: String::new(),
                     prompt: prompt.tokens.clone(),
@@ -145,7 +154,7 @@ impl Servers {
                     random,
                     logp_temperature: request.logp_temperature,
                 };
-                jobs.push(Job { request, place: jobs.len() });
+                jobs.push(CompletionJob { request, place: jobs.len() });
             }
         }
         jobs
@@ -156,12 +165,12 @@ impl Servers {
 ///
 /// # Errors
 /// If the URL is none, or the key has characters that a header may not have.
-pub(crate) fn client(url: &str) -> Result<Client> {
+pub(crate) fn client(url: &str) -> Result<InferenceClient> {
     let key = std::env::var(KEY).ok().filter(|key| !key.is_empty());
     if key.as_ref().is_some_and(|key| !key.bytes().all(|byte| byte.is_ascii_graphic())) {
         return Err(Error::setting("rollout_server", format!("{KEY} has characters that an API key can't have")));
     }
-    Client::new(url, key).map_err(|detail| Error::setting("rollout_server", detail))
+    InferenceClient::new(url, key).map_err(|detail| Error::setting("rollout_server", detail))
 }
 
 /// Returns the text that servers are probed with: a prompt, or, if that is too short to say anything, with its tokens repeated.
@@ -174,7 +183,7 @@ fn probe_of(prompt: &ServedPrompt) -> Vec<u32> {
     tokens
 }
 
-impl Servers {
+impl ServerSource {
     /// Returns the prompts of all ranks, in their order, and which of them are this rank's.
     fn all_prompts(&self, request: &RolloutRequest<'_>) -> Result<(Vec<ServedPrompt>, Range<usize>)> {
         let served = |prompt: &Arc<Prompt>| ServedPrompt { row: prompt.row as u64, tokens: prompt.tokens.clone() };
@@ -184,8 +193,13 @@ impl Servers {
     }
 
     /// Waits for what was submitted, and returns the completions of all ranks.
-    fn written(&self, submitted: Submitted, request: &RolloutRequest<'_>, policy: PolicyVersion<'_>) -> Result<Written> {
-        let Submitted { outcome, published } = submitted;
+    fn written(
+        &self,
+        submitted: SubmittedGeneration,
+        request: &RolloutRequest<'_>,
+        policy: PolicyVersion<'_>,
+    ) -> Result<ServerRollouts> {
+        let SubmittedGeneration { outcome, published } = submitted;
         let waiting = Instant::now();
         let outcome = outcome.recv().map_err(|_| Error::Bug("the thread of the rollout servers has ended"))?;
         let (mut batch, waited) = (outcome.map_err(Error::RolloutServers)?, waiting.elapsed());
@@ -212,12 +226,12 @@ impl Servers {
                 });
             }
         }
-        Ok(Written { rollouts, metrics, warnings })
+        Ok(ServerRollouts { rollouts, metrics, warnings })
     }
 
     /// Returns this rank's part of the completions, and on the first rank what was measured.
-    fn own_part(&self, written: Written, own: &Range<usize>) -> RolloutBatch {
-        let Written { rollouts, metrics, warnings } = written;
+    fn own_part(&self, written: ServerRollouts, own: &Range<usize>) -> RolloutBatch {
+        let ServerRollouts { rollouts, metrics, warnings } = written;
         let rollouts = rollouts.into_iter().filter(|rollout| own.contains(&rollout.prompt));
         RolloutBatch {
             rollouts: rollouts.map(|rollout| Rollout { prompt: rollout.prompt - own.start, ..rollout }).collect(),
@@ -229,13 +243,13 @@ impl Servers {
     }
 }
 
-impl RolloutSource for Servers {
+impl RolloutSource for ServerSource {
     fn roll_out(&mut self, request: &RolloutRequest<'_>, policy: PolicyVersion<'_>) -> Result<RolloutBatch> {
         let (prompts, own) = self.all_prompts(request)?;
         if prompts.is_empty() {
             return Ok(RolloutBatch::default());
         }
-        let _task = Task::new(Activity::Generating);
+        let _task = ProgressTask::new(Activity::Generating);
         let world = self.world.clone();
         let written = world.broadcast("completions of rollout servers", || {
             let begun = self.running.as_mut().and_then(|running| running.begun.remove(&request.generation));
@@ -257,7 +271,7 @@ impl RolloutSource for Servers {
         Ok(())
     }
 
-    fn forget_begun(&mut self) {
+    fn discard_begun(&mut self) {
         self.running.iter_mut().for_each(|running| running.begun.clear());
     }
 
@@ -267,7 +281,7 @@ impl RolloutSource for Servers {
 }
 
 /// What is logged of a generation that a policy of this version will learn from; writing the weights and waiting took so many seconds.
-fn metrics(batch: &Batch, version: u64, [published, waited]: [f64; 2]) -> Vec<Metric> {
+fn metrics(batch: &JobBatch, version: u64, [published, waited]: [f64; 2]) -> Vec<Metric> {
     let metric = |name: &str, value: f64, reduction| Metric { name: name.to_owned(), value, weight: 1.0, reduction };
     let staleness = batch.done.iter().map(|done| version.saturating_sub(done.version) as f64);
     vec![

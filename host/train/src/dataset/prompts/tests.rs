@@ -1,7 +1,7 @@
-use super::super::seen::NAMED;
+use super::super::row_outcome::NAMED;
 use super::*;
-use crate::data::{Lengths, Tokenizer, Wording};
-use crate::dataset::{Answers, Learned, OF_LINES, splitting};
+use crate::data::{TokenCountBounds, Tokenizer, TokenizerOverrides};
+use crate::dataset::{LINES_PREFIX, LearnedParts, PromptAnswers, splitting};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 
@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 fn tokenizer() -> Tokenizer {
     let template = "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('no system') }}{% endif %}{{ m.role }}: \
                     {{ m.content }}{{ eos_token }}{% endfor %}{% if add_generation_prompt %}assistant: {% endif %}";
-    let wording = Wording { template: Some(("t".into(), template.into())), ..Wording::default() };
-    Tokenizer::open_as(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/builtin-model/model"), &wording).unwrap()
+    let wording = TokenizerOverrides { template: Some(("t".into(), template.into())), ..TokenizerOverrides::default() };
+    Tokenizer::open_with(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/builtin-model/model"), &wording).unwrap()
 }
 
 fn written(rows: &[Value]) -> (tempfile::TempDir, PathBuf) {
@@ -50,14 +50,14 @@ fn rows() -> Vec<Value> {
     (0..1300).map(row).collect()
 }
 
-type Answer = (Vec<u32>, Vec<u32>, Option<(bool, Vec<u32>)>, [usize; 2]);
+type TestAnswer = (Vec<u32>, Vec<u32>, Option<(bool, Vec<u32>)>, [usize; 2]);
 
-type Tokens = (usize, Vec<u32>, Option<Answer>, String, String);
+type TestPrompt = (usize, Vec<u32>, Option<TestAnswer>, String, String);
 
-fn tokens(prompts: &[Arc<Prompt>]) -> Vec<Tokens> {
+fn tokens(prompts: &[Arc<Prompt>]) -> Vec<TestPrompt> {
     let one = |p: &Arc<Prompt>| {
-        let label = |a: &Answers| a.label.as_ref().map(|label| (label.desirable, label.beyond.clone()));
-        let answers = p.answers.as_ref().map(|a| (a.chosen.clone(), a.rejected.clone(), label(a), a.valued));
+        let label = |a: &PromptAnswers| a.label.as_ref().map(|label| (label.desirable, label.beyond.clone()));
+        let answers = p.answers.as_ref().map(|a| (a.chosen.clone(), a.rejected.clone(), label(a), a.value_positions));
         (p.row, p.tokens.clone(), answers, p.text.clone(), json!(p.columns).to_string())
     };
     prompts.iter().map(one).collect()
@@ -68,15 +68,22 @@ fn rows_judged_by_bounds_are_those_judged_by_their_tokens() {
     let (_folder, path) = written(&rows());
     let dataset = Dataset::from(path.as_path());
     let tokenizer = tokenizer();
-    let lengths = Lengths::of(&tokenizer).map(Arc::new);
+    let lengths = TokenCountBounds::from_tokenizer(&tokenizer).map(Arc::new);
     assert!(lengths.is_some(), "something can be proved");
-    let completions = |whole| Kind::Completions(Learned { whole, turns: false });
-    for kind in [Kind::Prompts, Kind::Pairs, completions(false), completions(true), Kind::Labelled, Kind::ValuedPairs] {
+    let completions = |whole| DatasetKind::Completions(LearnedParts { includes_prompts: whole, turns: false });
+    for kind in [
+        DatasetKind::Prompts,
+        DatasetKind::Pairs,
+        completions(false),
+        completions(true),
+        DatasetKind::Labelled,
+        DatasetKind::ValuedPairs,
+    ] {
         for (longest, longest_prompt, framed) in [(1024, None, false), (24, None, false), (30, Some(9), true)] {
             let longest_prompt = longest_prompt.filter(|_| kind.lacks_prompt_limit().is_none());
             // A reward model's texts are not cut.
-            let longest = if matches!(kind, Kind::ValuedPairs) { 4 * longest } else { longest };
-            let by = |lengths| Reader {
+            let longest = if matches!(kind, DatasetKind::ValuedPairs) { 4 * longest } else { longest };
+            let by = |lengths| DatasetReader {
                 tokenizer: tokenizer.clone(),
                 lengths,
                 context: longest,
@@ -88,21 +95,21 @@ fn rows_judged_by_bounds_are_those_judged_by_their_tokens() {
                 messages: false,
                 form: None,
             };
-            let (bounded, warning) = by(lengths.clone()).read(Some(&dataset), kind, &World::alone()).unwrap();
-            let (counted, also) = by(None).read(Some(&dataset), kind, &World::alone()).unwrap();
+            let (bounded, warning) = by(lengths.clone()).read(Some(&dataset), kind, &World::single_process()).unwrap();
+            let (counted, also) = by(None).read(Some(&dataset), kind, &World::single_process()).unwrap();
             assert_eq!(warning, also);
             assert!(warning.is_some() && bounded.len() > 300, "{}", bounded.len());
             assert_eq!(bounded.columns(), counted.columns());
-            let warns = |prompts: &Prompts| Some(prompts.longest()).filter(|long| long + 8 > longest);
-            assert!(warns(&bounded) == warns(&counted) || !matches!(kind, Kind::Prompts));
+            let warns = |prompts: &PromptSet| Some(prompts.longest()).filter(|long| long + 8 > longest);
+            assert!(warns(&bounded) == warns(&counted) || !matches!(kind, DatasetKind::Prompts));
             let some: Vec<usize> = (0..bounded.len()).rev().step_by(3).collect();
             assert_eq!(tokens(&bounded.get(&some).unwrap()), tokens(&counted.get(&some).unwrap()));
             assert_eq!(bounded.fingerprint_of_tokens().unwrap(), counted.fingerprint_of_tokens().unwrap());
-            let lengths = bounded.lengths(&World::alone()).unwrap();
+            let lengths = bounded.lengths(&World::single_process()).unwrap();
             assert!(bounded.all.get().is_none(), "rows are counted without being kept");
             assert_eq!(tokens(bounded.all().unwrap()), tokens(counted.all().unwrap()));
-            assert_eq!(lengths, counted.lengths(&World::alone()).unwrap(), "{longest}");
-            let all = Prompts::from(bounded.all().unwrap().to_vec());
+            assert_eq!(lengths, counted.lengths(&World::single_process()).unwrap(), "{longest}");
+            let all = PromptSet::from(bounded.all().unwrap().to_vec());
             assert_eq!(all.fingerprint().unwrap(), counted.fingerprint_of_tokens().unwrap());
             assert_eq!(all.columns(), counted.columns());
         }
@@ -126,12 +133,12 @@ fn texts_of_all_kinds() -> Vec<Value> {
 }
 
 /// Reads texts that are cut later.
-fn of_any_length() -> Reader {
+fn of_any_length() -> DatasetReader {
     let tokenizer = tokenizer();
-    let lengths = Lengths::of(&tokenizer).map(Arc::new);
+    let lengths = TokenCountBounds::from_tokenizer(&tokenizer).map(Arc::new);
     let (context, longest, longest_prompt, completion) = (1024, usize::MAX, None, 0);
     let (strict, framed, messages) = (false, false, false);
-    Reader { tokenizer, lengths, context, longest, longest_prompt, completion, strict, framed, messages, form: None }
+    DatasetReader { tokenizer, lengths, context, longest, longest_prompt, completion, strict, framed, messages, form: None }
 }
 
 #[test]
@@ -139,15 +146,24 @@ fn texts_that_are_cut_by_their_lengths_are_those_cut_by_their_tokens() {
     let (_folder, path) = written(&texts_of_all_kinds());
     let (reader, dataset) = (of_any_length(), Dataset::from(path.as_path()));
     for (whole, turns) in [(false, false), (true, false), (false, true)] {
-        let read = || reader.read(Some(&dataset), Kind::Completions(Learned { whole, turns }), &World::alone()).unwrap().0;
+        let read = || {
+            reader
+                .read(
+                    Some(&dataset),
+                    DatasetKind::Completions(LearnedParts { includes_prompts: whole, turns }),
+                    &World::single_process(),
+                )
+                .unwrap()
+                .0
+        };
         let all = read().all().unwrap().to_vec();
         let order: Vec<usize> = (0..all.len()).rev().step_by(2).collect();
         let turned: Vec<Arc<Prompt>> = order.iter().map(|place| all[*place].clone()).collect();
         for length in [2, 9, 31] {
-            let split = [read(), Prompts::from(all.clone())]
-                .map(|texts| splitting::split(texts, length, whole, &World::alone()).unwrap());
-            let wrapped = [read(), Prompts::from(all.clone())]
-                .map(|texts| splitting::wrap(texts, order.iter().copied(), length, whole, &World::alone()).unwrap());
+            let split = [read(), PromptSet::from(all.clone())]
+                .map(|texts| splitting::split(texts, length, whole, &World::single_process()).unwrap());
+            let wrapped = [read(), PromptSet::from(all.clone())]
+                .map(|texts| splitting::wrap(texts, order.iter().copied(), length, whole, &World::single_process()).unwrap());
             assert_defined(&split[0], defined(&all, whole, length, false));
             assert_defined(&wrapped[0], defined(&turned, whole, length, true));
             for [later, now] in [split, wrapped] {
@@ -158,7 +174,7 @@ fn texts_that_are_cut_by_their_lengths_are_those_cut_by_their_tokens() {
 }
 
 /// Asserts that sequences are these, with their masks. A text that is not cut keeps its prompt, and has no mask for that.
-fn assert_defined(sequences: &Prompts, mut want: Vec<Vec<(u32, u8)>>) {
+fn assert_defined(sequences: &PromptSet, mut want: Vec<Vec<(u32, u8)>>) {
     let prompts = sequences.get(&(0..sequences.len()).collect::<Vec<_>>()).unwrap();
     let mut got = found(&prompts);
     assert_eq!(got.len(), want.len());
@@ -170,20 +186,20 @@ fn assert_defined(sequences: &Prompts, mut want: Vec<Vec<(u32, u8)>>) {
 }
 
 /// Asserts that sequences made when they are needed are those made at once.
-fn assert_alike(later: &Prompts, now: &Prompts, length: usize) {
+fn assert_alike(later: &PromptSet, now: &PromptSet, length: usize) {
     assert!(later.len() > 50 && later.len() == now.len(), "{} sequences of {length}", later.len());
-    assert_eq!(later.lengths(&World::alone()).unwrap(), now.lengths(&World::alone()).unwrap());
+    assert_eq!(later.lengths(&World::single_process()).unwrap(), now.lengths(&World::single_process()).unwrap());
     let some: Vec<usize> = (0..later.len()).rev().step_by(2).collect();
-    let learned = |prompts: &Prompts| -> Vec<_> {
+    let learned = |prompts: &PromptSet| -> Vec<_> {
         prompts.get(&some).unwrap().iter().map(|p| (p.index, p.answers.as_ref().unwrap().learned.clone())).collect()
     };
-    let tokens_of = |prompts: &Prompts| tokens(&prompts.get(&some).unwrap());
+    let tokens_of = |prompts: &PromptSet| tokens(&prompts.get(&some).unwrap());
     assert_eq!(tokens_of(later), tokens_of(now));
     assert_eq!(learned(later), learned(now));
     assert_eq!(later.fingerprint_of_tokens().unwrap(), now.fingerprint_of_tokens().unwrap());
     assert_eq!(later.all.get().is_some(), length == 2, "sequences of long texts are made at once, others later");
     let counted: Vec<usize> = later.all().unwrap().iter().map(|p| p.length()).collect();
-    assert_eq!(counted, now.lengths(&World::alone()).unwrap());
+    assert_eq!(counted, now.lengths(&World::single_process()).unwrap());
     assert!(counted.iter().all(|own| *own <= length));
 }
 
@@ -222,19 +238,24 @@ fn a_fingerprint_of_cut_texts_changes_with_their_order_and_the_length() {
     let reader = of_any_length();
     let read = || {
         reader
-            .read(Some(&path.as_path().into()), Kind::Completions(Learned { whole: true, turns: false }), &World::alone())
+            .read(
+                Some(&path.as_path().into()),
+                DatasetKind::Completions(LearnedParts { includes_prompts: true, turns: false }),
+                &World::single_process(),
+            )
             .unwrap()
             .0
     };
-    let wrapped =
-        |order: Vec<usize>, length| splitting::wrap(read(), order, length, true, &World::alone()).unwrap().fingerprint().unwrap();
+    let wrapped = |order: Vec<usize>, length| {
+        splitting::wrap(read(), order, length, true, &World::single_process()).unwrap().fingerprint().unwrap()
+    };
     let all: Vec<usize> = (0..read().len()).collect();
     let first = wrapped(all.clone(), 16);
-    assert!(first.starts_with(OF_ROWS));
+    assert!(first.starts_with(ROWS_PREFIX));
     assert_eq!(first, wrapped(all.clone(), 16));
     assert_ne!(first, wrapped(all.clone(), 17));
     assert_ne!(first, wrapped(all.into_iter().rev().collect(), 16));
-    let split = splitting::split(read(), 16, true, &World::alone()).unwrap().fingerprint().unwrap();
+    let split = splitting::split(read(), 16, true, &World::single_process()).unwrap().fingerprint().unwrap();
     assert!(split != first && split != read().fingerprint().unwrap());
 }
 
@@ -250,8 +271,8 @@ fn of_very_many_unusable_rows_the_first_are_named_and_all_are_counted() {
     let (tokenizer, lengths, longest_prompt, completion, strict) = (tokenizer(), None, None, 8, false);
     let (context, longest, framed, messages) = (64, 64, false, false);
     let reader =
-        Reader { tokenizer, lengths, context, longest, longest_prompt, completion, strict, framed, messages, form: None };
-    let (prompts, warning) = reader.read(Some(&path.as_path().into()), Kind::Prompts, &World::alone()).unwrap();
+        DatasetReader { tokenizer, lengths, context, longest, longest_prompt, completion, strict, framed, messages, form: None };
+    let (prompts, warning) = reader.read(Some(&path.as_path().into()), DatasetKind::Prompts, &World::single_process()).unwrap();
     let warning = warning.unwrap();
     assert_eq!(prompts.len(), 4);
     assert!(warning.starts_with(&format!("skipped {odd} of {} rows", odd + 4)), "{warning}");
@@ -263,11 +284,11 @@ fn of_very_many_unusable_rows_the_first_are_named_and_all_are_counted() {
 fn a_fingerprint_changes_with_what_shapes_tokens_and_nothing_else() {
     let (_folder, path) = written(&rows());
     let tokenizer = tokenizer();
-    let lengths = Lengths::of(&tokenizer).map(Arc::new);
+    let lengths = TokenCountBounds::from_tokenizer(&tokenizer).map(Arc::new);
     let of = |path: &Path, longest, context| {
         let tokenizer = tokenizer.clone();
         let (lengths, longest_prompt, completion, strict) = (lengths.clone(), None, 8, false);
-        let reader = Reader {
+        let reader = DatasetReader {
             tokenizer,
             lengths,
             context,
@@ -279,10 +300,10 @@ fn a_fingerprint_changes_with_what_shapes_tokens_and_nothing_else() {
             messages: false,
             form: None,
         };
-        reader.read(Some(&path.into()), Kind::Pairs, &World::alone()).unwrap().0.fingerprint().unwrap()
+        reader.read(Some(&path.into()), DatasetKind::Pairs, &World::single_process()).unwrap().0.fingerprint().unwrap()
     };
     let first = of(&path, 8192, 1024);
-    assert!(first.starts_with(OF_ROWS));
+    assert!(first.starts_with(ROWS_PREFIX));
     assert_eq!(first, of(&path, 9000, 4096), "no row is longer than either");
     assert_ne!(first, of(&path, 24, 1024));
     let mut changed = rows();
@@ -295,4 +316,4 @@ fn a_fingerprint_changes_with_what_shapes_tokens_and_nothing_else() {
     assert_ne!(first, of(&other, 8192, 1024));
 }
 
-mod drawn;
+mod lazy_selection;

@@ -1,44 +1,44 @@
-//! Swaps plugins during a run. A thread beside training ([`watching`]) detects changed files, loads and tries them. This module
+//! Swaps plugins during a run. A thread beside training ([`watcher`]) detects changed files, loads and tries them. This module
 //! puts those that pass in place between steps, and rolls back those that fail within their first steps.
 
-mod agreed;
-mod keeping;
+mod agreement;
 mod models;
-mod replaced;
+mod predecessor;
+mod predecessor_store;
 mod requests;
 mod settings_requests;
 mod slots;
 mod swaps;
 mod trial;
 mod version;
-mod watching;
+mod watcher;
 
-pub(crate) use replaced::{Kept as Predecessor, Predecessors, Replaced, What};
-pub(crate) use slots::{Chosen, Seen, Slot};
+pub(crate) use predecessor::{Predecessor, PredecessorEntry, PredecessorKind, Predecessors};
+pub(crate) use slots::{ChosenSettings, HandledHashes, PluginSlot};
 pub(crate) use swaps::Swap;
 pub(super) use swaps::Swaps;
-pub(crate) use trial::{Trial, dry_run};
+pub(crate) use trial::{PluginTrial, dry_run};
 
-use super::{Opener, Plugins};
-use crate::config::{OnError, PluginEntry, printable};
-use crate::journal::{Journal, Recorder};
-use crate::metrics::{Comparison, Metric, Reduction};
-use crate::origin::Beginning;
-use crate::plugin::{AnyPlugin, Engine, Plugin, PluginFile, Source};
-use crate::run::{Event, RunFiles, Scoring, Versions, short_hash};
+use super::{Opener, RunPlugins};
+use crate::config::{PluginEntry, RewardErrorAction, printable};
+use crate::journal::{Journal, StepRecorder};
+use crate::metrics::{Metric, MetricReduction, ScoreComparison};
+use crate::origin::StartMode;
+use crate::plugin::{AnyPlugin, Plugin, PluginEngine, PluginFile, PluginSource};
+use crate::run::{RunEvent, RunFiles, ScoringSettings, SwapVersions, short_hash};
 use crate::{Error, Result};
-use replaced::{Before, TRIAL_STEPS};
+use predecessor::{PreviousVersion, TRIAL_STEPS};
 use serde_json::{Map, Value};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Instant;
-use swaps::Named;
-use version::Version;
-use watching::{Candidate, Proposal, Trigger, Watching};
+use swaps::NamedPluginFiles;
+use version::LoadedVersion;
+use watcher::{Proposal, SwapCandidate, SwapWatcher, Trigger};
 
 /// Why a plugin is not swapped.
-struct Refusal<'a> {
+struct SwapRefusal<'a> {
     name: &'a str,
     hash: Option<&'a str>,
     trigger: &'a Trigger,
@@ -46,7 +46,7 @@ struct Refusal<'a> {
 }
 
 /// How a swap came about, for the log and events.
-struct How<'a> {
+struct SwapContext<'a> {
     /// When it began.
     begun: Instant,
     /// What it changes, in words.
@@ -63,14 +63,19 @@ struct How<'a> {
     report: Value,
 }
 
-impl Plugins {
+impl RunPlugins {
     /// Starts watching the plugins' files, the run's config.toml, and what `rlhost swap` sends. Only the first rank watches, for
     /// all. A run that goes on first tries what has changed since its checkpoint, so that it takes no step without it.
     ///
     /// # Errors
     /// If the inbox can't be made, or a file that the user named can't be taken in.
-    pub(crate) fn watch(&mut self, (engine, opener): (Engine, Opener), journal: &Journal, beginning: &Beginning) -> Result<()> {
-        self.swaps.loads = Some((engine.clone(), opener.clone()));
+    pub(crate) fn watch(
+        &mut self,
+        (engine, opener): (PluginEngine, Opener),
+        journal: &Journal,
+        beginning: &StartMode,
+    ) -> Result<()> {
+        self.swaps.loaders = Some((engine.clone(), opener.clone()));
         if !self.world.is_first() {
             return Ok(());
         }
@@ -81,7 +86,7 @@ impl Plugins {
         journal.open_inbox()?;
         let (sender, proposals) = channel();
         self.swaps.with(|board| (board.config, board.run) = (self.config.clone(), journal.path().to_owned()));
-        let watching = Watching::new((engine, opener), self.swaps.board.clone(), sender);
+        let watching = SwapWatcher::new((engine, opener), self.swaps.board.clone(), sender);
         match watching.and_then(|watching| watching.begin(beginning.origin().is_some())) {
             Ok(()) => self.swaps.proposals = Some(proposals),
             Err(error) => tracing::warn!("plugin changes won't be detected: {error}"),
@@ -93,8 +98,9 @@ impl Plugins {
     fn check_named(&mut self) -> Result<()> {
         let hashes = self.hashes();
         for (name, file) in &self.swaps.named {
-            let is_new =
-                |file: &str| Source::open(file).is_ok_and(|source| hashes.get(name).is_some_and(|own| own != source.hash()));
+            let is_new = |file: &str| {
+                PluginSource::open(file).is_ok_and(|source| hashes.get(name).is_some_and(|own| own != source.hash()))
+            };
             if PluginFile::parse(file).file().is_file() && is_new(file) {
                 let advice =
                     format!("{file} has another version of {name} than the checkpoint, which only hot_reload=true takes in");
@@ -110,34 +116,38 @@ impl Plugins {
     }
 
     /// Applies the proposals since the last call; called between steps.
-    pub(crate) fn swap(&mut self, recorder: &mut Recorder<'_>) -> Result<()> {
+    pub(crate) fn swap(&mut self, recorder: &mut StepRecorder<'_>) -> Result<()> {
         let step = recorder.step;
         self.swaps.with(|board| board.step = step);
         let entries = self.config.plugin.iter().chain(&self.config.environment);
-        let goes_back: Vec<&str> = entries.filter(|entry| entry.on_error == OnError::Previous).map(PluginEntry::name).collect();
+        let goes_back: Vec<&str> =
+            entries.filter(|entry| entry.on_error == RewardErrorAction::Previous).map(PluginEntry::name).collect();
         let stays = |name: &String, until: u64| until > step || goes_back.contains(&name.as_str());
-        self.swaps.before.retain(|name, before| stays(name, before.until));
+        self.swaps.previous.retain(|name, before| stays(name, before.until));
         self.swaps.earlier.retain(|name, kept| stays(name, kept.replaced.until));
         // Of these, what is proposed before the first step counts.
         let named = std::mem::take(&mut self.swaps.named);
         let proposals: Vec<Proposal> = self.swaps.proposals.iter().flat_map(Receiver::try_iter).collect();
-        for proposal in self.agreed(proposals, step)? {
+        for proposal in self.agree_on(proposals, step)? {
             match proposal {
-                Proposal::Swap(candidate) => self.take_in(*candidate, &named, recorder)?,
+                Proposal::Swap(candidate) => self.swap_in(*candidate, &named, recorder)?,
                 Proposal::Settings { name, weight, on_error, trigger } => {
-                    self.take_settings(&name, Scoring { weight, on_error }, &trigger, recorder)?;
+                    self.take_settings(&name, ScoringSettings { weight, on_error }, &trigger, recorder)?;
                 }
                 Proposal::Refused { name, hash, trigger, reason } => {
-                    insist(&named, &name, &trigger, &reason)?;
-                    self.refuse(&Refusal { name: &name, hash: hash.as_deref(), trigger: &trigger, reason: &reason }, recorder)?;
+                    refuse_named(&named, &name, &trigger, &reason)?;
+                    self.refuse(
+                        &SwapRefusal { name: &name, hash: hash.as_deref(), trigger: &trigger, reason: &reason },
+                        recorder,
+                    )?;
                 }
             }
         }
         Ok(())
     }
 
-    fn refuse(&mut self, refusal: &Refusal<'_>, recorder: &mut Recorder<'_>) -> Result<()> {
-        let Refusal { name, hash, trigger, reason } = refusal;
+    fn refuse(&mut self, refusal: &SwapRefusal<'_>, recorder: &mut StepRecorder<'_>) -> Result<()> {
+        let SwapRefusal { name, hash, trigger, reason } = refusal;
         self.swaps.handled(name, trigger, *hash);
         let step = recorder.step;
         let in_use = self.hashes().get(*name).map_or_else(|| "the run".to_owned(), |hash| short_hash(hash).to_owned());
@@ -148,7 +158,7 @@ impl Plugins {
                 RunFiles::CONFIG
             );
             let plugin = Some(*name).filter(|name| *name != RunFiles::CONFIG);
-            return recorder.journal.event(&Event::SettingsRefused { plugin, step, reason });
+            return recorder.journal.event(&RunEvent::SettingsRefused { plugin, step, reason });
         }
         let version = hash.map_or_else(String::new, |hash| format!("version {} was refused: ", short_hash(hash)));
         match reason.contains('\n') {
@@ -156,7 +166,7 @@ impl Plugins {
             true => tracing::warn!("{name} was not swapped, and {in_use} keeps running; {version}{reason}"),
             false => tracing::warn!("{name} was not swapped: {version}{reason}; {in_use} keeps running"),
         }
-        recorder.journal.event(&Event::PluginRefused {
+        recorder.journal.event(&RunEvent::PluginRefused {
             plugin: name,
             hash: *hash,
             step,
@@ -167,16 +177,16 @@ impl Plugins {
     }
 
     /// Swaps in a version that passed its trial.
-    fn take_in(&mut self, candidate: Candidate, named: &Named, recorder: &mut Recorder<'_>) -> Result<()> {
+    fn swap_in(&mut self, candidate: SwapCandidate, named: &NamedPluginFiles, recorder: &mut StepRecorder<'_>) -> Result<()> {
         let (begun, step) = (Instant::now(), recorder.step);
-        let Candidate { mut version, report, trigger, noticed } = candidate;
+        let SwapCandidate { mut version, report, trigger, noticed } = candidate;
         let (name, to, config) = (version.name().to_owned(), version.identity(), version.settings());
-        let stated = version.stated();
+        let stated = version.stated_version();
         let handed_over = match self.prepared(&mut version)? {
             Ok(handed_over) => handed_over,
             Err(reason) => {
-                insist(named, &name, &trigger, &reason)?;
-                let refusal = Refusal { name: &name, hash: Some(to.hash()), trigger: &trigger, reason: &reason };
+                refuse_named(named, &name, &trigger, &reason)?;
+                let refusal = SwapRefusal { name: &name, hash: Some(to.hash()), trigger: &trigger, reason: &reason };
                 return self.refuse(&refusal, recorder);
             }
         };
@@ -188,19 +198,19 @@ impl Plugins {
         let Some((mut before, changes)) = self.put(version)? else { return Ok(()) };
         let (from, idle) = (before.identity(), before.release());
         self.swaps.earlier.remove(&name);
-        let older = self.swaps.before.insert(name.clone(), Before { version: before, until: step + TRIAL_STEPS });
+        let older = self.swaps.previous.insert(name.clone(), PreviousVersion { version: before, until: step + TRIAL_STEPS });
         // Giving the memory of a large plugin or model back takes time.
         std::thread::spawn(move || drop((older, idle)));
-        let how = How { begun, changes, noticed, trigger: &trigger, config: &config, stated, handed_over, report };
+        let how = SwapContext { begun, changes, noticed, trigger: &trigger, config: &config, stated, handed_over, report };
         self.swapped(&Swap { step, plugin: name, from, to, rolled_back: false }, how, recorder)
     }
 
     /// Prepares a version for the place of the current one, and returns whether it has that one's state; or why it can't take the
     /// place, which is the same on all ranks.
-    fn prepared(&mut self, version: &mut Version) -> Result<std::result::Result<bool, String>> {
+    fn prepared(&mut self, version: &mut LoadedVersion) -> Result<std::result::Result<bool, String>> {
         let none = |what: &str| Ok(Err(format!("there is no {what} of that name to replace")));
         match version {
-            Version::Plugin { loaded, slot } => {
+            LoadedVersion::Plugin { loaded, slot } => {
                 let Some(place) = self.place(&slot.name) else { return none("plugin") };
                 // The state goes over, where both have one.
                 let handed_over = match place.snapshot() {
@@ -210,7 +220,7 @@ impl Plugins {
                 };
                 self.all_agree(handed_over.map_err(|e| e.to_string()))
             }
-            Version::Model { asked, .. } => match self.reward_model(asked.model.name()) {
+            LoadedVersion::Model { model: asked, .. } => match self.reward_model(asked.model.name()) {
                 None => none("reward model"),
                 Some(current) if current.model.judges_steps() != asked.model.judges_steps() => {
                     Ok(Err("one of the two models values steps, and the other texts".to_owned()))
@@ -221,26 +231,26 @@ impl Plugins {
     }
 
     /// Puts a version in place. Returns the one before, and how the two differ; none if there is no such place.
-    fn put(&mut self, version: Version) -> Result<Option<(Version, String)>> {
+    fn put(&mut self, version: LoadedVersion) -> Result<Option<(LoadedVersion, String)>> {
         match version {
-            Version::Plugin { loaded, slot } => {
+            LoadedVersion::Plugin { loaded, slot } => {
                 let Some(old) = self.exchange(loaded, &slot)? else { return Ok(None) };
                 let Some(old_slot) = self.swaps.with(|board| board.replace((*slot).clone())) else { return Ok(None) };
                 let changes = changes(&old_slot, &slot);
-                Ok(Some((Version::Plugin { loaded: old, slot: Box::new(old_slot) }, changes)))
+                Ok(Some((LoadedVersion::Plugin { loaded: old, slot: Box::new(old_slot) }, changes)))
             }
-            Version::Model { asked, path } => Ok(self.put_model(*asked, path)),
+            LoadedVersion::Model { model: asked, path } => Ok(self.put_model(*asked, path)),
         }
     }
 
     /// Rolls back the plugin or model at fault after a failed and undone step, if it is on trial. Returns whether it did, so that the
     /// step can be taken again.
-    pub(crate) fn roll_back(&mut self, error: &Error, recorder: &mut Recorder<'_>) -> Result<bool> {
+    pub(crate) fn roll_back(&mut self, error: &Error, recorder: &mut StepRecorder<'_>) -> Result<bool> {
         let Some(name) = error.plugin_at_fault() else { return Ok(false) };
         self.open_earlier(name, recorder.journal)?;
-        let Some(Before { mut version, .. }) = self.swaps.before.remove(name) else { return Ok(false) };
+        let Some(PreviousVersion { mut version, .. }) = self.swaps.previous.remove(name) else { return Ok(false) };
         recorder.end_window()?;
-        if let Version::Plugin { loaded, slot } = &mut version {
+        if let LoadedVersion::Plugin { loaded, slot } = &mut version {
             self.hand_back(loaded);
             recorder.journal.use_plugin(&slot.source);
         }
@@ -261,13 +271,19 @@ impl Plugins {
     }
 
     /// Applies a reward's changed weight and error policy.
-    fn take_settings(&mut self, name: &str, to: Scoring, trigger: &Trigger, recorder: &mut Recorder<'_>) -> Result<()> {
-        let Scoring { weight, on_error } = to;
+    fn take_settings(
+        &mut self,
+        name: &str,
+        to: ScoringSettings,
+        trigger: &Trigger,
+        recorder: &mut StepRecorder<'_>,
+    ) -> Result<()> {
+        let ScoringSettings { weight, on_error } = to;
         let step = recorder.step;
         let index = self.rewards.iter().position(|r| r.name() == name);
         let of_environment = self.config.environment.iter_mut().find(|entry| entry.name() == name);
         let Some(entry) = index.map(|index| &mut self.config.plugin[index]).or(of_environment) else { return Ok(()) };
-        let from = Scoring { weight: entry.weight, on_error: entry.on_error };
+        let from = ScoringSettings { weight: entry.weight, on_error: entry.on_error };
         recorder.end_window()?;
         (entry.weight, entry.on_error) = (weight, on_error);
         if let Some(index) = index {
@@ -276,7 +292,7 @@ impl Plugins {
         self.swaps.with(|board| board.config = self.config.clone());
         recorder.journal.set_config(&self.config)?;
         tracing::info!("{name}: {} from step {step} on", changed_scoring(&from, &to));
-        recorder.journal.event(&Event::SettingsChanged {
+        recorder.journal.event(&RunEvent::SettingsChanged {
             plugin: name,
             step,
             from,
@@ -292,7 +308,7 @@ impl Plugins {
     }
 
     /// Puts a plugin in place with its slot's settings, and returns the previous one.
-    fn exchange(&mut self, loaded: AnyPlugin, slot: &Slot) -> Result<Option<AnyPlugin>> {
+    fn exchange(&mut self, loaded: AnyPlugin, slot: &PluginSlot) -> Result<Option<AnyPlugin>> {
         loaded.plugin().enter_run();
         Ok(match loaded {
             AnyPlugin::Reward(new) => {
@@ -318,17 +334,17 @@ impl Plugins {
     }
 
     /// Records a swap of a plugin or a model that is in place.
-    fn swapped(&mut self, swap: &Swap, how: How<'_>, recorder: &mut Recorder<'_>) -> Result<()> {
+    fn swapped(&mut self, swap: &Swap, how: SwapContext<'_>, recorder: &mut StepRecorder<'_>) -> Result<()> {
         self.note_swap(swap, recorder)?;
         let Swap { step, plugin, from, to, .. } = swap;
         let pause_ms = how.begun.elapsed().as_secs_f64() * 1e3;
         tracing::info!("{plugin} was swapped at step {step}: {}", how.changes);
-        if let Ok(compared) = serde_json::from_value::<Comparison>(how.report.clone()) {
+        if let Ok(compared) = serde_json::from_value::<ScoreComparison>(how.report.clone()) {
             tracing::info!("{plugin} {compared}");
         }
-        recorder.journal.event(&Event::PluginSwapped {
+        recorder.journal.event(&RunEvent::PluginSwapped {
             plugin,
-            versions: Versions::new(from, to),
+            versions: SwapVersions::new(from, to),
             step: *step,
             noticed_at_step: how.noticed,
             request: how.trigger.request(),
@@ -348,19 +364,19 @@ impl Plugins {
         changes: &str,
         config: &Map<String, Value>,
         error: &Error,
-        recorder: &mut Recorder<'_>,
+        recorder: &mut StepRecorder<'_>,
     ) -> Result<()> {
         self.note_swap(swap, recorder)?;
         let Swap { step, plugin, from, to, .. } = swap;
         tracing::warn!("{error}; {plugin} is rolled back: {changes}");
-        let (step, versions, reason) = (*step, Versions::new(from, to), error.to_string());
-        recorder.journal.event(&Event::PluginRolledBack { plugin, versions, step, config, reason })?;
-        self.world.go_on();
+        let (step, versions, reason) = (*step, SwapVersions::new(from, to), error.to_string());
+        recorder.journal.event(&RunEvent::PluginRolledBack { plugin, versions, step, config, reason })?;
+        self.world.clear_failure();
         Ok(())
     }
 
     /// Records a swap in the run's history, and the configuration that it leaves.
-    fn note_swap(&mut self, swap: &Swap, recorder: &mut Recorder<'_>) -> Result<()> {
+    fn note_swap(&mut self, swap: &Swap, recorder: &mut StepRecorder<'_>) -> Result<()> {
         self.swaps.history.push(swap.clone());
         self.swaps.with(|board| board.config = self.config.clone());
         recorder.use_versions(self.versions())?;
@@ -376,7 +392,7 @@ impl Plugins {
             *counts.entry(&swap.plugin).or_default() += 1;
         }
         let figures = counts.into_iter();
-        figures.map(|(name, n)| Metric::new(format!("plugins/{name}/swaps"), n as f64, Reduction::Last)).collect()
+        figures.map(|(name, n)| Metric::new(format!("plugins/{name}/swaps"), n as f64, MetricReduction::Last)).collect()
     }
 
     /// Returns all swaps of the run.
@@ -385,17 +401,17 @@ impl Plugins {
     }
 
     /// Returns the names of the settings that the user chose.
-    pub(crate) fn chosen(&self) -> Chosen {
+    pub(crate) fn chosen(&self) -> ChosenSettings {
         self.swaps.with(|board| board.chosen())
     }
 
     /// Returns the hash of each plugin's file when it was last handled.
-    pub(crate) fn seen(&self) -> Seen {
+    pub(crate) fn seen(&self) -> HandledHashes {
         self.swaps.with(|board| board.seen.clone())
     }
 
     /// Restores the swaps and handled files of an earlier part of the run; only files that differ from those count as new.
-    pub(crate) fn begin_at(&mut self, history: Vec<Swap>, seen: Seen, chosen: &Chosen, earlier: Predecessors) {
+    pub(crate) fn begin_at(&mut self, history: Vec<Swap>, seen: HandledHashes, chosen: &ChosenSettings, earlier: Predecessors) {
         (self.swaps.history, self.swaps.earlier) = (history, earlier);
         self.swaps.with(|board| {
             board.seen.extend(seen);
@@ -405,7 +421,7 @@ impl Plugins {
 }
 
 /// Ends a run whose user named a file that is refused, before it trains on with the version that it had.
-fn insist(named: &Named, name: &str, trigger: &Trigger, reason: &str) -> Result<()> {
+fn refuse_named(named: &NamedPluginFiles, name: &str, trigger: &Trigger, reason: &str) -> Result<()> {
     match named.get(name).filter(|_| *trigger == Trigger::File) {
         None => Ok(()),
         Some(file) => Err(Error::unusable(Path::new(file), format!("it can't take the place of {name}: {reason}"))),
@@ -413,7 +429,7 @@ fn insist(named: &Named, name: &str, trigger: &Trigger, reason: &str) -> Result<
 }
 
 /// Describes how a plugin differs from the one before: by its hash, or by its settings or limits if it has the same bytes.
-fn changes(before: &Slot, slot: &Slot) -> String {
+fn changes(before: &PluginSlot, slot: &PluginSlot) -> String {
     match before.source.hash() == slot.source.hash() {
         true => match changed_settings(&before.config, &slot.config) {
             settings if !settings.is_empty() => settings,
@@ -429,9 +445,10 @@ fn changed_hashes(from: &str, to: &str) -> String {
 }
 
 /// Describes how a weight or an error policy changes, as in "weight 1 -> 3".
-fn changed_scoring(from: &Scoring, to: &Scoring) -> String {
-    let policy =
-        |policy: OnError| serde_json::to_value(policy).ok().and_then(|v| v.as_str().map(str::to_owned)).unwrap_or_default();
+fn changed_scoring(from: &ScoringSettings, to: &ScoringSettings) -> String {
+    let policy = |policy: RewardErrorAction| {
+        serde_json::to_value(policy).ok().and_then(|v| v.as_str().map(str::to_owned)).unwrap_or_default()
+    };
     let weight = (from.weight != to.weight).then(|| format!("weight {} -> {}", from.weight, to.weight));
     let on_error =
         (from.on_error != to.on_error).then(|| format!("on_error {} -> {}", policy(from.on_error), policy(to.on_error)));

@@ -1,15 +1,15 @@
 //! Swaps of reward models. `rlhost swap` names a folder; the watching thread opens it and tries it on the newest completions.
 
 use super::changed_hashes;
-use super::version::Version;
-use super::watching::{Candidate, Proposal, Trigger, Watching};
+use super::version::LoadedVersion;
+use super::watcher::{Proposal, SwapCandidate, SwapWatcher, Trigger};
 use crate::config::printable;
-use crate::plugins::{AskedModel, Plugins, Reward};
+use crate::plugins::{RunPlugins, RunReward, ScoringModel};
 
 /// Longest path in a log line, in bytes.
 const LONGEST_PATH: usize = 4096;
 
-impl Watching {
+impl SwapWatcher {
     /// Opens and tries a reward model that `rlhost swap` sent for the reward of that name.
     pub(super) fn model_candidate(&self, name: &str, given: &str, trigger: Trigger) -> Proposal {
         let (noticed, trial, entry) = self.with(|board| {
@@ -24,7 +24,12 @@ impl Watching {
                 return Err(format!("{path} has the files that it has already"));
             }
             let report = trial.model(&asked).map_err(|e| e.to_string())?;
-            Ok(Candidate { version: Version::Model { asked: Box::new(asked), path }, report, trigger: trigger.clone(), noticed })
+            Ok(SwapCandidate {
+                version: LoadedVersion::Model { model: Box::new(asked), path },
+                report,
+                trigger: trigger.clone(),
+                noticed,
+            })
         };
         match self.tried_apart(attempt) {
             Ok(candidate) => Proposal::Swap(Box::new(candidate)),
@@ -33,28 +38,34 @@ impl Watching {
     }
 }
 
-impl Plugins {
+impl RunPlugins {
     /// Returns the reward model of this name.
-    pub(super) fn reward_model(&self, name: &str) -> Option<&AskedModel> {
-        self.rewards.iter().filter(|reward| reward.name() == name).find_map(Reward::model)
+    pub(super) fn reward_model(&self, name: &str) -> Option<&ScoringModel> {
+        self.rewards.iter().filter(|reward| reward.name() == name).find_map(RunReward::model)
     }
 
     /// Opens a model for the reward of this name, whose files must have this hash; if not, the error begins with the folder and says
     /// that its files are `others`.
-    pub(super) fn open_model(&self, name: &str, path: &str, hash: &str, others: &str) -> std::result::Result<Version, String> {
-        let Some((_, opener)) = &self.swaps.loads else { return Err("nothing opens models here".to_owned()) };
+    pub(super) fn open_model(
+        &self,
+        name: &str,
+        path: &str,
+        hash: &str,
+        others: &str,
+    ) -> std::result::Result<LoadedVersion, String> {
+        let Some((_, opener)) = &self.swaps.loaders else { return Err("nothing opens models here".to_owned()) };
         let entry = self.config.plugin.iter().find(|entry| entry.model && entry.name() == name);
         let entry = entry.ok_or("this run has no reward model of that name")?;
         let (asked, path) = opener.open(entry, path).map_err(|e| e.to_string())?;
         if asked.model.hash() == hash {
-            Ok(Version::Model { asked: Box::new(asked), path })
+            Ok(LoadedVersion::Model { model: Box::new(asked), path })
         } else {
             Err(format!("{path} {others}"))
         }
     }
 
     /// Puts a model in the place of the reward model of its name. Returns the one before, and how the two differ.
-    pub(super) fn put_model(&mut self, asked: AskedModel, path: String) -> Option<(Version, String)> {
+    pub(super) fn put_model(&mut self, asked: ScoringModel, path: String) -> Option<(LoadedVersion, String)> {
         let (name, hash) = (asked.model.name().to_owned(), asked.model.hash().to_owned());
         let index = self.rewards.iter().position(|reward| reward.name() == name && reward.model().is_some())?;
         let old = self.rewards.get_mut(index).and_then(|reward| reward.exchange_model(asked))?;
@@ -63,6 +74,6 @@ impl Plugins {
         entry.move_to(path);
         let changes = changed_hashes(old.model.hash(), &hash);
         entry.hash = Some(hash);
-        Some((Version::Model { asked: Box::new(old), path: old_path }, changes))
+        Some((LoadedVersion::Model { model: Box::new(old), path: old_path }, changes))
     }
 }

@@ -15,7 +15,7 @@ const LONGEST_NAME: usize = 100;
 
 /// A file in the inbox.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Request {
+pub(super) struct SwapRequest {
     /// When it was made, as its name says; later requests have larger numbers.
     number: u128,
     /// Its name without its ending, by which its sender knows the answer.
@@ -25,13 +25,18 @@ pub(super) struct Request {
     pub path: PathBuf,
 }
 
-impl Request {
+impl SwapRequest {
     fn from_path(path: PathBuf) -> Option<Self> {
         let ending = path.extension()?;
         let id = path.file_stem()?.to_str()?.to_owned();
         let (name, number) = id.rsplit_once('@')?;
         let (name, number) = (name.to_owned(), number.parse().unwrap_or_default());
-        ["wasm", MODEL, PluginRequest::ALONE].iter().any(|own| ending == *own).then_some(Self { number, id, name, path })
+        ["wasm", MODEL, PluginRequest::SETTINGS_ENDING].iter().any(|own| ending == *own).then_some(Self {
+            number,
+            id,
+            name,
+            path,
+        })
     }
 
     /// Returns whether it names the folder of a reward model.
@@ -41,12 +46,12 @@ impl Request {
 
     /// Returns whether it sends no plugin or model: it changes the settings of the one that the run has.
     pub(super) fn is_of_settings(&self) -> bool {
-        self.path.extension().is_some_and(|ending| ending == PluginRequest::ALONE)
+        self.path.extension().is_some_and(|ending| ending == PluginRequest::SETTINGS_ENDING)
     }
 
     /// Reads who sent it and what it sets. Older versions of `rlhost swap` don't say.
-    pub(super) fn about(&self) -> io::Result<PluginRequest> {
-        let file = if self.is_of_settings() { self.path.clone() } else { self.beside() };
+    pub(super) fn read_body(&self) -> io::Result<PluginRequest> {
+        let file = if self.is_of_settings() { self.path.clone() } else { self.body_path() };
         match PluginRequest::load(&file) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(PluginRequest::default()),
             read => read,
@@ -62,11 +67,11 @@ impl Request {
     /// Removes its files.
     pub(super) fn remove(&self) {
         drop(fs::remove_file(&self.path));
-        drop(fs::remove_file(self.beside()));
+        drop(fs::remove_file(self.body_path()));
     }
 
-    fn beside(&self) -> PathBuf {
-        self.path.with_extension(PluginRequest::BESIDE)
+    fn body_path(&self) -> PathBuf {
+        self.path.with_extension(PluginRequest::COMPANION_ENDING)
     }
 }
 
@@ -84,23 +89,23 @@ pub(super) struct RequestSender {
 #[derive(Debug, Default)]
 pub(super) struct Inbox {
     /// The newest of each plugin, oldest first.
-    pub newest: Vec<Request>,
+    pub newest: Vec<SwapRequest>,
     /// For each plugin with older ones, the newest of those and their number. Their files are removed.
-    pub dropped: Vec<(Request, usize)>,
+    pub dropped: Vec<(SwapRequest, usize)>,
 }
 
 impl Inbox {
     /// Reads the inbox. Leaves the files of the newest requests, and those that are no requests.
     pub(super) fn read(folder: &Path) -> Self {
-        let mut by_name: BTreeMap<String, Vec<Request>> = BTreeMap::new();
-        for request in fs::read_dir(folder).into_iter().flatten().flatten().filter_map(|e| Request::from_path(e.path())) {
+        let mut by_name: BTreeMap<String, Vec<SwapRequest>> = BTreeMap::new();
+        for request in fs::read_dir(folder).into_iter().flatten().flatten().filter_map(|e| SwapRequest::from_path(e.path())) {
             by_name.entry(request.name.clone()).or_default().push(request);
         }
         let mut this = Self::default();
         for mut requests in by_name.into_values() {
             requests.sort();
             this.newest.extend(requests.pop());
-            requests.iter().for_each(Request::remove);
+            requests.iter().for_each(SwapRequest::remove);
             let number = requests.len();
             this.dropped.extend(requests.pop().map(|last| (last, number)));
         }
@@ -133,7 +138,7 @@ mod tests {
             fs::write(inbox.path().join(name), "").unwrap();
         }
         let read = Inbox::read(inbox.path());
-        let ids = |requests: &[Request]| requests.iter().map(|request| request.id.clone()).collect::<Vec<_>>();
+        let ids = |requests: &[SwapRequest]| requests.iter().map(|request| request.id.clone()).collect::<Vec<_>>();
         assert_eq!(ids(&read.newest), ["b@2", "d@3", "c@d@7", "a@10"]);
         assert_eq!((read.newest[2].name.as_str(), read.newest[2].is_of_model()), ("c@d", true));
         assert!(read.newest[1].is_of_settings());
@@ -149,8 +154,8 @@ mod tests {
     #[test]
     fn a_request_says_who_sent_it_and_an_older_one_does_not() {
         let inbox = tempfile::tempdir().unwrap();
-        let request = |name: &str| Request::from_path(inbox.path().join(name)).unwrap();
-        let read = |name: &str| request(name).about();
+        let request = |name: &str| SwapRequest::from_path(inbox.path().join(name)).unwrap();
+        let read = |name: &str| request(name).read_body();
         assert_eq!(read("a@1.wasm").unwrap(), PluginRequest::default());
         fs::write(inbox.path().join("a@1.about"), r#"{"by":"me","settings":{"x":1}}"#).unwrap();
         let about = read("a@1.wasm").unwrap();

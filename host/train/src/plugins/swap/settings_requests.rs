@@ -1,20 +1,20 @@
 //! Settings that the page asks for: the configuration in force with them in their place, checked and tried like an edit of config.toml.
 //! One that fails leaves config.toml as it is.
 
-use super::watching::{Edit, Proposal, Trigger, Watching, edits_between};
-use crate::config::{self, Config, Overrides, PluginEntry, files};
+use super::watcher::{ConfigEdit, Proposal, SwapWatcher, Trigger, edits_between};
+use crate::config::{self, Overrides, PluginEntry, RunConfig, files};
 use crate::run::PluginRequest;
 use std::io::Write;
 use std::path::Path;
 
-impl Watching {
+impl SwapWatcher {
     /// Returns what becomes of a request for other settings of the plugin of this name.
     pub(super) fn settings_requested(&self, name: &str, request: &PluginRequest, trigger: &Trigger) -> Vec<Proposal> {
         let refused =
             |reason: String| vec![Proposal::Refused { name: name.to_owned(), hash: None, trigger: trigger.clone(), reason }];
         let (now, run) = self.with(|board| (board.config.clone(), board.run.clone()));
         let edits = changed(&now, name, request).and_then(|new| edits_between(&now, &checked(&new, &run)?));
-        let edits: Vec<Edit> = match edits {
+        let edits: Vec<ConfigEdit> = match edits {
             Ok(edits) => edits,
             Err(reason) => return refused(reason),
         };
@@ -24,7 +24,7 @@ impl Watching {
 }
 
 /// Returns a configuration with what is requested of the plugin of this name.
-fn changed(now: &Config, name: &str, request: &PluginRequest) -> Result<Config, String> {
+fn changed(now: &RunConfig, name: &str, request: &PluginRequest) -> Result<RunConfig, String> {
     let mut new = now.clone();
     let settings = request.settings.clone().map(|mut settings| {
         settings.retain(|_, value| !value.is_null());
@@ -51,7 +51,7 @@ fn changed(now: &Config, name: &str, request: &PluginRequest) -> Result<Config, 
 }
 
 /// Checks a configuration as one that is read from a file.
-fn checked(config: &Config, run: &Path) -> Result<Config, String> {
+fn checked(config: &RunConfig, run: &Path) -> Result<RunConfig, String> {
     let text = toml::to_string(config).map_err(|e| e.to_string())?;
     let write = || {
         let mut file = files::temporary_in(run)?;
@@ -70,13 +70,13 @@ mod tests {
     fn settings_are_those_of_one_plugin_and_in_range() {
         let request = |value: serde_json::Value| serde_json::from_value::<PluginRequest>(value).unwrap();
         let place = tempfile::tempdir().unwrap();
-        let now = Config { plugin: vec![PluginEntry::new("a.wasm".into())], ..Config::default() };
+        let now = RunConfig { plugin: vec![PluginEntry::new("a.wasm".into())], ..RunConfig::default() };
         let now = checked(&now, place.path()).unwrap();
         let edits = |name: &str, value: serde_json::Value| {
             changed(&now, name, &request(value)).and_then(|new| edits_between(&now, &checked(&new, place.path())?))
         };
         let made = edits("a", json!({"by": "me", "settings": {"x": 1, "gone": null}, "weight": 2})).unwrap();
-        let Edit::Plugin { name, config, .. } = &made[0] else { panic!("{made:?}") };
+        let ConfigEdit::Plugin { name, config, .. } = &made[0] else { panic!("{made:?}") };
         assert_eq!((name.as_deref(), json!(config), made.len()), (Some("a"), json!({"x": 1}), 2));
         assert!(edits("a", json!({"by": "me", "weight": 1e300})).unwrap_err().contains("at most 1e6"));
         assert!(edits("b", json!({"by": "me", "weight": 1})).unwrap_err().contains("no plugin of that name"));

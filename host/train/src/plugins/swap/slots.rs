@@ -1,44 +1,44 @@
 //! The slots of a run's plugins, shared by the watching thread and the training thread.
 
-use super::trial::Trial;
-use crate::config::{Config, Limits, PluginEntry};
-use crate::plugin::{Plugin, PluginFile, Role, Source};
+use super::trial::PluginTrial;
+use crate::config::{PluginEntry, PluginLimits, RunConfig};
+use crate::plugin::{Plugin, PluginFile, PluginSource, Role};
 use serde_json::{Map, Value};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 /// Hash of each plugin's file when it was last handled.
-pub(crate) type Seen = BTreeMap<String, String>;
+pub(crate) type HandledHashes = BTreeMap<String, String>;
 
 /// Names of the settings that the user chose, by plugin.
-pub(crate) type Chosen = BTreeMap<String, BTreeSet<String>>;
+pub(crate) type ChosenSettings = BTreeMap<String, BTreeSet<String>>;
 
 /// The slot of a plugin and its content.
 #[derive(Clone, Debug)]
-pub(crate) struct Slot {
+pub(crate) struct PluginSlot {
     pub(super) name: String,
     pub(super) role: Role,
     /// Where its file is, unless it is embedded.
     pub(super) file: Option<PluginFile>,
-    pub(super) source: Source,
+    pub(super) source: PluginSource,
     pub(super) config: Map<String, Value>,
     /// The settings that differ from the defaults; a newer version has its own defaults.
     pub(super) beyond_defaults: Map<String, Value>,
     /// These and those that were chosen although they are the defaults, which a newer version need not know.
     pub(super) chosen: Map<String, Value>,
-    pub(super) limits: Limits,
+    pub(super) limits: PluginLimits,
 }
 
-impl Slot {
+impl PluginSlot {
     /// Creates the algorithm's slot.
-    pub(crate) fn algorithm(config: &Config, source: Source, plugin: &Plugin, chosen: &Chosen) -> Self {
+    pub(crate) fn from_algorithm(config: &RunConfig, source: PluginSource, plugin: &Plugin, chosen: &ChosenSettings) -> Self {
         let slot = Self {
             name: source.name().to_owned(),
             role: Role::Algorithm,
             file: file(&config.algorithm),
             source,
             config: config.loss.clone(),
-            beyond_defaults: plugin.settings_beyond_defaults(),
+            beyond_defaults: plugin.non_default_settings(),
             chosen: Map::new(),
             limits: config.loss_limits.clone(),
         };
@@ -46,14 +46,20 @@ impl Slot {
     }
 
     /// Creates the slot of a reward or of the environment.
-    pub(crate) fn entry(role: Role, entry: &PluginEntry, source: Source, plugin: &Plugin, chosen: &Chosen) -> Self {
+    pub(crate) fn from_entry(
+        role: Role,
+        entry: &PluginEntry,
+        source: PluginSource,
+        plugin: &Plugin,
+        chosen: &ChosenSettings,
+    ) -> Self {
         let slot = Self {
             name: entry.name().to_owned(),
             role,
             file: file(&entry.path),
             source,
             config: entry.config.clone(),
-            beyond_defaults: plugin.settings_beyond_defaults(),
+            beyond_defaults: plugin.non_default_settings(),
             chosen: Map::new(),
             limits: entry.limits.clone(),
         };
@@ -61,7 +67,7 @@ impl Slot {
     }
 
     /// Takes over which of its settings were chosen.
-    pub(super) fn chosen_among(self, chosen: &Chosen) -> Self {
+    pub(super) fn chosen_among(self, chosen: &ChosenSettings) -> Self {
         let named = chosen.get(&self.name);
         let is_chosen = |key: &String| self.beyond_defaults.contains_key(key) || named.is_some_and(|named| named.contains(key));
         let chosen =
@@ -79,11 +85,11 @@ fn file(location: &str) -> Option<PluginFile> {
 
 /// The state that both threads share.
 pub(super) struct Board {
-    pub slots: Vec<Slot>,
-    pub seen: Seen,
-    pub trial: Trial,
+    pub slots: Vec<PluginSlot>,
+    pub seen: HandledHashes,
+    pub trial: PluginTrial,
     /// The run's current configuration.
-    pub config: Config,
+    pub config: RunConfig,
     /// The run's folder.
     pub run: PathBuf,
     /// The next step.
@@ -91,23 +97,23 @@ pub(super) struct Board {
 }
 
 impl Board {
-    pub(super) fn new(slots: Vec<Slot>, trial: Trial) -> Self {
+    pub(super) fn new(slots: Vec<PluginSlot>, trial: PluginTrial) -> Self {
         let seen = slots.iter().map(|slot| (slot.name.clone(), slot.source.hash().to_owned())).collect();
-        Self { slots, seen, trial, config: Config::default(), run: PathBuf::new(), step: 0 }
+        Self { slots, seen, trial, config: RunConfig::default(), run: PathBuf::new(), step: 0 }
     }
 
     /// Returns the names of the settings that were chosen.
-    pub(super) fn chosen(&self) -> Chosen {
+    pub(super) fn chosen(&self) -> ChosenSettings {
         self.slots.iter().map(|slot| (slot.name.clone(), slot.chosen.keys().cloned().collect())).collect()
     }
 
     /// Takes over which settings were chosen.
-    pub(super) fn choose(&mut self, chosen: &Chosen) {
+    pub(super) fn choose(&mut self, chosen: &ChosenSettings) {
         self.slots = std::mem::take(&mut self.slots).into_iter().map(|slot| slot.chosen_among(chosen)).collect();
     }
 
     /// Replaces the slot of that name and returns the old one.
-    pub(super) fn replace(&mut self, slot: Slot) -> Option<Slot> {
+    pub(super) fn replace(&mut self, slot: PluginSlot) -> Option<PluginSlot> {
         let place = self.slots.iter_mut().find(|s| s.name == slot.name)?;
         Some(std::mem::replace(place, slot))
     }
@@ -121,20 +127,20 @@ mod tests {
     #[test]
     fn a_setting_that_was_chosen_although_it_is_the_default_stays_chosen() {
         let map = |value: Value| value.as_object().cloned().unwrap_or_default();
-        let slot = Slot {
+        let slot = PluginSlot {
             name: "a".to_owned(),
             role: Role::Reward,
             file: None,
-            source: Source::open("grpo").unwrap(),
+            source: PluginSource::open("grpo").unwrap(),
             config: map(json!({"target": 20, "unit": "tokens", "far": 3})),
             beyond_defaults: map(json!({"far": 3})),
             chosen: Map::new(),
-            limits: Limits::default(),
+            limits: PluginLimits::default(),
         };
-        let chosen = Chosen::from([("a".to_owned(), BTreeSet::from(["target".to_owned(), "gone".to_owned()]))]);
+        let chosen = ChosenSettings::from([("a".to_owned(), BTreeSet::from(["target".to_owned(), "gone".to_owned()]))]);
         let slot = slot.chosen_among(&chosen);
         assert_eq!(slot.chosen, map(json!({"target": 20, "far": 3})));
-        let before_this_was_kept = slot.chosen_among(&Chosen::new());
+        let before_this_was_kept = slot.chosen_among(&ChosenSettings::new());
         assert_eq!(before_this_was_kept.chosen, map(json!({"far": 3})));
     }
 }

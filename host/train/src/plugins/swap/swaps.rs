@@ -1,13 +1,13 @@
 //! What is known of swaps during a run.
 
-use super::super::{Judged, Opener};
-use super::replaced::Before;
-use super::replaced::Predecessors;
-use super::slots::{Board, Slot};
-use super::trial::Trial;
-use super::watching::{Proposal, Trigger};
-use crate::experience::RewardColumn;
-use crate::plugin::{Batch, Engine, Generation};
+use super::super::{Opener, ScoringBatch};
+use super::predecessor::Predecessors;
+use super::predecessor::PreviousVersion;
+use super::slots::{Board, PluginSlot};
+use super::trial::PluginTrial;
+use super::watcher::{Proposal, Trigger};
+use crate::experience::RewardScoreColumn;
+use crate::plugin::{Batch, PluginEngine, ScoredGeneration};
 use crate::run::PluginVersion;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -26,29 +26,29 @@ pub(crate) struct Swap {
 }
 
 /// Files of plugins that the user named, by the plugins' names.
-pub(super) type Named = BTreeMap<String, String>;
+pub(super) type NamedPluginFiles = BTreeMap<String, String>;
 
 /// The state of a run's swaps.
 pub(in crate::plugins) struct Swaps {
     pub(super) board: Arc<Mutex<Board>>,
     /// What loads plugins and opens models that another rank proposes, or that a checkpoint kept.
-    pub(super) loads: Option<(Engine, Opener)>,
+    pub(super) loaders: Option<(PluginEngine, Opener)>,
     pub(super) proposals: Option<Receiver<Proposal>>,
-    pub(super) before: BTreeMap<String, Before>,
+    pub(super) previous: BTreeMap<String, PreviousVersion>,
     /// Those of before the run was resumed.
     pub(super) earlier: Predecessors,
     /// The run begins with these files or not at all.
-    pub(super) named: Named,
+    pub(super) named: NamedPluginFiles,
     /// All swaps of the run.
     pub(super) history: Vec<Swap>,
 }
 
 impl Swaps {
     /// Creates the state from the run's initial plugins. A new plugin is tried on `trial` until there is a newer batch.
-    pub(in crate::plugins) fn new(slots: Vec<Slot>, trial: Trial) -> Self {
+    pub(in crate::plugins) fn new(slots: Vec<PluginSlot>, trial: PluginTrial) -> Self {
         let board = Arc::new(Mutex::new(Board::new(slots, trial)));
         let (before, earlier, named) = Default::default();
-        Self { board, loads: None, proposals: None, before, earlier, named, history: Vec::new() }
+        Self { board, loaders: None, proposals: None, previous: before, earlier, named, history: Vec::new() }
     }
 
     pub(super) fn with<R>(&self, f: impl FnOnce(&mut Board) -> R) -> R {
@@ -58,15 +58,15 @@ impl Swaps {
     /// Records the newest completions with their scores.
     pub(in crate::plugins) fn saw_scores(
         &self,
-        (judged, with_steps): (Arc<Judged>, Option<Arc<Judged>>),
-        rewards: &[RewardColumn],
+        (judged, with_steps): (Arc<ScoringBatch>, Option<Arc<ScoringBatch>>),
+        rewards: &[RewardScoreColumn],
     ) {
         let scores = rewards.iter().map(|r| (r.name.clone(), r.values.clone())).collect();
         self.with(|board| (board.trial.scored, board.trial.with_steps) = ((judged, scores), with_steps));
     }
 
     /// Records the newest generation as the algorithm saw it.
-    pub(in crate::plugins) fn saw_generation(&self, generation: Arc<Generation>) {
+    pub(in crate::plugins) fn saw_generation(&self, generation: Arc<ScoredGeneration>) {
         self.with(|board| board.trial.generation = Some(generation));
     }
 

@@ -1,18 +1,18 @@
 //! Tries a plugin before it is swapped in: on synthetic completions at first, later on the run's own.
 
-use super::super::judged::Answers;
-use crate::config::{Compare, OnError, PluginEntry};
+use super::super::scoring_batch::RewardResults;
+use crate::config::{ComparisonTarget, PluginEntry, RewardErrorAction};
 use crate::dataset::Prompt;
 use crate::flow::Flow;
-use crate::metrics::Comparison;
+use crate::metrics::ScoreComparison;
 use crate::plugin::{
-    Algorithm, AnyPlugin, Asking, Batch, Column, EnvironmentPlugin, Error, Generation, Plugin, Result, RewardPlugin, Shape,
-    Start, TextColumn, Tool, TurnSpan, Unit, WeightedReward, columns,
+    AlgorithmPlugin, AnyPlugin, Batch, Column, EnvironmentPlugin, Error, Plugin, RequestPolicy, Result, RewardPlugin,
+    ScoredGeneration, Shape, Start, TextColumn, Tool, TurnSpan, Unit, WeightedReward, columns,
 };
-use crate::plugins::comparing::{self, Matches};
-use crate::plugins::made_up::{self, Extras};
+use crate::plugins::pair_judge::{self, Matches};
 use crate::plugins::steps::with_columns;
-use crate::plugins::{AskedModel, Judged, Reward, batch, start};
+use crate::plugins::synthetic::{self, RunFeatures};
+use crate::plugins::{RunReward, ScoringBatch, ScoringModel, batch, start};
 use crate::rollout::Rollout;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -23,36 +23,36 @@ const PROMPTS: usize = 2;
 
 /// The newest batches of a run, and synthetic ones before there are any.
 #[derive(Clone)]
-pub(crate) struct Trial {
+pub(crate) struct PluginTrial {
     /// Completions, and how each reward scored them.
-    pub(super) scored: (Arc<Judged>, BTreeMap<String, Vec<Option<f32>>>),
+    pub(super) scored: (Arc<ScoringBatch>, BTreeMap<String, Vec<Option<f32>>>),
     /// The newest completions with the values of their steps, if a model gives any: as plugins see them that compare nothing.
-    pub(super) with_steps: Option<Arc<Judged>>,
+    pub(super) with_steps: Option<Arc<ScoringBatch>>,
     /// Rewards that compare completions, by name.
-    compare: Arc<BTreeMap<String, Compare>>,
+    compare: Arc<BTreeMap<String, ComparisonTarget>>,
     /// What the run's algorithm learns from, and what else the run has.
     flow: Flow,
-    extras: Extras,
+    extras: RunFeatures,
     /// None if the run generates nothing.
-    pub(super) generation: Option<Arc<Generation>>,
+    pub(super) generation: Option<Arc<ScoredGeneration>>,
     /// What the algorithm's loss saw.
     pub(super) loss: Arc<Batch>,
     /// Episodes of each environment's first prompts in the dataset.
     pub(super) starts: Arc<BTreeMap<String, Vec<Start>>>,
 }
 
-impl Trial {
+impl PluginTrial {
     /// Number of prompts that it takes.
     pub(crate) const PROMPTS: usize = PROMPTS;
 
     /// Makes synthetic completions of the dataset's first prompts, for a run with this algorithm: as many of each as a `group` has, if
     /// the run generates groups. They are empty and made of the prompt's first tokens in turn.
-    pub(crate) fn made_up(
+    pub(crate) fn synthetic(
         prompts: &[Arc<Prompt>],
         dataset_columns: &[String],
         group: Option<usize>,
-        (algorithm, flow): (&Algorithm, Flow),
-        extras: Extras,
+        (algorithm, flow): (&AlgorithmPlugin, Flow),
+        extras: RunFeatures,
     ) -> Self {
         let (shape, has_labels) = (algorithm.data().shape, algorithm.info().needs.has(columns::LABEL));
         let prompts = &prompts[..prompts.len().min(PROMPTS)];
@@ -65,23 +65,23 @@ impl Trial {
         let lengths: Vec<usize> = rollouts.iter().map(|rollout| rollout.tokens.len()).collect();
         let groups: Vec<u32> = (0..=rollouts.len()).step_by(size.max(1)).map(|row| row as u32).collect();
         let generation = group.map(|_| {
-            let mut batch = made_up::batch(&lengths, groups.clone(), shape);
-            batch.columns.push(made_up::scores(rollouts.len()));
-            let rewards = vec![WeightedReward { name: made_up::SCORES.to_owned(), weight: 1.0 }];
-            Arc::new(Generation { batch, rewards })
+            let mut batch = synthetic::batch(&lengths, groups.clone(), shape);
+            batch.columns.push(synthetic::scores(rollouts.len()));
+            let rewards = vec![WeightedReward { name: synthetic::SCORES.to_owned(), weight: 1.0 }];
+            Arc::new(ScoredGeneration { batch, rewards })
         });
         let loss = match shape {
-            Shape::Pairs => made_up::batch(&[3, 2], vec![0, 2], shape),
-            Shape::Completions if has_labels => made_up::batch(&[3, 2], vec![0, 1, 2], shape),
-            Shape::Completions => made_up::batch(&lengths, groups, shape),
+            Shape::Pairs => synthetic::batch(&[3, 2], vec![0, 2], shape),
+            Shape::Completions if has_labels => synthetic::batch(&[3, 2], vec![0, 1, 2], shape),
+            Shape::Completions => synthetic::batch(&lengths, groups, shape),
         };
-        let scored = (Arc::new(Judged { batch, prompts: prompts.to_vec(), episodes: Vec::new() }), BTreeMap::new());
+        let scored = (Arc::new(ScoringBatch { batch, prompts: prompts.to_vec(), episodes: Vec::new() }), BTreeMap::new());
         Self {
             scored,
             with_steps: None,
             compare: Arc::default(),
             flow,
-            extras: Extras { margins, ..extras },
+            extras: RunFeatures { margins, ..extras },
             generation,
             loss: Arc::new(loss),
             starts: Arc::default(),
@@ -94,13 +94,13 @@ impl Trial {
     }
 
     /// Returns what the run has that not every algorithm needs.
-    pub(super) fn extras(&self) -> Extras {
+    pub(super) fn extras(&self) -> RunFeatures {
         self.extras
     }
 
     /// Returns the trial for a run with these rewards.
     #[must_use]
-    pub(crate) fn comparing(self, rewards: &[Reward]) -> Self {
+    pub(crate) fn with_comparisons(self, rewards: &[RunReward]) -> Self {
         let compare = rewards.iter().filter_map(|reward| Some((reward.name().to_owned(), reward.compare()?)));
         let compare = Arc::new(compare.collect());
         let of_steps = rewards.iter().filter(|reward| reward.model().is_some_and(|asked| asked.model.judges_steps()));
@@ -122,7 +122,7 @@ impl Trial {
         };
         let plugin = any.plugin_mut();
         let kept = report.and_then(|report| {
-            left_without_state(plugin)?;
+            adopt_own_state(plugin)?;
             Ok(report)
         });
         plugin.restore(None);
@@ -130,14 +130,14 @@ impl Trial {
     }
 
     /// Tries an algorithm, with synthetic columns in the place of those that its predecessor did not need.
-    fn algorithm(&self, plugin: &mut Algorithm) -> Result<()> {
+    fn algorithm(&self, plugin: &mut AlgorithmPlugin) -> Result<()> {
         if let Some(generation) = &self.generation {
             let mut generation = (**generation).clone();
-            made_up::fill_generation(&mut generation.batch, plugin, self.extras);
+            synthetic::fill_generation(&mut generation.batch, plugin, self.extras);
             plugin.assess(&generation).map(drop)?;
         }
         let mut batch = (*self.loss).clone();
-        made_up::fill_loss(&mut batch, plugin, self.extras);
+        synthetic::fill_loss(&mut batch, plugin, self.extras);
         plugin.loss(&batch).map(drop)
     }
 
@@ -165,11 +165,11 @@ impl Trial {
 
     fn reward(&self, plugin: &mut RewardPlugin) -> Result<Value> {
         let judged = &self.scored.0;
-        let matches = self.compare.get(plugin.name()).and_then(|compare| Matches::of(judged, *compare));
+        let matches = self.compare.get(plugin.name()).and_then(|compare| Matches::new(judged, *compare));
         let new = match matches {
             Some(matches) => {
                 let values = plugin.score_on_trial(&matches.judged.batch)?.rewards;
-                matches.scores(Answers { values, ..Answers::default() }).values
+                matches.scores(RewardResults { values, ..RewardResults::default() }).values
             }
             None if self.compare.contains_key(plugin.name()) => plugin.score_on_trial(&judged.batch)?.rewards,
             None => plugin.score_on_trial(&self.with_steps.as_ref().unwrap_or(judged).batch)?.rewards,
@@ -178,11 +178,11 @@ impl Trial {
     }
 
     /// Scores the newest completions with a reward model, and reports how it differs from the one it would replace.
-    pub(super) fn model(&self, asked: &AskedModel) -> crate::Result<Value> {
+    pub(super) fn model(&self, asked: &ScoringModel) -> crate::Result<Value> {
         let judged = &self.scored.0;
-        let all = |judged: &Judged| asked.score(judged, 0..judged.batch.prompt_of.len(), OnError::Fail);
+        let all = |judged: &ScoringBatch| asked.score(judged, 0..judged.batch.prompt_of.len(), RewardErrorAction::Fail);
         let answers = match self.compare.get(asked.model.name()) {
-            Some(compare) => comparing::by_model(judged, *compare, all)?,
+            Some(compare) => pair_judge::by_model(judged, *compare, all)?,
             None => all(judged)?,
         };
         Ok(self.compared(asked.model.name(), &answers.values))
@@ -190,17 +190,17 @@ impl Trial {
 
     /// Compares scores of the newest completions with those that the reward of that name gave them.
     fn compared(&self, name: &str, new: &[Option<f32>]) -> Value {
-        self.scored.1.get(name).map_or(Value::Null, |old| json!(Comparison::of(old, new)))
+        self.scored.1.get(name).map_or(Value::Null, |old| json!(ScoreComparison::new(old, new)))
     }
 }
 
 /// Has a plugin take back the state that it exports, as it would its predecessor's.
-fn left_without_state(plugin: &mut Plugin) -> Result<()> {
+fn adopt_own_state(plugin: &mut Plugin) -> Result<()> {
     plugin.snapshot()?.map_or(Ok(()), |state| plugin.adopt(state))
 }
 
 /// Returns a generation as episodes of one turn, whose rewards are this environment's or agent's.
-fn one_turn_each(generation: &Generation, partner: &str) -> Generation {
+fn one_turn_each(generation: &ScoredGeneration, partner: &str) -> ScoredGeneration {
     let mut generation = generation.clone();
     let batch = &mut generation.batch;
     let spans = batch.tokens.windows(2).enumerate();
@@ -226,19 +226,20 @@ fn made_up_rollouts(prompts: &[Arc<Prompt>], group: usize) -> Vec<Rollout> {
 
 /// Tries the plugins that a run starts with; `bear` gets the name of one that fails, and its error, which it may return.
 pub(crate) fn dry_run(
-    trial: &Trial,
-    algorithm: &mut Algorithm,
-    rewards: &mut [Reward],
+    trial: &PluginTrial,
+    algorithm: &mut AlgorithmPlugin,
+    rewards: &mut [RunReward],
     bear: &mut impl FnMut(&str, Error) -> crate::Result<()>,
 ) -> crate::Result<()> {
-    let tried = trial.algorithm(algorithm).and_then(|()| left_without_state(algorithm));
+    let tried = trial.algorithm(algorithm).and_then(|()| adopt_own_state(algorithm));
     algorithm.restore(None);
     if let Err(error) = tried {
         bear(algorithm.name(), error)?;
     }
     // Where servers may not be asked, on other ranks or in a replay, there is no answer about synthetic completions.
-    let can_be_tried = |plugin: &&mut RewardPlugin| plugin.asker().is_none_or(|asker| asker.asking() == Asking::Freely);
-    for reward in rewards.iter_mut().filter_map(Reward::plugin_mut).filter(can_be_tried) {
+    let can_be_tried =
+        |plugin: &&mut RewardPlugin| plugin.http_client().is_none_or(|asker| asker.policy() == RequestPolicy::Allowed);
+    for reward in rewards.iter_mut().filter_map(RunReward::plugin_mut).filter(can_be_tried) {
         if let Err(error) = trial.reward(reward) {
             bear(reward.name(), error)?;
         }

@@ -1,30 +1,30 @@
 //! What a swap puts in place or takes out: a plugin or a reward model, loaded.
 
-use super::slots::Slot;
-use crate::plugin::{AnyPlugin, Source};
-use crate::plugins::AskedModel;
+use super::slots::PluginSlot;
+use crate::plugin::{AnyPlugin, PluginSource};
+use crate::plugins::ScoringModel;
 use crate::run::PluginVersion;
 use serde_json::{Map, Value};
 use std::any::Any;
 
 /// A version of a plugin or of a reward model.
-pub(super) enum Version {
+pub(super) enum LoadedVersion {
     Plugin {
         loaded: AnyPlugin,
-        slot: Box<Slot>,
+        slot: Box<PluginSlot>,
     },
     Model {
-        asked: Box<AskedModel>,
+        model: Box<ScoringModel>,
         /// Its folder.
         path: String,
     },
 }
 
-impl Version {
+impl LoadedVersion {
     pub(super) fn name(&self) -> &str {
         match self {
             Self::Plugin { slot, .. } => &slot.name,
-            Self::Model { asked, .. } => asked.model.name(),
+            Self::Model { model: asked, .. } => asked.model.name(),
         }
     }
 
@@ -32,7 +32,7 @@ impl Version {
     pub(super) fn hash(&self) -> &str {
         match self {
             Self::Plugin { slot, .. } => slot.source.hash(),
-            Self::Model { asked, .. } => asked.model.hash(),
+            Self::Model { model: asked, .. } => asked.model.hash(),
         }
     }
 
@@ -40,12 +40,12 @@ impl Version {
     pub(super) fn identity(&self) -> PluginVersion {
         match self {
             Self::Plugin { loaded, slot } => PluginVersion::new(slot.source.hash(), &loaded.plugin().config()),
-            Self::Model { asked, .. } => PluginVersion::from_hash(asked.model.hash()),
+            Self::Model { model: asked, .. } => PluginVersion::from_hash(asked.model.hash()),
         }
     }
 
     /// Returns the version that a plugin states; empty for a model.
-    pub(super) fn stated(&self) -> String {
+    pub(super) fn stated_version(&self) -> String {
         match self {
             Self::Plugin { loaded, .. } => loaded.plugin().info().version.clone(),
             Self::Model { .. } => String::new(),
@@ -53,7 +53,7 @@ impl Version {
     }
 
     /// Returns a plugin's bytes.
-    pub(super) fn source(&self) -> Option<&Source> {
+    pub(super) fn source(&self) -> Option<&PluginSource> {
         match self {
             Self::Plugin { slot, .. } => Some(&slot.source),
             Self::Model { .. } => None,

@@ -1,7 +1,7 @@
 use super::*;
 
-fn card(configs: &str) -> Result<Card, String> {
-    Card::parse(&format!("---\nlicense: mit\n{configs}\n---\n# Data\n"))
+fn card(configs: &str) -> Result<DatasetCard, String> {
+    DatasetCard::parse(&format!("---\nlicense: mit\n{configs}\n---\n# Data\n"))
 }
 
 fn splits_of(configs: &str, name: Option<&str>, files: &[&str]) -> Result<Vec<(String, Vec<String>)>, String> {
@@ -48,7 +48,7 @@ fn a_config_is_named_or_the_default() {
         assert_eq!(name(&format!("{two}  default: {yes}\n"), None).unwrap().unwrap(), "2024", "{yes}");
     }
     assert!(name(&format!("{two}  default: no\n"), None).unwrap_err().starts_with("has several subsets"));
-    assert_eq!(Card::parse("# No front matter\n---\nconfigs: 3\n---\n").unwrap(), Card::default());
+    assert_eq!(DatasetCard::parse("# No front matter\n---\nconfigs: 3\n---\n").unwrap(), DatasetCard::default());
 }
 
 #[test]
@@ -91,7 +91,7 @@ fn keys_without_effect_are_named() {
 #[test]
 fn a_file_of_settings_replaces_the_cards_keys() {
     let own = "---\nconfigs:\n- config_name: a\n---\n";
-    let names = |settings: &str| Card::parse_with(own, settings).map(|card| card.names().join(","));
+    let names = |settings: &str| DatasetCard::parse_with(own, settings).map(|card| card.names().join(","));
     assert_eq!(names("---\nconfigs:\n- config_name: b\n").unwrap(), "b");
     for none in ["", "\n", "license: mit\n"] {
         assert_eq!(names(none).unwrap(), "a", "{none}");

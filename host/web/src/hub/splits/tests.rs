@@ -6,11 +6,11 @@ fn owned(files: &[&str]) -> Vec<String> {
 
 /// Returns the choice in a local folder without a card.
 fn local(files: &[&str], split: &str, chosen: bool) -> Result<Vec<String>, String> {
-    choose_local(&owned(files), &Card::default(), None, (split, chosen)).map(|choice| choice.files)
+    choose_local(&owned(files), &DatasetCard::default(), None, (split, chosen)).map(|choice| choice.files)
 }
 
 fn chosen(files: &[&str], subset: Option<&str>, split: &str) -> Result<Vec<String>, String> {
-    choose(&owned(files), &Card::default(), subset, split).map(|choice| choice.files)
+    choose(&owned(files), &DatasetCard::default(), subset, split).map(|choice| choice.files)
 }
 
 #[test]
@@ -105,7 +105,7 @@ fn test_rows_are_not_taken_for_training() {
 
 #[test]
 fn a_card_says_which_files_are_a_splits() {
-    let card = Card::parse("---\nconfigs:\n- config_name: default\n  data_files:\n  - {split: train, path: a.jsonl}\n  - {split: test, path: 'b*'}\n- config_name: x\n  data_dir: sub\n---\n").unwrap();
+    let card = DatasetCard::parse("---\nconfigs:\n- config_name: default\n  data_files:\n  - {split: train, path: a.jsonl}\n  - {split: test, path: 'b*'}\n- config_name: x\n  data_dir: sub\n---\n").unwrap();
     let files = owned(&["a.jsonl", "b.jsonl", "c.jsonl", "sub/train.jsonl", "sub/test.jsonl"]);
     let of = |subset: Option<&str>, split: &str| choose_local(&files, &card, subset, (split, true));
     let train = of(None, "train").unwrap();
@@ -120,9 +120,9 @@ fn a_card_says_which_files_are_a_splits() {
     assert_eq!((on_hub(None).unwrap(), on_hub(Some("x")).unwrap()), (owned(&["a.jsonl"]), owned(&["sub/train.jsonl"])));
 }
 
-/// A folder, and what `datasets` reads of it, as tests/check_datasets.py has recorded it; nothing if that refuses the folder.
+/// A folder, and what `datasets` reads of it, as tests/parity/check_datasets.py has recorded it; nothing if that refuses the folder.
 #[derive(serde::Deserialize)]
-struct Layout {
+struct RecordedFolder {
     files: Vec<String>,
     card: Option<String>,
     config: Option<String>,
@@ -132,13 +132,14 @@ struct Layout {
 
 #[test]
 fn folders_are_read_as_datasets_reads_them() {
-    let layouts: Vec<Layout> = serde_json::from_str(include_str!("../../../../../tests/fixtures/datasets/layouts.json")).unwrap();
+    let layouts: Vec<RecordedFolder> =
+        serde_json::from_str(include_str!("../../../../../tests/fixtures/datasets/layouts.json")).unwrap();
     assert!(layouts.len() > 40);
-    for Layout { mut files, card, config, split, expected } in layouts {
+    for RecordedFolder { mut files, card, config, split, expected } in layouts {
         // Hidden files are not listed.
         files.retain(|file| !file.starts_with('.'));
         files.sort_unstable();
-        let card = card.map_or(Ok(Card::default()), |card| Card::parse(&format!("---\n{card}---\n"))).unwrap();
+        let card = card.map_or(Ok(DatasetCard::default()), |card| DatasetCard::parse(&format!("---\n{card}---\n"))).unwrap();
         let read = choose_local(&files, &card, config.as_deref(), (&split, true)).map(|choice| choice.files);
         assert_eq!(read.as_ref().ok(), expected.as_ref(), "{files:?} {card:?} {config:?} {split}: {read:?}");
     }

@@ -1,0 +1,115 @@
+//! What a tokenizer does for conversations: reads the calls in a turn, and tokenizes what follows it.
+
+use super::Error;
+use super::calls::TAIL;
+use super::calls::probe::{ToolSupport, tools};
+use super::chat::TemplateVariables;
+use super::message::ChatMessage;
+use super::{Result, Tokenizer};
+use crate::config::printable;
+use serde_json::Value;
+
+/// Maximum length of a call that is shown, in bytes.
+const SHOWN: usize = 200;
+
+impl Tokenizer {
+    /// Returns the tokens that follow a turn of the model, given the messages before the turn, the messages that reply to it, and
+    /// the turn's tokens. Does not repeat the turn's end token. Without a chat template, each message is a line.
+    ///
+    /// # Errors
+    /// If the chat template refuses the conversation, or what follows a turn can't be found.
+    pub fn encode_following(
+        &self,
+        before: &[ChatMessage],
+        turn: &[u32],
+        replies: &[ChatMessage],
+        extras: &TemplateVariables,
+    ) -> Result<Vec<u32>> {
+        if !self.has_chat() {
+            let broken = self.decode(turn)?.ends_with('\n');
+            let lines = lines(replies);
+            return self.encode(&if broken { lines } else { format!("\n{lines}") }, false);
+        }
+        let text = self.render_following(before, replies, extras)?;
+        let mut tokens = self.encode(&text, false)?;
+        if tokens.first().is_some_and(|first| turn.last() == Some(first)) {
+            tokens.remove(0);
+        }
+        Ok(tokens)
+    }
+
+    /// Returns the tokens of a conversation up to the model's turn.
+    ///
+    /// # Errors
+    /// If the chat template refuses it.
+    pub fn encode_opening(&self, messages: &[ChatMessage], extras: &TemplateVariables) -> Result<(String, Vec<u32>)> {
+        let chat = self.has_chat();
+        let text = if chat { self.render_chat(messages, true, extras)? } else { lines(messages) };
+        let tokens = self.encode(&text, !chat)?;
+        Ok((text, tokens))
+    }
+
+    /// Returns the tool calls in a turn that follows `before`, each with its name and arguments, given the tools' JSON schemas.
+    /// Malformed ones remain text, and so do those in a thought.
+    ///
+    /// # Errors
+    /// If the tokens can't be decoded.
+    pub fn calls(&self, before: &[u32], turn: &[u32], tools: &Value) -> Result<Vec<(String, String)>> {
+        let prompt = self.decode_marked(&before[before.len().saturating_sub(TAIL)..])?;
+        Ok(self.call_format(tools).found(&prompt, &self.decode_marked(turn)?, tools))
+    }
+
+    /// Returns the text of a turn before these calls, with its thoughts and without special tokens.
+    ///
+    /// # Errors
+    /// If the tokens can't be decoded.
+    pub fn before_calls(&self, turn: &[u32], tools: &Value) -> Result<String> {
+        let marked = self.decode_marked(turn)?;
+        let Some(begin) = self.call_format(tools).begin(&marked) else { return self.decode(turn) };
+        // The most tokens that end before it. Their texts grow with their number.
+        let (mut fitting, mut beyond) = (0, turn.len() + 1);
+        while fitting + 1 < beyond {
+            let middle = fitting.midpoint(beyond);
+            match self.decode_marked(&turn[..middle])?.len() <= begin {
+                true => fitting = middle,
+                false => beyond = middle,
+            }
+        }
+        let rest = marked.get(self.decode_marked(&turn[..fitting])?.len()..begin).unwrap_or_default();
+        Ok(self.decode(&turn[..fitting])? + rest)
+    }
+
+    /// Refuses tools if the calls that the chat template asks for can't be read. Warns if it leaves tools out.
+    ///
+    /// # Errors
+    /// If they can't be read, or the template takes too much time or memory.
+    pub fn check_tools(&self) -> Result<()> {
+        let Some(chat) = self.template() else { return Ok(()) };
+        let found = match chat.tools.get() {
+            Some(found) => found.clone(),
+            None => {
+                let found = tools(&chat.template).map_err(|e| self.unrendered(e))?;
+                if found == ToolSupport::LeftOut {
+                    tracing::warn!("the chat template does not write tools, so the model does not see what it may call");
+                }
+                chat.tools.get_or_init(|| found).clone()
+            }
+        };
+        match found {
+            ToolSupport::Written | ToolSupport::LeftOut => Ok(()),
+            ToolSupport::Unreadable(call) => {
+                let detail = format!(
+                    "chat template: it writes calls of tools in a format that can't be read: {}; see \"Tools\" in docs/episodes.md for \
+                     those that can, and name a template with one of them (chat_template_path)",
+                    printable(call.trim(), SHOWN)
+                );
+                Err(Error::Tokenizer { path: chat.path.clone(), detail })
+            }
+        }
+    }
+}
+
+/// Renders a conversation for a model without a chat template: one message per line, without roles.
+fn lines(messages: &[ChatMessage]) -> String {
+    messages.iter().map(|message| format!("{}\n", message.content.trim_end_matches('\n'))).collect()
+}

@@ -1,0 +1,212 @@
+//! Adapters on a model's weights: adds, merges and drops them.
+
+use super::lora::LoraSettings;
+use super::lora::TrainedBiases;
+use super::names::{ExpertNames, TensorNames};
+use super::weights::{LayerWeights, Linear, LinearAdapter, MlpProjections};
+use super::{Architecture, Error, Result, Weights};
+use crate::ops::low_rank::LowRankAdapter;
+use crate::ops::magnitude::{self, Magnitude};
+use crate::ops::{self, Precision, WeightMatrix};
+use candle_core::DType;
+use candle_core::{Device, Tensor};
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{Rng, SeedableRng};
+
+/// Distinguishes an adapter's random numbers from others with the same seed.
+const STREAM: u64 = 0x10_4a;
+
+impl LinearAdapter {
+    pub(super) fn low_rank(&self) -> LowRankAdapter<'_> {
+        LowRankAdapter { a: &self.a, b: &self.b, scale: self.scale, precision: Precision::F32 }
+    }
+
+    /// Returns the weight with the adapter merged in.
+    pub(super) fn merged(&self, w: WeightMatrix<'_>) -> ops::Result<Tensor> {
+        let merged = self.low_rank().merged(w)?;
+        if let Some(values) = &self.magnitude {
+            Magnitude { values, lengths: &magnitude::lengths(w, &self.low_rank())? }.scale_rows(&merged)?;
+        }
+        Ok(merged)
+    }
+}
+
+impl Linear {
+    /// Returns what is added to its products: its bias and that of the adapter's `B`, if there are any.
+    pub(super) fn added(&self) -> ops::Result<Option<Tensor>> {
+        let Some((own, scale)) = self.adapter.as_ref().and_then(|adapter| Some((adapter.bias.as_ref()?, adapter.scale))) else {
+            return Ok(self.bias.clone());
+        };
+        let sum = ops::scaled(own, scale)?;
+        if let Some(bias) = &self.bias {
+            ops::add_into(&sum, &ops::cast(bias, sum.dtype())?)?;
+        }
+        Ok(Some(sum))
+    }
+
+    /// Returns the weight with the adapter merged in.
+    pub(super) fn merged(&self) -> ops::Result<Tensor> {
+        match (&self.adapter, &self.scales) {
+            (Some(adapter), _) if self.weight.dims().len() > 2 => adapter.merged_stack(&self.weight),
+            (Some(adapter), _) => adapter.merged(self.matrix()),
+            (None, None) => Ok(self.weight.clone()),
+            (None, Some(_)) => self.matrix().in_f32(),
+        }
+    }
+}
+
+impl LayerWeights {
+    /// Returns the experts' matrices, which an adapter can apply to.
+    fn stacks(&mut self, names: &'static TensorNames) -> Vec<(&'static str, &mut Linear)> {
+        let Some((experts, names)) = self.experts.as_mut().zip(names.experts) else { return Vec::new() };
+        vec![(names.wide, &mut experts.wide), (names.down, &mut experts.down), (names.router[0], &mut experts.router)]
+    }
+
+    /// Returns the linear maps that an adapter can apply to, without those of experts.
+    fn linears(&mut self, names: &'static TensorNames) -> Vec<(&'static str, &mut Linear)> {
+        let Self { qkv, o, unit, experts, recurrent, .. } = self;
+        let (recurrent, (wide_names, down_name)) = (recurrent.is_some(), names.unit(experts.is_some()));
+        let named = |names: &'static [&'static str]| names.iter().copied();
+        let mut all: Vec<_> = named(names.inputs(recurrent)).zip(qkv).collect();
+        all.push((names.mixed(recurrent), o));
+        if let Some(MlpProjections { wide, down, .. }) = unit {
+            all.extend(named(wide_names).zip(wide));
+            all.push((down_name, down));
+        }
+        all
+    }
+}
+
+impl Architecture {
+    /// Returns the short names of the layers' linear maps that an adapter can apply to, in order.
+    pub fn modules(&self) -> Vec<&'static str> {
+        let names = self.family.description().names;
+        // Of mixtures whose experts files have apart, peft takes these names for the experts, even where a layer has a unit.
+        let taken = self.mixture.is_some() && names.experts.is_some_and(ExpertNames::are_apart);
+        let adapted = !taken && (0..self.layers).any(|layer| self.has_unit(layer));
+        let of_unit = names.mlp.iter().chain([&names.down]).filter(|_| adapted);
+        let mut all = Vec::new();
+        let of_kind = |recurrent: bool| names.inputs(recurrent).iter().copied().chain([names.mixed(recurrent)]);
+        let has = |recurrent: &bool| (0..self.layers).any(|layer| self.is_recurrent(layer) == *recurrent);
+        let mixers = [true, false].into_iter().filter(has).flat_map(of_kind);
+        for name in mixers.chain(of_unit.copied()) {
+            let module = name.rsplit_once('.').map_or(name, |(_, module)| module);
+            if !all.contains(&module) {
+                all.push(module);
+            }
+        }
+        all
+    }
+}
+
+impl Weights {
+    /// Returns the same parameters with another adapter. Calls `part` with each linear layer and its name.
+    pub(super) fn adapted(
+        mut self,
+        lora: LoraSettings,
+        mut part: impl FnMut(&str, &Linear) -> Result<Option<LinearAdapter>>,
+    ) -> Result<Self> {
+        let names = self.names;
+        for (l, layer) in self.layers.iter_mut().enumerate() {
+            for (name, linear) in layer.linears(names) {
+                linear.adapter = part(&format!("{}.{l}.{name}", names.layers), linear)?;
+            }
+            let adapted = lora.stacks.matrices(names);
+            for (name, stack) in layer.stacks(names).into_iter().filter(|(name, _)| adapted.contains(name)) {
+                stack.adapter = part(&format!("{}.{l}.{name}", names.layers), stack)?;
+            }
+        }
+        self.lora = Some(lora);
+        Ok(self)
+    }
+
+    /// Returns the parameters with a new adapter on the linear layers of these names (`q_proj` and so on). It has no effect until
+    /// it is trained: `A` is uniform within the inverse square root of the inputs, as in `peft` (Kaiming with slope sqrt(5)), `B`
+    /// is zero, and magnitudes are the lengths of the weight's rows.
+    pub fn with_new_adapter(self, lora: LoraSettings, targets: &[String], seed: u64) -> Result<Self> {
+        let lora = if self.is_value_model() { lora.for_value_model() } else { lora };
+        let names = self.names;
+        let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        rng.set_stream(STREAM);
+        let adapted = self.adapted(lora, |name, linear| {
+            let experts = if let [experts, _, _] = *linear.weight.dims() { Some(experts) } else { None };
+            let targeted = |target: &String| name == target || name.ends_with(&format!(".{target}"));
+            if experts.is_none() && !lora.stacks.is_router(name, names) && !targets.iter().any(targeted) {
+                return Ok(None);
+            }
+            let (rows, d_in) = linear.matrix().dims();
+            let d_out = rows / experts.unwrap_or(1);
+            let bound = (d_in as f32).sqrt().recip();
+            // 24 bits are what an f32 below one holds.
+            let mut drawn = || ((rng.next_u32() >> 8) as f32 / (1u32 << 23) as f32 - 1.0) * bound;
+            let shape = |sizes: [usize; 2]| experts.into_iter().chain(sizes).collect::<Vec<usize>>();
+            let a: Vec<f32> = (0..experts.unwrap_or(1) * lora.r * d_in).map(|_| drawn()).collect();
+            let a = Tensor::from_vec(a, shape([lora.r, d_in]), &Device::Cpu)?;
+            let b = Tensor::zeros(shape([d_out, lora.r]), candle_core::DType::F32, &Device::Cpu)?;
+            let bias = lora.b_bias.then(|| Tensor::zeros(d_out, candle_core::DType::F32, &Device::Cpu)).transpose()?;
+            let mut adapter = LinearAdapter { a, b, bias, magnitude: None, alpha: lora.alpha, scale: lora.scale() };
+            if lora.use_dora && experts.is_none() {
+                adapter.magnitude = Some(magnitude::lengths(linear.matrix(), &adapter.low_rank())?);
+            }
+            Ok(Some(adapter))
+        })?;
+        adapted.with_trained_modules(lora, |_, _| Ok(None))
+    }
+
+    /// Returns the parameters without the adapter, in the same storage. Modules that are trained whole beside it stay as trained.
+    pub fn without_adapter(&self) -> Self {
+        let mut plain = Self { lora: None, ..self.clone() };
+        for (_, linear) in plain.layers.iter_mut().flat_map(|layer| layer.linears(self.names)) {
+            linear.adapter = None;
+        }
+        for (_, stack) in plain.layers.iter_mut().flat_map(|layer| layer.stacks(self.names)) {
+            stack.adapter = None;
+        }
+        plain
+    }
+
+    /// Returns the model with its adapter merged into the weights.
+    pub fn merged(&self) -> Result<Self> {
+        let mut plain = Self { lora: None, ..self.clone() };
+        for (l, layer) in plain.layers.iter_mut().enumerate() {
+            for (name, linear) in layer.linears(self.names) {
+                if linear.bias.is_none() && linear.adapter.as_ref().is_some_and(|adapter| adapter.bias.is_some()) {
+                    return Err(Error::NoBias { module: format!("{}.{l}.{name}", self.names.layers) });
+                }
+                (linear.weight, linear.bias) = (linear.merged()?, linear.added()?);
+                (linear.adapter, linear.scales) = (None, None);
+            }
+        }
+        for (_, stack) in plain.layers.iter_mut().flat_map(|layer| layer.stacks(self.names)) {
+            stack.weight = stack.merged()?;
+            stack.adapter = None;
+        }
+        Ok(plain)
+    }
+}
+
+impl Weights {
+    /// Gives what is trained of the base model storage of its own, in f32: the values that `own` returns for a parameter's name and
+    /// shape, or copies of the model's. As in `peft`, an output matrix that was the embedding becomes one by itself.
+    pub(super) fn with_trained_modules(
+        mut self,
+        LoraSettings { trained_modules: whole, biases, .. }: LoraSettings,
+        mut own: impl FnMut(&str, &[usize]) -> Result<Option<Tensor>>,
+    ) -> Result<Self> {
+        if whole.is_empty() && biases == TrainedBiases::None {
+            return Ok(self);
+        }
+        if whole.unties() && self.head.is_none() && !self.is_value_model() {
+            self.head = Some(self.embedding.clone());
+        }
+        self.map(|name, t| {
+            if !self.trains_with_adapter(&name) {
+                return Ok(t.clone());
+            }
+            Ok(match own(&name, t.dims())? {
+                Some(own) => own,
+                None => ops::copied(&ops::cast(t, DType::F32)?)?,
+            })
+        })
+    }
+}

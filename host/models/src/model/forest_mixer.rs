@@ -1,0 +1,37 @@
+//! Attention and recurrences over a forest, and their gradients.
+
+use super::Result;
+use super::mixer::{AttentionOutput, TokenMixer};
+use crate::ops::Forest;
+use crate::ops::attention::{self, AttentionConfig};
+use crate::ops::convolution::{self, Convolution};
+use crate::ops::gated_delta::{self, GatedDelta, GatedDeltaInputs};
+use candle_core::Tensor;
+
+/// Where the tokens of a forest find those before them.
+pub(super) struct ForestMixer<'a> {
+    pub forest: &'a Forest,
+    /// The rows whose results of attention are needed, if not all.
+    pub rows: Option<&'a [usize]>,
+    pub attention: AttentionConfig,
+    /// The layer's sinks, if it has some.
+    pub sinks: Option<&'a Tensor>,
+}
+
+impl TokenMixer for ForestMixer<'_> {
+    fn attend(&mut self, q: &Tensor, k: &Tensor, v: &Tensor) -> Result<AttentionOutput> {
+        let (out, log_sum) = match self.rows {
+            None => attention::forward(q, k, v, self.forest, self.attention)?,
+            Some(rows) => attention::forward_rows(q, k, v, self.forest, rows, self.attention)?,
+        };
+        Ok(AttentionOutput::with_sinks(out, log_sum, self.sinks)?)
+    }
+
+    fn convolve(&mut self, joined: &Tensor, convolution: Convolution<'_>) -> Result<Tensor> {
+        Ok(convolution::forward(joined, convolution, self.forest, None)?)
+    }
+
+    fn run_network(&mut self, inputs: GatedDeltaInputs<'_>, network: GatedDelta<'_>) -> Result<Tensor> {
+        Ok(gated_delta::forward(inputs, network, self.forest, None)?)
+    }
+}

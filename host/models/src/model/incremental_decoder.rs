@@ -1,0 +1,446 @@
+//! Generates token by token, with weights laid out for few rows.
+
+use super::cache::{CacheLayer, PrefixLayer};
+use super::decoder::Decoder;
+use super::delta_network::RecurrentWeights;
+#[cfg(feature = "cuda")]
+use super::device_steps::FusedWeights;
+use super::layer::{LayerActivations, LinearMap};
+use super::layer_projections::LayerProjections;
+use super::mixer::{AttentionOutput, MixerActivations, TokenMixer, other_kind};
+use super::pass_options::PassOptions;
+use super::weights::Linear;
+use super::{Architecture, KvCache, Prefix, PromptPass, Result};
+use crate::config::RolloutDtype;
+use crate::ops::attention::AttentionConfig;
+use crate::ops::cached_attention::{self, SharedPromptGroup};
+use crate::ops::caches::{PromptCache, SequenceCache};
+use crate::ops::convolution::{self, Convolution, ConvolutionState};
+use crate::ops::experts::Routes;
+use crate::ops::gated_delta::{self, GatedDelta, GatedDeltaInputs};
+use crate::ops::magnitude::{self, Magnitude};
+use crate::ops::panels::{self, Panels};
+use crate::ops::{self, Forest, Precision, WeightMatrix};
+use candle_core::Tensor;
+
+/// A frozen decoder for one generation. On the CPU, it copies f32 weights when it is created. It shares other weights with the
+/// decoder, and on a device some of them; these must not change before the generation ends.
+pub struct IncrementalDecoder {
+    decoder: Decoder,
+    /// How prompts are run.
+    how: PassOptions,
+    /// The precision of cached keys and values on the CPU.
+    cached: Precision,
+    laid_out: DecodeWeights,
+}
+
+/// The laid-out weights of products.
+enum DecodeWeights {
+    /// Of each layer, and the output matrix.
+    Host { layers: Vec<LayerProjections<DecodeProjection>>, output: Panels },
+    #[cfg(feature = "cuda")]
+    Device(FusedWeights),
+}
+
+/// New tokens of `B` sequences, sequence by sequence: one for each that generates, the whole reply for each that reads one.
+pub struct DecodeBatch<'a> {
+    /// Token ids, `[N]`.
+    pub tokens: &'a [u32],
+    /// Their positions, `[N]`.
+    pub positions: &'a [u32],
+    /// Number of tokens of each sequence, at least one, `[B]`.
+    pub counts: &'a [usize],
+    /// Each sequence's prompt, as an index into `prompts`.
+    pub prompt_of: &'a [usize],
+    /// Caches of the prompts.
+    pub prompts: &'a [&'a Prefix],
+    /// Each sequence's own cache; its tokens are appended to it.
+    pub own: &'a mut [&'a mut KvCache],
+}
+
+/// Where new tokens find those before them.
+struct CacheMixer<'a, 'c> {
+    layer: usize,
+    counts: &'a [usize],
+    prompt_of: &'a [usize],
+    prompts: &'a [&'a Prefix],
+    own: &'a mut [&'c mut KvCache],
+    attention: AttentionConfig,
+    /// The layer's sinks, if it has some.
+    sinks: Option<&'a Tensor>,
+}
+
+impl TokenMixer for CacheMixer<'_, '_> {
+    fn attend(&mut self, q: &Tensor, k: &Tensor, v: &Tensor) -> Result<AttentionOutput> {
+        let (layer, mut row) = (self.layer, 0);
+        let mut caches: Vec<&SequenceCache> = Vec::with_capacity(self.own.len());
+        for (own, &count) in self.own.iter_mut().zip(self.counts) {
+            let cache = own.layers[layer].attention()?;
+            for _ in 0..count {
+                cache.push(k, v, row)?;
+                row += 1;
+            }
+            caches.push(cache);
+        }
+        let mut groups = Vec::with_capacity(self.prompts.len());
+        for prompt in self.prompts {
+            groups.push(SharedPromptGroup { prompt: prompt.layers[layer].attention()?, sequences: Vec::new() });
+        }
+        let mut row = 0;
+        for ((cache, &prompt), &count) in caches.into_iter().zip(self.prompt_of).zip(self.counts) {
+            for left in (0..count).rev() {
+                groups[prompt].sequences.push((row, cache, cache.len() - left));
+                row += 1;
+            }
+        }
+        let out = cached_attention::forward_with_sinks(q, &groups, self.attention, self.sinks)?;
+        Ok(AttentionOutput { out, log_sum: None })
+    }
+
+    fn convolve(&mut self, joined: &Tensor, convolution: Convolution<'_>) -> Result<Tensor> {
+        let mut states = Vec::with_capacity(self.own.len());
+        for ((own, &prompt), &count) in self.own.iter_mut().zip(self.prompt_of).zip(self.counts) {
+            states.push((own.layers[self.layer].convolution(&self.prompts[prompt].layers[self.layer])?, count));
+        }
+        Ok(convolution::step(joined, convolution, &mut states)?)
+    }
+
+    fn run_network(&mut self, inputs: GatedDeltaInputs<'_>, network: GatedDelta<'_>) -> Result<Tensor> {
+        let mut states = Vec::with_capacity(self.own.len());
+        for ((own, &prompt), &count) in self.own.iter_mut().zip(self.prompt_of).zip(self.counts) {
+            states.push((own.layers[self.layer].network(&self.prompts[prompt].layers[self.layer])?, count));
+        }
+        Ok(gated_delta::step(inputs, network, &mut states)?)
+    }
+}
+
+/// Returns the precision of the products of a generation from `weights` of a decoder that computes in `own`.
+fn precision(weights: RolloutDtype, own: Precision) -> Precision {
+    if weights == RolloutDtype::Auto { own } else { Precision::Bf16 }
+}
+
+/// Lays out a weight `[out, in]`.
+fn laid_out<'a>(
+    weights: RolloutDtype,
+    w: impl Into<WeightMatrix<'a>>,
+    bias: Option<&Tensor>,
+    own: Precision,
+) -> ops::Result<Panels> {
+    match weights {
+        RolloutDtype::Int8 => Panels::with_int8_weight(w, bias, precision(weights, own)),
+        RolloutDtype::Auto | RolloutDtype::Bfloat16 => Panels::new(w, bias, precision(weights, own)),
+    }
+}
+
+/// A linear layer for few rows.
+struct DecodeLinear {
+    panels: Panels,
+    adapter: Option<UnmergedAdapter>,
+}
+
+/// An adapter that is not merged.
+struct UnmergedAdapter {
+    a: Panels,
+    /// The scale is in it.
+    b: Panels,
+    directed: Option<AdapterMagnitudes>,
+}
+
+/// The magnitudes of an adapter.
+struct AdapterMagnitudes {
+    values: Tensor,
+    lengths: Tensor,
+    /// The layer's, which they don't apply to.
+    bias: Option<Tensor>,
+}
+
+impl DecodeLinear {
+    /// Lays out a linear layer. An f32 weight is copied with its adapter merged in, so a token costs no more with one. Other
+    /// weights stay unchanged, with a separate adapter.
+    ///
+    /// In bf16, copies are rounded.
+    fn new(l: &Linear, weights: RolloutDtype, precision: Precision) -> ops::Result<Self> {
+        let added = l.added()?;
+        let bias = added.as_ref();
+        let adapter = match &l.adapter {
+            Some(_) if l.matrix().is_f32() => {
+                return Ok(Self { panels: laid_out(weights, &l.merged()?, bias, precision)?, adapter: None });
+            }
+            Some(adapter) => Some(UnmergedAdapter {
+                // So small that to round rows for them takes longer than it saves.
+                a: Panels::new(&adapter.a, None, Precision::F32)?,
+                b: Panels::new(&ops::scaled(&adapter.b, adapter.scale)?, None, Precision::F32)?,
+                directed: match &adapter.magnitude {
+                    None => None,
+                    Some(values) => Some(AdapterMagnitudes {
+                        values: values.clone(),
+                        lengths: magnitude::lengths(l.matrix(), &adapter.low_rank())?,
+                        bias: l.bias.clone(),
+                    }),
+                },
+            }),
+            None => None,
+        };
+        let bias = bias.filter(|_| adapter.as_ref().is_none_or(|adapter| adapter.directed.is_none()));
+        Ok(Self { panels: laid_out(weights, l.matrix(), bias, precision)?, adapter })
+    }
+
+    /// Returns the bytes that were copied for it.
+    fn copied_bytes(&self) -> usize {
+        let adapter = self.adapter.iter().map(|UnmergedAdapter { a, b, .. }| a.copied_bytes() + b.copied_bytes());
+        self.panels.copied_bytes() + adapter.sum::<usize>()
+    }
+
+    fn as_map(&self) -> panels::AdaptedPanels<'_> {
+        panels::AdaptedPanels { weight: &self.panels, low_rank: self.adapter.as_ref().map(|UnmergedAdapter { a, b, .. }| [a, b]) }
+    }
+
+    /// Gives the results of the map their magnitudes, if the adapter has some.
+    fn direct(&self, y: &Tensor) -> ops::Result<()> {
+        match self.adapter.as_ref().and_then(|adapter| adapter.directed.as_ref()) {
+            Some(AdapterMagnitudes { values, lengths, bias }) => Magnitude { values, lengths }.apply(y, bias.as_ref()),
+            None => Ok(()),
+        }
+    }
+}
+
+/// A linear map for few rows, or those of experts.
+enum DecodeProjection {
+    One(Box<DecodeLinear>),
+    Each(Vec<Panels>),
+}
+
+impl DecodeProjection {
+    fn new(l: &Linear, weights: RolloutDtype, precision: Precision) -> ops::Result<Self> {
+        if let [experts, _, _] = *l.weight.dims() {
+            let merged = if l.adapter.is_some() { l.merged()? } else { l.weight.clone() };
+            let all = (0..experts).map(|expert| {
+                let bias = l.bias.as_ref().map(|biases| biases.get(expert)).transpose()?;
+                laid_out(weights, &merged.get(expert)?, bias.as_ref(), precision)
+            });
+            return Ok(Self::Each(all.collect::<ops::Result<_>>()?));
+        }
+        Ok(Self::One(Box::new(DecodeLinear::new(l, weights, precision)?)))
+    }
+
+    /// Returns the bytes that were copied for it.
+    fn copied_bytes(&self) -> usize {
+        match self {
+            Self::One(few) => few.copied_bytes(),
+            Self::Each(all) => all.iter().map(Panels::copied_bytes).sum(),
+        }
+    }
+}
+
+impl LinearMap for DecodeProjection {
+    fn product(&self, x: &Tensor) -> ops::Result<Tensor> {
+        Self::products(&[self], x)?.into_iter().next().ok_or_else(misplaced)
+    }
+
+    fn products(maps: &[&Self], x: &Tensor) -> ops::Result<Vec<Tensor>> {
+        let few = maps.iter().map(|map| match map {
+            Self::One(few) => Ok(few.as_ref()),
+            Self::Each(_) => Err(misplaced()),
+        });
+        let all: Vec<&DecodeLinear> = few.collect::<ops::Result<_>>()?;
+        let results = panels::forward_all(x, &all.iter().map(|few| few.as_map()).collect::<Vec<_>>())?;
+        all.iter().zip(&results).try_for_each(|(few, y)| few.direct(y))?;
+        Ok(results)
+    }
+
+    fn grouped(&self, x: &Tensor, routes: &Routes) -> ops::Result<Tensor> {
+        let Self::Each(all) = self else { return Err(misplaced()) };
+        let products = routes.groups().map(|(expert, rows)| {
+            let panels = all.get(expert).ok_or_else(misplaced)?;
+            panels.forward(&x.narrow(0, rows.start, rows.len())?)
+        });
+        Ok(Tensor::cat(&products.collect::<ops::Result<Vec<_>>>()?, 0)?)
+    }
+
+    fn prefetch(maps: &[&Self], n: usize) -> ops::Result<()> {
+        let panels = maps.iter().filter_map(|map| match map {
+            Self::One(few) => Some(&few.panels),
+            Self::Each(_) => None,
+        });
+        panels::prefetch(&panels.collect::<Vec<_>>(), n)
+    }
+}
+
+fn misplaced() -> ops::Error {
+    ops::Error::Shape { op: "decode", detail: "a map of one kind in the place of another".into() }
+}
+
+impl IncrementalDecoder {
+    /// Prepares a generation with these weights, on a device with the model's.
+    pub(super) fn new(decoder: Decoder, weights: RolloutDtype) -> Result<Self> {
+        let (how, cached) = (decoder.inference_options()?, precision(weights, decoder.precision));
+        #[cfg(feature = "cuda")]
+        if decoder.weights.embedding.device().is_cuda() {
+            let steps = FusedWeights::new(&decoder)?;
+            return Ok(Self { decoder, how, cached, laid_out: DecodeWeights::Device(steps) });
+        }
+        let layers = decoder
+            .weights
+            .layers
+            .iter()
+            .map(|w| w.maps().map(|l| DecodeProjection::new(l, weights, decoder.precision)))
+            .collect::<ops::Result<_>>()?;
+        let output = laid_out(weights, decoder.weights.output(), None, decoder.precision)?;
+        Ok(Self { decoder, how, cached, laid_out: DecodeWeights::Host { layers, output } })
+    }
+
+    /// Returns the decoder, the options of its passes and what its steps compute with, if it is on a device.
+    #[cfg(feature = "cuda")]
+    pub(super) fn device_parts(&self) -> Option<(&Decoder, &PassOptions, &FusedWeights)> {
+        match &self.laid_out {
+            DecodeWeights::Device(steps) => Some((&self.decoder, &self.how, steps)),
+            DecodeWeights::Host { .. } => None,
+        }
+    }
+
+    fn host_layout(&self) -> ops::Result<(&[LayerProjections<DecodeProjection>], &Panels)> {
+        match &self.laid_out {
+            DecodeWeights::Host { layers, output } => Ok((layers, output)),
+            #[cfg(feature = "cuda")]
+            DecodeWeights::Device(_) => {
+                Err(ops::Error::Shape { op: "decode", detail: "a model on a device, which `on_device` decodes with".into() })
+            }
+        }
+    }
+
+    /// Returns the bytes of host memory that were copied for it.
+    pub fn copied_bytes(&self) -> usize {
+        let Ok((layers, output)) = self.host_layout() else { return 0 };
+        let of_layer =
+            |maps: &LayerProjections<DecodeProjection>| maps.each().all().map(DecodeProjection::copied_bytes).sum::<usize>();
+        layers.iter().map(of_layer).sum::<usize>() + output.copied_bytes()
+    }
+
+    /// Returns the decoder's sizes.
+    pub fn architecture(&self) -> &Architecture {
+        &self.decoder.architecture
+    }
+
+    /// Creates a cache for a new sequence, with room for this many positions.
+    pub fn empty_cache(&self, positions: usize) -> KvCache {
+        let a = self.architecture();
+        let layer = |layer: usize| match a.is_recurrent(layer) {
+            true if a.delta_network().is_some() => CacheLayer::Network(None),
+            true => CacheLayer::Convolution(None),
+            false => CacheLayer::Attention(SequenceCache::with_capacity(positions, a.kv_width(), self.cached)),
+        };
+        KvCache { layers: (0..a.layers).map(layer).collect() }
+    }
+
+    /// Runs prompts, one segment each. Returns their caches and the logits `[P, V]` after the last token of each.
+    pub fn prefill(&self, prompts: &Forest) -> Result<(Vec<Prefix>, Tensor)> {
+        self.prefill_with(prompts, |_, _| Ok(()))
+    }
+
+    /// Runs prompts like [`IncrementalDecoder::prefill`], and also returns what training needs to continue the pass.
+    pub fn prefill_keeping(&self, prompts: &Forest) -> Result<(Vec<Prefix>, Tensor, PromptPass)> {
+        let mut layers = Vec::new();
+        let (caches, logits) = self.prefill_with(prompts, |i, kept| {
+            layers.push(self.decoder.known_of(i, kept)?);
+            Ok(())
+        })?;
+        Ok((caches, logits, PromptPass::new(prompts.clone(), layers)))
+    }
+
+    fn prefill_with(
+        &self,
+        prompts: &Forest,
+        mut keep: impl FnMut(usize, LayerActivations) -> Result<()>,
+    ) -> Result<(Vec<Prefix>, Tensor)> {
+        let (_, output) = self.host_layout()?;
+        let ranges: Vec<_> = prompts.segments().iter().map(ops::Segment::range).collect();
+        let rows: Vec<usize> = ranges.iter().map(|r| r.end - 1).collect();
+        let (mut caches, c) = (vec![Prefix::default(); ranges.len()], self.architecture().heads.head_dim);
+        let (hidden, _) = self.decoder.run(prompts, &rows, &self.how, |i, kept| {
+            let w = &self.decoder.weights.layers[i];
+            match (&kept.mixed, &w.recurrent) {
+                (MixerActivations::Network(inputs), Some(RecurrentWeights { convolution, network })) => {
+                    let network = network.as_ref().and_then(|own| own.operation(convolution, self.architecture()));
+                    let network = network.ok_or_else(other_kind)?;
+                    let states = gated_delta::states(inputs.each_ref(), network, prompts)?;
+                    for (cache, state) in caches.iter_mut().zip(states) {
+                        cache.layers.push(PrefixLayer::Network(state));
+                    }
+                }
+                (MixerActivations::Convolution(joined), Some(RecurrentWeights { convolution, .. })) => {
+                    for (cache, range) in caches.iter_mut().zip(&ranges) {
+                        let state = ConvolutionState::from_text(joined, range.clone(), convolution.operation())?;
+                        cache.layers.push(PrefixLayer::Convolution(state));
+                    }
+                }
+                (mixed, _) => {
+                    let heads = mixed.attention()?;
+                    let k = self.decoder.in_f32(&self.decoder.keys(i, heads, prompts)?)?;
+                    let v = self.decoder.in_f32(&heads.v)?;
+                    for (cache, range) in caches.iter_mut().zip(&ranges) {
+                        let cached = PromptCache::new(&k, &v, range.clone(), c, self.cached)?;
+                        cache.layers.push(PrefixLayer::Attention(cached));
+                    }
+                }
+            }
+            keep(i, kept)
+        })?;
+        Ok((caches, self.logits(output.forward(&hidden)?)?))
+    }
+
+    /// Creates the cache of an empty prompt, for sequences whose own caches hold all of their tokens; for models whose layers all
+    /// attend. [`IncrementalDecoder::decode`] refuses it for others.
+    pub fn no_prompt(&self) -> Prefix {
+        Prefix { layers: vec![PrefixLayer::Attention(PromptCache::default()); self.architecture().layers] }
+    }
+
+    /// Returns the bytes of a position's keys and values.
+    pub fn bytes_per_position(&self) -> usize {
+        let value = if self.cached == Precision::Bf16 { 2 } else { 4 };
+        2 * self.architecture().attending() * self.architecture().kv_width() * value
+    }
+
+    /// Advances each sequence by its tokens; returns the logits after its last one, `[B, V]`.
+    pub fn decode(&self, step: DecodeBatch<'_>) -> Result<Tensor> {
+        let mut end = 0;
+        let ends = step.counts.iter().map(|count| {
+            end += count;
+            end.saturating_sub(1)
+        });
+        let rows: Vec<usize> = ends.collect();
+        self.decode_at(step, &rows)
+    }
+
+    /// Advances each sequence by its tokens; returns the logits after the tokens at the packed positions `rows`, `[M, V]`. A token's
+    /// keys, values and logits depend only on the tokens before it, to the bit: not on what else a step computes.
+    pub fn decode_at(&self, step: DecodeBatch<'_>, rows: &[usize]) -> Result<Tensor> {
+        let (layers, output) = self.host_layout()?;
+        let d = &self.decoder;
+        let DecodeBatch { tokens, positions, counts, prompt_of, prompts, own } = step;
+        if counts.iter().sum::<usize>() != tokens.len() || counts.len() != own.len() || counts.contains(&0) {
+            let detail = format!("{} tokens and caches of {} sequences for counts {counts:?}", tokens.len(), own.len());
+            return Err(ops::Error::Shape { op: "decode", detail }.into());
+        }
+        let mut x = d.embedded(tokens, positions)?;
+        for (l, maps) in layers.iter().enumerate() {
+            let layer = d.layer_of(l, maps.each());
+            let (attention, sinks) = (d.architecture.attention(l), d.weights.layers[l].sinks.as_ref());
+            let cached = CacheMixer { layer: l, counts, prompt_of, prompts, own: &mut *own, attention, sinks };
+            let mut kept = layer.forward(x, positions, None, cached)?;
+            x = layer.output(&mut kept)?;
+            match layers.get(l + 1) {
+                Some(next) => DecodeProjection::prefetch(&next.each().qkv, tokens.len())?,
+                None => panels::prefetch(&[output], rows.len())?,
+            }
+        }
+        if rows.len() < tokens.len() {
+            x = ops::gather_rows(&x, rows)?;
+        }
+        let hidden = d.architecture.normed(&x, Some(&d.weights.norm))?;
+        self.logits(output.forward(&hidden)?)
+    }
+
+    fn logits(&self, products: Tensor) -> Result<Tensor> {
+        Ok(self.architecture().logits_of(products)?)
+    }
+}

@@ -1,0 +1,73 @@
+//! The linear maps of a layer.
+
+use super::weights::{Experts, LayerWeights, Linear, MlpProjections};
+use crate::ops;
+
+/// The linear maps of a layer; those with the same input may be joined.
+pub(super) struct LayerProjections<P> {
+    pub qkv: Vec<P>,
+    pub o: P,
+    pub unit: Option<MlpProjections<P>>,
+    pub experts: Option<Experts<P>>,
+}
+
+impl<P> LayerProjections<P> {
+    /// Borrows them.
+    pub(super) fn each(&self) -> LayerProjections<&P> {
+        let (unit, experts) = (self.unit.as_ref().map(MlpProjections::each), self.experts.as_ref().map(Experts::each));
+        LayerProjections { qkv: self.qkv.iter().collect(), o: &self.o, unit, experts }
+    }
+
+    /// Applies a function to each of them.
+    pub(super) fn map<T>(self, f: impl Fn(P) -> ops::Result<T>) -> ops::Result<LayerProjections<T>> {
+        Ok(LayerProjections {
+            qkv: self.qkv.into_iter().map(&f).collect::<ops::Result<_>>()?,
+            o: f(self.o)?,
+            unit: self.unit.map(|unit| unit.map(&f)).transpose()?,
+            experts: self.experts.map(|experts| experts.map(&f)).transpose()?,
+        })
+    }
+
+    /// Returns those that an adapter can apply to, each with its number, the same in every layer.
+    pub(super) fn numbered(self) -> impl Iterator<Item = (usize, P)> {
+        let unit = self.unit.into_iter().flat_map(|unit| (4..).zip(unit.wide).chain([(6, unit.down)]));
+        self.qkv.into_iter().enumerate().map(|(i, map)| (number_of_input(i), map)).chain([(3, self.o)]).chain(unit)
+    }
+
+    /// Returns them in one list.
+    pub(super) fn all(self) -> impl Iterator<Item = P> {
+        let (reading, behind, stacks) = self.in_order();
+        reading.into_iter().chain(behind).chain(stacks)
+    }
+
+    /// Splits them into those that read the layer's input, those after its attention that every row goes through, and those of
+    /// experts.
+    pub(super) fn in_order(self) -> (Vec<P>, Vec<P>, Vec<P>) {
+        let mut behind = vec![self.o];
+        behind.extend(self.unit.into_iter().flat_map(|unit| unit.wide.into_iter().chain([unit.down]).chain(unit.gate)));
+        let mut stacks = Vec::new();
+        if let Some(Experts { router, wide, down }) = self.experts {
+            behind.push(router);
+            stacks.extend([wide, down]);
+        }
+        (self.qkv, behind, stacks)
+    }
+}
+
+/// Returns the number of a projection before attention or a recurrence, whose fourth follows all other maps.
+pub(super) fn number_of_input(i: usize) -> usize {
+    if i < 3 { i } else { i + 4 }
+}
+
+impl<T> LayerWeights<T> {
+    /// Returns its linear maps.
+    pub(super) fn maps(&self) -> LayerProjections<&Linear<T>> {
+        let Self { qkv, o, unit, experts, .. } = self;
+        LayerProjections {
+            qkv: qkv.iter().collect(),
+            o,
+            unit: unit.as_ref().map(MlpProjections::each),
+            experts: experts.as_ref().map(Experts::each),
+        }
+    }
+}

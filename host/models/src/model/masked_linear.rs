@@ -1,0 +1,117 @@
+//! A linear map as training and scoring apply it: with dropout and magnitudes.
+
+use super::layer::LinearMap;
+use super::layer_projections::{LayerProjections, number_of_input};
+use super::pass_options::PassOptions;
+use super::weights::{Experts, Linear, MlpProjections};
+use crate::ops::dropout::DropoutMask;
+use crate::ops::experts::{self, Routes};
+use crate::ops::low_rank::LowRankAdapter;
+use crate::ops::{self, Precision, linear};
+use candle_core::Tensor;
+
+/// A linear map as training and scoring apply it.
+pub(super) struct MaskedLinear<'a> {
+    pub linear: &'a Linear,
+    /// The dropout of its adapter's input.
+    pub mask: Option<DropoutMask<'a>>,
+    /// The lengths of its rows with its adapter, if that has magnitudes.
+    pub lengths: Option<&'a Tensor>,
+    pub precision: Precision,
+}
+
+impl<'a> MaskedLinear<'a> {
+    /// Returns the maps of layer `layer`; in the `last` one, some maps read only the rows that are needed.
+    pub(super) fn for_layer(
+        maps: LayerProjections<&'a Linear>,
+        precision: Precision,
+        how: &'a PassOptions,
+        layer: usize,
+        last: bool,
+    ) -> LayerProjections<Self> {
+        let with = |linear: &'a Linear, map: usize, behind: bool| {
+            let mask = how.dropout.as_ref().filter(|_| linear.adapter.is_some());
+            let mask = mask.map(|d| d.mask(layer, map, behind && last));
+            Self { linear, mask, lengths: how.lengths.as_ref().and_then(|all| all.get(layer, map)), precision }
+        };
+        let all = |maps: Vec<&'a Linear>, first: usize, behind: bool| {
+            maps.into_iter().zip(first..).map(|(linear, map)| with(linear, map, behind)).collect()
+        };
+        LayerProjections {
+            qkv: maps.qkv.into_iter().enumerate().map(|(i, linear)| with(linear, number_of_input(i), false)).collect(),
+            o: with(maps.o, 3, true),
+            unit: maps.unit.map(|unit| MlpProjections {
+                wide: all(unit.wide, 4, true),
+                down: with(unit.down, 6, true),
+                gate: unit.gate.map(|linear| Self { linear, mask: None, lengths: None, precision }),
+            }),
+            // Their adapters have no dropout and no magnitudes.
+            experts: maps.experts.map(|Experts { router, wide, down }| {
+                let [router, wide, down] =
+                    [router, wide, down].map(|linear| Self { linear, mask: None, lengths: None, precision });
+                Experts { router, wide, down }
+            }),
+        }
+    }
+
+    /// Returns the adapter, if there is one.
+    pub(super) fn adapter(&self) -> Option<LowRankAdapter<'a>> {
+        Some(LowRankAdapter { precision: self.precision, ..self.linear.adapter.as_ref()?.low_rank() })
+    }
+}
+
+pub(super) fn missing() -> ops::Error {
+    ops::Error::Shape { op: "linear", detail: "a map without a result".into() }
+}
+
+impl LinearMap for MaskedLinear<'_> {
+    fn rounds(&self) -> bool {
+        // Dropped values and directions are computed in f32 first.
+        self.precision == Precision::Bf16 && self.mask.is_none() && self.lengths.is_none()
+    }
+
+    fn product(&self, x: &Tensor) -> ops::Result<Tensor> {
+        if self.magnitude()?.is_some() {
+            return self.directed(x);
+        }
+        Self::products(&[self], x)?.into_iter().next().ok_or_else(missing)
+    }
+
+    fn products(maps: &[&Self], x: &Tensor) -> ops::Result<Vec<Tensor>> {
+        for map in maps {
+            if map.magnitude()?.is_some() {
+                return maps.iter().map(|map| map.product(x)).collect();
+            }
+        }
+        let Some(first) = maps.first() else { return Ok(Vec::new()) };
+        // Beside the maps, their adapters read the same rows, except those that drop some of their values.
+        let adapters: Vec<_> = maps.iter().map(|map| map.adapter()).collect();
+        let beside =
+            |adapter: &Option<LowRankAdapter<'_>>, map: &Self| adapter.is_some() && map.mask.is_none() && x.device().is_cpu();
+        let added = maps.iter().map(|map| map.linear.added()).collect::<ops::Result<Vec<_>>>()?;
+        let of_maps = maps.iter().zip(&added).map(|(map, added)| (map.linear.matrix(), added.as_ref()));
+        let of_adapters = adapters.iter().zip(maps).filter(|(adapter, map)| beside(adapter, map));
+        let read =
+            of_maps.chain(of_adapters.filter_map(|(adapter, _)| Some((adapter.as_ref()?.a.into(), None)))).collect::<Vec<_>>();
+        let mut results = linear::forward_all(x, &read, first.precision)?;
+        let mut inner = results.split_off(maps.len()).into_iter();
+        for ((adapter, map), y) in adapters.iter().zip(maps).zip(&results) {
+            match (adapter, &map.mask) {
+                (Some(found), _) if beside(adapter, map) => found.add_from(&inner.next().ok_or_else(missing)?, y)?,
+                (Some(adapter), Some(mask)) => adapter.forward_into(&mask.apply(x)?, y)?,
+                (Some(adapter), None) => adapter.forward_into(x, y)?,
+                (None, _) => {}
+            }
+        }
+        Ok(results)
+    }
+
+    fn grouped(&self, x: &Tensor, routes: &Routes) -> ops::Result<Tensor> {
+        let y = experts::forward(x, &self.linear.weight, routes, self.precision)?;
+        self.add_grouped(x, &y, routes)?;
+        if let Some(biases) = &self.linear.bias {
+            routes.add_biases(&y, biases)?;
+        }
+        Ok(y)
+    }
+}

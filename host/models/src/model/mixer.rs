@@ -1,0 +1,191 @@
+//! How a layer mixes the values of a text's tokens: by attention, or by a recurrence that carries a state.
+
+use super::Result;
+use crate::ops;
+use crate::ops::convolution::Convolution;
+use crate::ops::gated_delta::{GatedDelta, GatedDeltaInputs};
+use crate::ops::sinks;
+use candle_core::{DType, Tensor};
+
+/// The result of attention.
+pub(super) struct AttentionOutput {
+    /// The heads' outputs, `[N, H * C]`.
+    pub out: Tensor,
+    /// The values that its gradient needs, if one will be computed.
+    pub log_sum: Option<Tensor>,
+}
+
+impl AttentionOutput {
+    /// Creates it from the results of attention in a layer that may have sinks.
+    pub(super) fn with_sinks(out: Tensor, log_sum: Tensor, logits: Option<&Tensor>) -> ops::Result<Self> {
+        if let Some(logits) = logits {
+            sinks::absorb(&out, &log_sum, logits)?;
+        }
+        Ok(Self { out, log_sum: Some(log_sum) })
+    }
+}
+
+/// Where tokens find those before them: in a forest, or in the caches of their sequences.
+pub(super) trait TokenMixer {
+    /// Has queries attend to keys and values.
+    fn attend(&mut self, q: &Tensor, k: &Tensor, v: &Tensor) -> Result<AttentionOutput>;
+
+    /// Runs a gated short convolution over the rows of its projection, `[N, 3 D]`.
+    fn convolve(&mut self, joined: &Tensor, convolution: Convolution<'_>) -> Result<Tensor>;
+
+    /// Runs a gated delta network over the rows of its projections.
+    fn run_network(&mut self, inputs: GatedDeltaInputs<'_>, network: GatedDelta<'_>) -> Result<Tensor>;
+}
+
+/// What the gradient of a layer's attention or recurrence needs, besides the result.
+pub(super) enum MixerActivations {
+    /// Of attention.
+    Attention(AttentionActivations),
+    /// Of a gated short convolution: the rows of its projection.
+    Convolution(Tensor),
+    /// Of a gated delta network: the rows of its projections.
+    Network([Tensor; 4]),
+}
+
+/// What the gradient of attention needs.
+pub(super) struct AttentionActivations {
+    /// Query and key heads as their norms read them, if the family has them.
+    pub unnormed: Option<(Tensor, Tensor)>,
+    /// Query and key heads as attention reads them; not kept if they can be made of those before their norms
+    /// ([`super::layer::DecoderLayer::placed`]).
+    pub heads: Option<(Tensor, Tensor)>,
+    pub v: Tensor,
+    /// The logarithms of the normalisers, if a gradient will be computed.
+    pub log_sum: Option<Tensor>,
+    /// The gates of the output, if there are any, and the output before them.
+    pub gated: Option<(Tensor, Tensor)>,
+}
+
+fn both(pair: Option<(Tensor, Tensor)>, to: impl Fn(Tensor) -> ops::Result<Tensor>) -> ops::Result<Option<(Tensor, Tensor)>> {
+    pair.map(|(q, k)| Ok((to(q)?, to(k)?))).transpose()
+}
+
+/// Applies a function to each of four.
+pub(super) fn four<T>(all: [T; 4], f: impl Fn(T) -> ops::Result<Tensor>) -> ops::Result<[Tensor; 4]> {
+    let [a, b, c, d] = all.map(f);
+    Ok([a?, b?, c?, d?])
+}
+
+impl MixerActivations {
+    /// Leaves out what can be made of the rest.
+    pub(super) fn reduced(self) -> Self {
+        match self {
+            Self::Attention(AttentionActivations { unnormed, heads, v, log_sum, gated }) => {
+                let heads = heads.filter(|_| unnormed.is_none());
+                Self::Attention(AttentionActivations { unnormed, heads, v, log_sum, gated })
+            }
+            recurrence => recurrence,
+        }
+    }
+
+    /// Converts what operations read in f32 alone.
+    pub(super) fn in_f32(self) -> ops::Result<Self> {
+        match self {
+            Self::Attention(AttentionActivations { unnormed, heads, v, log_sum, gated }) => {
+                let unnormed = both(unnormed, |t| ops::cast(&t, DType::F32))?;
+                Ok(Self::Attention(AttentionActivations { unnormed, heads, v, log_sum, gated }))
+            }
+            recurrence => Ok(recurrence),
+        }
+    }
+
+    /// Converts all parts except the normalisers.
+    pub(super) fn cast(self, dtype: DType) -> ops::Result<Self> {
+        let to = |t: Tensor| ops::cast(&t, dtype);
+        Ok(match self {
+            Self::Attention(AttentionActivations { unnormed, heads, v, log_sum, gated }) => {
+                Self::Attention(AttentionActivations {
+                    unnormed: both(unnormed, to)?,
+                    heads: both(heads, to)?,
+                    v: to(v)?,
+                    log_sum,
+                    gated: both(gated, to)?,
+                })
+            }
+            Self::Convolution(joined) => Self::Convolution(to(joined)?),
+            // Not the few that decide how much of a state is left.
+            Self::Network([rows, gates, b, a]) => Self::Network([to(rows)?, to(gates)?, b, a]),
+        })
+    }
+
+    /// Returns all parts.
+    pub(super) fn parts(&self) -> Vec<&Tensor> {
+        match self {
+            Self::Attention(AttentionActivations { unnormed, heads, v, log_sum, gated }) => {
+                let heads = unnormed.iter().chain(heads).chain(gated).flat_map(|(q, k)| [q, k]);
+                heads.chain([v]).chain(log_sum).collect()
+            }
+            Self::Convolution(joined) => vec![joined],
+            Self::Network(inputs) => inputs.iter().collect(),
+        }
+    }
+
+    /// Joins the parts of two passes by their rows.
+    pub(super) fn joined(&self, new: &Self, rows: impl Fn(&Tensor, &Tensor) -> ops::Result<Tensor>) -> ops::Result<Self> {
+        let two = |known: &Option<(Tensor, Tensor)>, new: &Option<(Tensor, Tensor)>| {
+            let both = known.as_ref().zip(new.as_ref());
+            both.map(|(known, new)| Ok::<_, ops::Error>((rows(&known.0, &new.0)?, rows(&known.1, &new.1)?))).transpose()
+        };
+        match (self, new) {
+            (Self::Attention(known), Self::Attention(new)) => {
+                let log_sums = known.log_sum.as_ref().zip(new.log_sum.as_ref());
+                Ok(Self::Attention(AttentionActivations {
+                    unnormed: two(&known.unnormed, &new.unnormed)?,
+                    heads: two(&known.heads, &new.heads)?,
+                    v: rows(&known.v, &new.v)?,
+                    log_sum: log_sums.map(|(known, new)| rows(known, new)).transpose()?,
+                    gated: two(&known.gated, &new.gated)?,
+                }))
+            }
+            (Self::Convolution(known), Self::Convolution(new)) => Ok(Self::Convolution(rows(known, new)?)),
+            (Self::Network(known), Self::Network(new)) => Ok(Self::Network(four([0, 1, 2, 3], |i| rows(&known[i], &new[i]))?)),
+            _ => Err(other_kind()),
+        }
+    }
+
+    /// Returns what attention kept.
+    pub(super) fn attention(&self) -> ops::Result<&AttentionActivations> {
+        match self {
+            Self::Attention(kept) => Ok(kept),
+            _ => Err(other_kind()),
+        }
+    }
+
+    /// Returns what a convolution kept.
+    pub(super) fn convolution(&self) -> ops::Result<&Tensor> {
+        match self {
+            Self::Convolution(joined) => Ok(joined),
+            _ => Err(other_kind()),
+        }
+    }
+
+    /// Returns what a gated delta network kept.
+    pub(super) fn network(&self) -> ops::Result<GatedDeltaInputs<'_>> {
+        match self {
+            Self::Network(inputs) => Ok(inputs.each_ref()),
+            _ => Err(other_kind()),
+        }
+    }
+}
+
+impl AttentionActivations {
+    /// Returns the logarithms of the normalisers.
+    pub(super) fn log_sum(&self) -> ops::Result<&Tensor> {
+        let missing =
+            || ops::Error::Shape { op: "attention", detail: "a forward pass that kept nothing for its gradient".into() };
+        self.log_sum.as_ref().ok_or_else(missing)
+    }
+}
+
+/// Says that a layer's values are not those of its kind.
+pub(super) fn other_kind() -> ops::Error {
+    ops::Error::Shape {
+        op: "layer",
+        detail: "attention in the place of a recurrence, or a recurrence in that of attention".into(),
+    }
+}

@@ -1,0 +1,116 @@
+//! The gradients of attention and of recurrences over a forest.
+
+use super::Result;
+use super::backward::GradientSlot;
+use super::decoder::Decoder;
+use super::layer::LayerActivations;
+use super::mixer::{self, MixerActivations};
+use super::weights::LayerWeights;
+use crate::ops::attention;
+use crate::ops::convolution;
+use crate::ops::gated_delta;
+use crate::ops::rope::Positions;
+use crate::ops::{self, Forest, columns, output_gate, rope, sinks};
+use candle_core::Tensor;
+
+impl Decoder {
+    /// Returns the query and key heads of layer `i` as attention reads them, from what was kept of them.
+    pub(super) fn heads<'p>(
+        &self,
+        i: usize,
+        kept: &mixer::AttentionActivations,
+        positions: impl Into<Positions<'p>>,
+    ) -> Result<(Tensor, Tensor)> {
+        let layer = self.layer_of(i, self.weights.layers[i].maps());
+        let missing = || ops::Error::Shape { op: "attention", detail: "a forward pass that kept no heads".into() };
+        let (q, k) = kept.heads.as_ref().or(kept.unnormed.as_ref()).ok_or_else(missing)?;
+        if kept.heads.is_some() {
+            return Ok((q.clone(), k.clone()));
+        }
+        let (q, k) = layer.placed((self.in_f32(q)?, self.in_f32(k)?), positions)?;
+        Ok((self.attended(q)?, self.attended(k)?))
+    }
+
+    /// Returns the key heads alone.
+    pub(super) fn keys<'p>(
+        &self,
+        i: usize,
+        kept: &mixer::AttentionActivations,
+        positions: impl Into<Positions<'p>>,
+    ) -> Result<Tensor> {
+        let layer = self.layer_of(i, self.weights.layers[i].maps());
+        let (None, Some((_, k))) = (&kept.heads, &kept.unnormed) else { return Ok(self.heads(i, kept, positions)?.1) };
+        let norm = layer.head_norms(k)?.map(|(_, norm)| norm);
+        Ok(self.attended(layer.placed_one(self.in_f32(k)?, norm.as_ref(), positions)?)?)
+    }
+
+    /// Takes the gradient of the result of attention or a recurrence and returns those of the results of its projections.
+    pub(super) fn mixed_backward(
+        &self,
+        i: usize,
+        kept: &LayerActivations,
+        d_out: &Tensor,
+        forest: &Forest,
+        g: &LayerWeights<GradientSlot>,
+    ) -> Result<Vec<Tensor>> {
+        let (a, w) = (&self.architecture, &self.weights.layers[i]);
+        let of_heads = match &kept.mixed {
+            MixerActivations::Attention(of_heads) => of_heads,
+            MixerActivations::Network(inputs) => {
+                let own = w.recurrent.as_ref().and_then(|own| own.network.as_ref()?.operation(&own.convolution, a));
+                let gradient = g.recurrent.as_ref().and_then(|own| Some(own.network.as_ref()?.gradient(&own.convolution)));
+                let (own, gradient) = own.zip(gradient).ok_or_else(mixer::other_kind)?;
+                return Ok(gated_delta::backward(inputs.each_ref(), own, d_out, forest, gradient)?.into());
+            }
+            MixerActivations::Convolution(joined) => {
+                let (own, gradient) = w.recurrent.as_ref().zip(g.recurrent.as_ref()).ok_or_else(mixer::other_kind)?;
+                let gradient = gradient.convolution.gradient();
+                return Ok(vec![convolution::backward(joined, own.convolution.operation(), d_out, forest, gradient)?]);
+            }
+        };
+        let Some((gate, out)) = &of_heads.gated else {
+            return Ok(self.attention_backward(i, of_heads, [&kept.out, d_out], forest, g)?.into());
+        };
+        let (d_out, d_gate) = output_gate::backward(out, gate, d_out)?;
+        let [dq, dk, dv] = self.attention_backward(i, of_heads, [out, &d_out], forest, g)?;
+        Ok(vec![columns::join(&[&dq, &d_gate], &[a.heads.head_dim; 2])?, dk, dv])
+    }
+
+    /// Takes the result of attention and its gradient, and returns those of query, key and value heads.
+    fn attention_backward(
+        &self,
+        i: usize,
+        kept: &mixer::AttentionActivations,
+        [out, d_out]: [&Tensor; 2],
+        forest: &Forest,
+        g: &LayerWeights<GradientSlot>,
+    ) -> Result<[Tensor; 3]> {
+        let (a, w) = (&self.architecture, &self.weights.layers[i]);
+        let (q, k) = self.heads(i, kept, forest)?;
+        if let Some((logits, d_logits)) = w.sinks.as_ref().zip(g.sinks.as_ref().and_then(Option::as_ref)) {
+            sinks::backward(&self.in_f32(out)?, kept.log_sum()?, d_out, logits, d_logits)?;
+        }
+        let from = attention::AttentionTensors { q: &q, k: &k, v: &kept.v, out, log_sum: kept.log_sum()? };
+        let (mut dq, mut dk, dv) = attention::backward(&from, d_out, forest, self.attention(i))?;
+        if let Some(scale) = a.query_scale_of(i) {
+            ops::scale_rows(&dq, &scale.factors(forest.positions()))?;
+        }
+        let turned_back = |dq: &Tensor, dk: &Tensor| match self.rotation(i) {
+            Some(rotation) => rope::backward(dq, rotation, forest).and_then(|()| rope::backward(dk, rotation, forest)),
+            None => Ok(()),
+        };
+        if !a.rotates_first() {
+            turned_back(&dq, &dk)?;
+        }
+        let norms = self.layer_of(i, w.maps()).head_norms(&dq)?;
+        if let (Some((q, k)), Some((q_norm, k_norm))) = (&kept.unnormed, &norms) {
+            let (dq_norm, dk_norm) = g.qk_norm.as_ref().unwrap_or(&(None, None));
+            dq = a.normed_heads_backward(q, q_norm, &dq, dq_norm)?;
+            dk = a.normed_heads_backward(k, k_norm, &dk, dk_norm)?;
+        }
+        if a.rotates_first() {
+            turned_back(&dq, &dk)?;
+        }
+        Ok([dq, dk, dv])
+    }
+}

@@ -1,0 +1,52 @@
+//! What a pass does besides computing hidden states.
+
+use super::Weights;
+use super::adapter_dropout::Dropout;
+use super::adapter_dropout::MAPS;
+use super::weights::Linear;
+use crate::ops::{self, magnitude};
+use candle_core::Tensor;
+
+use super::embedding_noise::EmbeddingNoise;
+
+/// What a pass does besides computing hidden states.
+pub(super) struct PassOptions {
+    /// Whether to keep only the layers' inputs for the backward pass, which computes the rest again.
+    pub recompute: bool,
+    /// Whether to compute how evenly experts are used; then the last layer is computed for all positions.
+    pub balances: bool,
+    pub dropout: Option<Dropout>,
+    pub noise: Option<EmbeddingNoise>,
+    /// Of the weights at the time of the pass.
+    pub lengths: Option<RowLengths>,
+}
+
+/// The lengths of the rows of all weights with their adapters, `[out]`: of each layer's maps, by their numbers.
+pub(super) struct RowLengths(Vec<[Option<Tensor>; MAPS]>);
+
+impl RowLengths {
+    /// Computes those of the current weights; none if the adapter has no magnitudes.
+    pub(super) fn from_weights(weights: &Weights) -> ops::Result<Option<Self>> {
+        if !weights.lora.is_some_and(|lora| lora.use_dora) {
+            return Ok(None);
+        }
+        let of_map = |l: &Linear| {
+            let adapter = l.adapter.as_ref().filter(|adapter| adapter.magnitude.is_some());
+            adapter.map(|adapter| magnitude::lengths(l.matrix(), &adapter.low_rank())).transpose()
+        };
+        let mut all = Vec::with_capacity(weights.layers.len());
+        for layer in &weights.layers {
+            let mut of_layer: [Option<Tensor>; MAPS] = Default::default();
+            for (map, linear) in layer.maps().numbered() {
+                of_layer[map] = of_map(linear)?;
+            }
+            all.push(of_layer);
+        }
+        Ok(Some(Self(all)))
+    }
+
+    /// Returns those of a layer's map.
+    pub(super) fn get(&self, layer: usize, map: usize) -> Option<&Tensor> {
+        self.0.get(layer)?.get(map)?.as_ref()
+    }
+}

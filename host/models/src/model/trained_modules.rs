@@ -1,0 +1,209 @@
+//! The modules that are trained whole beside an adapter, which `peft` calls `modules_to_save`: embeddings, the output matrix and
+//! norms.
+
+use super::Architecture;
+use super::names::TensorNames;
+use super::switches::HeadNorms;
+use std::borrow::Cow;
+
+/// Kinds of modules, by their places in [`TensorNames::modules`]: those of every layer, or of the whole model.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TrainedModules(u16);
+
+const EMBEDDING: usize = 0;
+const HEAD: usize = 3;
+
+/// The first kind that every layer has.
+const OF_LAYERS: usize = 4;
+
+/// The output matrix in transformers, of whatever name in files.
+pub(super) const HEAD_MODULE: &str = "lm_head";
+
+impl TensorNames {
+    /// Returns the name of a parameter in an adapter's files, where it is that of transformers' module.
+    pub(super) fn in_adapter<'a>(&self, parameter: &'a str) -> Cow<'a, str> {
+        match parameter.strip_prefix(self.head) {
+            Some(rest) if self.head != HEAD_MODULE => format!("{HEAD_MODULE}{rest}").into(),
+            _ => parameter.into(),
+        }
+    }
+
+    /// Returns the names of the modules that can be trained whole; empty for those that the family lacks. Those from
+    /// [`OF_LAYERS`] on follow a layer's number.
+    fn modules(&self) -> [&'static str; 10] {
+        let [input, attended, mlp, added] = self.norms;
+        let of_heads = self.attention.norms;
+        let positions = self.positions.unwrap_or("");
+        [self.embedding, positions, self.norm, HEAD_MODULE, input, attended, mlp, added, of_heads[0], of_heads[1]]
+    }
+
+    /// Returns the names by which `peft` means a kind and no other: it takes all modules whose names end with one.
+    fn short(&self, kind: usize) -> &'static str {
+        let name = self.modules()[kind];
+        let last = name.rsplit('.').next().unwrap_or(name);
+        let others = self.modules();
+        let alone = others.iter().filter(|other| other.ends_with(last)).count() == 1;
+        if alone { last } else { name }
+    }
+}
+
+impl Architecture {
+    /// Returns the kinds of modules that this model has and that can be trained whole.
+    fn kinds(&self) -> impl Iterator<Item = usize> {
+        let (modules, with_head_norms) =
+            (self.family.description().names.modules(), !matches!(self.head_norms, HeadNorms::None | HeadNorms::Unweighted));
+        (0..modules.len()).filter(move |&kind| !modules[kind].is_empty() && (kind < 8 || with_head_norms))
+    }
+}
+
+impl TrainedModules {
+    /// No modules.
+    pub const NONE: Self = Self(0);
+
+    /// Returns the modules of a model that these names mean: as in `peft`, all whose own names end with one.
+    ///
+    /// # Errors
+    /// If a name means none, or only some layers', or also a module that can't be trained whole.
+    pub fn from_names<'a>(given: impl IntoIterator<Item = &'a str>, a: &Architecture) -> std::result::Result<Self, String> {
+        let names = a.family.description().names;
+        let modules = names.modules();
+        let mut whole = Self::NONE;
+        for name in given {
+            let mixers = [false, true].into_iter().flat_map(|kind| names.inputs(kind).iter().copied().chain([names.mixed(kind)]));
+            let mut others = mixers.chain(names.mlp.iter().copied()).chain([names.down]);
+            let other = others.find(|other| other.ends_with(name));
+            let meant: Vec<usize> = a.kinds().filter(|&kind| modules[kind].ends_with(name)).collect();
+            if let Some(other) = other.filter(|_| !name.is_empty()) {
+                return Err(format!("{name:?} means {other} too, which has an adapter instead"));
+            }
+            if meant.is_empty() || name.is_empty() {
+                let all: Vec<&str> = a.kinds().map(|kind| names.short(kind)).collect();
+                return Err(format!("{name:?} is none of the modules that can be trained whole: {}", all.join(", ")));
+            }
+            meant.into_iter().for_each(|kind| whole.0 |= 1 << kind);
+        }
+        Ok(whole)
+    }
+
+    fn holds(self, kind: usize) -> bool {
+        self.0 & (1 << kind) != 0
+    }
+
+    /// Returns whether there are none.
+    pub fn is_empty(self) -> bool {
+        self == Self::NONE
+    }
+
+    /// Returns whether the output matrix is among them.
+    pub fn has_head(self) -> bool {
+        self.holds(HEAD)
+    }
+
+    /// Returns the others than the output matrix, which a value model does not have.
+    #[must_use]
+    pub fn without_head(self) -> Self {
+        Self(self.0 & !(1 << HEAD))
+    }
+
+    /// Returns whether the output matrix is then no longer the embedding: each is trained, or stays as it is, by itself.
+    pub(crate) fn unties(self) -> bool {
+        self.holds(EMBEDDING) || self.has_head()
+    }
+
+    /// Returns their names as `peft` lists them.
+    pub fn listed(self, a: &Architecture) -> Vec<String> {
+        self.names(a.family.description().names)
+    }
+
+    pub(super) fn names(self, names: &TensorNames) -> Vec<String> {
+        (0..names.modules().len()).filter(|&kind| self.holds(kind)).map(|kind| names.short(kind).to_owned()).collect()
+    }
+
+    /// Returns whether the parameter of this name belongs to one of them.
+    pub(super) fn has(self, parameter: &str, names: &TensorNames) -> bool {
+        let Some(module) = parameter.strip_suffix(".weight").or_else(|| parameter.strip_suffix(".bias")) else { return false };
+        let in_layer = module.strip_prefix(names.layers).and_then(|rest| Some(rest.strip_prefix('.')?.split_once('.')?.1));
+        let mut modules = names.modules();
+        modules[HEAD] = names.head;
+        (0..modules.len()).filter(|&kind| self.holds(kind)).any(|kind| match in_layer {
+            Some(part) => kind >= OF_LAYERS && part == modules[kind],
+            None => kind < OF_LAYERS && module == modules[kind],
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn architecture(kind: &str, tied: bool) -> Architecture {
+        let config = serde_json::json!({
+            "model_type": kind, "hidden_size": 16, "intermediate_size": 12, "num_hidden_layers": 2, "num_attention_heads": 2,
+            "num_key_value_heads": 2, "head_dim": 8, "vocab_size": 11, "tie_word_embeddings": tied,
+        });
+        Architecture::parse(&config.to_string()).unwrap()
+    }
+
+    /// Names of the parameters that these modules have, in a model whose output matrix is its own.
+    fn parameters(kind: &str, given: &[&str]) -> Vec<String> {
+        let a = architecture(kind, false);
+        let whole = TrainedModules::from_names(given.iter().copied(), &a).unwrap();
+        let all = a.parameters().into_iter().map(|(name, _)| name);
+        all.filter(|name| whole.has(name, a.family.description().names)).collect()
+    }
+
+    #[test]
+    fn a_name_means_all_modules_that_end_with_it_as_in_peft() {
+        assert_eq!(parameters("qwen3", &["lm_head", "embed_tokens"]), ["model.embed_tokens.weight", "lm_head.weight"]);
+        assert_eq!(parameters("qwen3", &["model.norm"]), ["model.norm.weight"]);
+        let of_layers = ["input_layernorm", "self_attn.q_norm", "self_attn.k_norm", "post_attention_layernorm"];
+        let mut all: Vec<String> =
+            (0..2).flat_map(|l| of_layers.iter().map(move |norm| format!("model.layers.{l}.{norm}.weight"))).collect();
+        all.push("model.norm.weight".into());
+        let mut got = parameters("qwen3", &["norm"]);
+        all.sort();
+        got.sort();
+        assert_eq!(got, all);
+        assert_eq!(parameters("qwen3", &["k_norm"]).len(), 2);
+        assert_eq!(
+            parameters("gpt_neox", &["final_layer_norm"]),
+            ["gpt_neox.final_layer_norm.weight", "gpt_neox.final_layer_norm.bias"]
+        );
+    }
+
+    #[test]
+    fn an_output_matrix_of_another_name_is_the_one_of_transformers_in_adapters() {
+        assert_eq!(parameters("gpt_neox", &["lm_head"]), ["embed_out.weight"]);
+        let names = |kind| architecture(kind, false).family.description().names;
+        assert_eq!(names("gpt_neox").in_adapter("embed_out.weight"), "lm_head.weight");
+        assert_eq!(names("llama").in_adapter("lm_head.weight"), "lm_head.weight");
+        assert_eq!(names("gpt_neox").in_adapter("gpt_neox.embed_in.weight"), "gpt_neox.embed_in.weight");
+    }
+
+    #[test]
+    fn the_names_of_each_kind_mean_it_alone() {
+        for kind in ["llama", "qwen3", "gemma3_text", "olmo2", "gpt_neox", "phi3", "starcoder2"] {
+            let a = architecture(kind, true);
+            for number in a.kinds() {
+                let one = TrainedModules(1 << number);
+                let listed = one.listed(&a);
+                assert_eq!(TrainedModules::from_names(listed.iter().map(String::as_str), &a), Ok(one), "{kind}: {listed:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn other_modules_are_refused_by_name() {
+        let a = architecture("llama", false);
+        for (given, said) in [
+            ("q_norm", "none of the modules"),
+            ("layers.0.input_layernorm", "none of the modules"),
+            ("mlp", "none of the modules"),
+            ("", "none of the modules"),
+            ("q_proj", "self_attn.q_proj too"),
+        ] {
+            let refusal = TrainedModules::from_names([given], &a).unwrap_err();
+            assert!(refusal.contains(said) && refusal.contains(given), "{refusal}");
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! Agents that stay: a program that is started once and plays an episode for each line that it reads.
+
+use super::program::{ProgramOutcome, StreamReader, begin, spawned};
+use crate::config::AgentEntry;
+use crate::ops;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::process::{Child, ChildStdin};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::time::{Duration, Instant};
+
+/// Longest line of a program's output that can be a report, in bytes.
+const LONGEST: u64 = 64 << 10;
+
+/// Lines that wait to be read. More stop the program until then.
+const WAITING: usize = 16;
+
+/// Time that a program has to write an error when it has ended.
+const LAST_WORDS: Duration = Duration::from_millis(200);
+
+/// A program that waits for an episode, or plays one. Dropping it ends it.
+pub(super) struct PersistentProgram {
+    child: Child,
+    stdin: ChildStdin,
+    /// Lines of its output; disconnected when it has ended.
+    lines: Receiver<String>,
+    errors: StreamReader,
+}
+
+impl PersistentProgram {
+    /// Starts a program with these variables.
+    ///
+    /// # Errors
+    /// Says why it can't be started.
+    pub(super) fn start(entry: &AgentEntry, variables: &[(&str, String)]) -> Result<Self, String> {
+        let mut child = spawned(entry, variables)?;
+        let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
+        let (Some(stdin), Some(stdout), Some(stderr)) = (stdin, stdout, stderr) else {
+            return Err("has no standard input or output".into());
+        };
+        let (sender, lines) = sync_channel(WAITING);
+        let reading = begin(move || read_lines(stdout, &sender)).and_then(|()| StreamReader::spawn(stderr));
+        let errors = reading.inspect_err(|_| {
+            ops::kill_group(child.id());
+            // It has just been ended.
+            let _ = child.wait();
+        })?;
+        Ok(Self { child, stdin, lines, errors })
+    }
+
+    /// Has it play an episode. Returns what it said, and itself, unless it is of no more use.
+    pub(super) fn play(mut self, line: &str, limit: Duration) -> (ProgramOutcome, Option<Self>) {
+        // What it wrote after its last report belongs to no episode.
+        while self.lines.try_recv().is_ok() {}
+        let failed = |this: &Self, reason: String| {
+            let errors = this.errors.text(Instant::now() + LAST_WORDS);
+            (ProgramOutcome { output: String::new(), errors, failed: Some(reason) }, None)
+        };
+        if let Err(error) = self.stdin.write_all(line.as_bytes()).and_then(|()| self.stdin.flush()) {
+            return failed(&self, format!("reads no more episodes: {error}"));
+        }
+        let (until, mut output) = (Instant::now() + limit, String::new());
+        loop {
+            match self.lines.recv_timeout(until.saturating_duration_since(Instant::now())) {
+                Ok(line) if line.starts_with('{') => {
+                    output += &line;
+                    return (ProgramOutcome { output, errors: String::new(), failed: None }, Some(self));
+                }
+                Ok(line) if output.len() < LONGEST as usize => output = output + &line + "\n",
+                Ok(_) => {}
+                Err(RecvTimeoutError::Timeout) => {
+                    return failed(&self, format!("took longer than {} s (timeout_s)", limit.as_secs_f64()));
+                }
+                Err(RecvTimeoutError::Disconnected) => {
+                    return failed(&self, "ended before it reported".into());
+                }
+            }
+        }
+    }
+}
+
+impl Drop for PersistentProgram {
+    fn drop(&mut self) {
+        ops::kill_group(self.child.id());
+        // It has just been ended.
+        let _ = self.child.wait();
+    }
+}
+
+/// Passes the lines of a stream on. What is left of a line that is too long is left out.
+fn read_lines(stream: impl Read, sender: &SyncSender<String>) {
+    let mut stream = BufReader::new(stream);
+    loop {
+        let mut line = Vec::new();
+        match stream.by_ref().take(LONGEST).read_until(b'\n', &mut line) {
+            Ok(1..) => {}
+            Ok(0) | Err(_) => return,
+        }
+        let whole = line.ends_with(b"\n");
+        if sender.send(String::from_utf8_lossy(&line).trim().to_owned()).is_err() {
+            return;
+        }
+        if !whole && stream.skip_until(b'\n').is_err() {
+            return;
+        }
+    }
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use super::*;
+
+    fn entry(script: &str) -> AgentEntry {
+        serde_json::from_value(serde_json::json!({"command": ["sh", "-c", script], "persistent": true})).unwrap()
+    }
+
+    const MINUTE: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn a_program_plays_an_episode_for_each_line() {
+        let script = "n=0; while read -r line; do n=$((n + 1)); echo \"got $line\"; echo \"{\\\"reward\\\": $n}\"; done";
+        let mut program = PersistentProgram::start(&entry(script), &[]).unwrap();
+        for n in 1..4 {
+            let (outcome, left) = program.play("a line\n", MINUTE);
+            assert_eq!((outcome.output, outcome.failed), (format!("got a line\n{{\"reward\": {n}}}"), None));
+            program = left.unwrap();
+        }
+    }
+
+    #[test]
+    fn a_program_that_ends_or_hangs_is_of_no_more_use() {
+        let play = |script: &str, limit| {
+            let (outcome, left) = PersistentProgram::start(&entry(script), &[]).unwrap().play("x\n", limit);
+            assert!(left.is_none());
+            (outcome.failed.unwrap(), outcome.errors)
+        };
+        let (reason, errors) = play("read -r line; echo lost >&2", MINUTE);
+        assert_eq!((reason.as_str(), errors.as_str()), ("ended before it reported", "lost\n"));
+        assert!(play("read -r line; sleep 1000", Duration::from_millis(300)).0.contains("took longer than 0.3 s"));
+        // Endless output without a report.
+        assert!(play("yes", Duration::from_millis(300)).0.contains("took longer than 0.3 s"));
+        assert!(
+            play("head -c 10000000 /dev/zero | tr '\\0' x; sleep 1000", Duration::from_millis(500)).0.contains("took longer")
+        );
+        let missing: AgentEntry = serde_json::from_value(serde_json::json!({"command": ["/no/such"]})).unwrap();
+        assert!(PersistentProgram::start(&missing, &[]).err().unwrap().contains("/no/such can't be started"));
+    }
+}

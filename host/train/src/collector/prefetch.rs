@@ -1,0 +1,39 @@
+//! Generates ahead: while training learns from a generation, servers write the next ones.
+
+use super::source::PolicyVersion;
+use super::{CollectionContext, Collector};
+use crate::Result;
+use crate::dataset::Prompt;
+use crate::step_metrics::StepMetrics;
+use std::sync::Arc;
+
+impl Collector {
+    /// Returns how many generations may be begun before training begins to learn from the one before them.
+    fn generations_ahead(&self) -> usize {
+        let most = self.rollout.servers.as_ref().map_or(0, |servers| servers.max_staleness);
+        usize::try_from(most).unwrap_or(usize::MAX) / self.batching.updates_per_generation()
+    }
+
+    /// Returns the prompts of the next generation. If some are generated ahead, begins so many with the present policy. A resumed run draws
+    /// and begins them again, so that no prompt is skipped or repeated.
+    pub(super) fn next_prompts(
+        &mut self,
+        figures: &mut StepMetrics,
+        with: &mut CollectionContext<'_>,
+    ) -> Result<Vec<Arc<Prompt>>> {
+        let most = self.generations_ahead();
+        if most == 0 {
+            return self.draw(figures, with);
+        }
+        while self.data.ahead() <= most {
+            let place = self.data.mark()?;
+            let prompts = self.draw(figures, with)?;
+            let generation = self.counters.generation + self.data.ahead() as u64;
+            let policy = PolicyVersion { policy: with.learner.policy(), version: with.at.step };
+            let request = self.request(&prompts, generation, with.phase);
+            self.source.begin(&request, policy)?;
+            self.data.push_ahead(place, prompts);
+        }
+        Ok(self.data.pop_ahead().unwrap_or_default())
+    }
+}

@@ -1,0 +1,195 @@
+//! Sorts what the first look finds of a dataset's rows, one after another, and keeps little of each.
+
+use super::row_outcome::{PartOutcomes, RowOutcome};
+use super::row_verdict::{RowVerdict, TRIED_PAIRS};
+use super::{DatasetKind, DatasetReader, hex};
+use crate::data::{self, PairOrdering, UnusableRows};
+use crate::{Error, Result};
+use sha2::{Digest, Sha256};
+use std::collections::BTreeSet;
+
+/// The row of a prompt in the dataset, and which of the row's parts it is.
+#[derive(Clone, Copy)]
+pub(super) struct RowPart {
+    pub(super) row: usize,
+    pub(super) part: usize,
+}
+
+/// The rows that can be used so far, and what is known of them together.
+pub(super) struct UsableRows<'a> {
+    reader: &'a DatasetReader,
+    kind: DatasetKind,
+    refused: UnusableRows,
+    /// The first errors that end the run: of a row that can't be read, and of one that was judged.
+    ends: [Option<data::Error>; 2],
+    order: PairOrdering<(RowPart, RowOutcome)>,
+    used: Vec<RowPart>,
+    sums: UsableTotals,
+    /// Names of their other columns.
+    columns: BTreeSet<String>,
+    /// Hashes of the rows for all that may shape their tokens. Which it is depends on the longest row.
+    hashes: Vec<(String, Sha256)>,
+}
+
+/// What is known of the usable rows together.
+#[derive(Default)]
+pub(super) struct UsableTotals {
+    /// The largest of [`RowVerdict::reach`].
+    reach: [usize; 2],
+    /// Whether any is a conversation.
+    pub(super) chat: bool,
+    /// The largest number of tokens of a prompt that was counted.
+    pub(super) longest: usize,
+    /// Pairs among the first rows whose prompt's last tokens merge with an answer's first.
+    merged: usize,
+    /// Pairs that say by how much the chosen answer is better.
+    margins: usize,
+    /// Number of undesirable and of desirable completions.
+    labels: [usize; 2],
+    /// Number of rows of which the chat template leaves something out, and what it leaves out of the first.
+    left_out: (usize, Option<String>),
+}
+
+/// What is known of a dataset once all of its rows were seen.
+pub(super) struct UsableSummary {
+    /// The rows that can be used, in the order in which they are learned.
+    pub(super) used: Vec<RowPart>,
+    pub(super) sums: UsableTotals,
+    /// The hash of all that determines their tokens and columns.
+    pub(super) hash: String,
+    /// Names of their other columns.
+    pub(super) columns: BTreeSet<String>,
+    /// Names skipped rows, and says what else is wrong.
+    pub(super) warning: Option<String>,
+}
+
+impl<'a> UsableRows<'a> {
+    pub(super) fn new(reader: &'a DatasetReader, kind: DatasetKind) -> Self {
+        let reaches = [[0, 0], [usize::MAX, 0], [0, usize::MAX], [usize::MAX; 2]];
+        let mut shapes: Vec<String> = reaches.map(|reach| reader.shape(kind, reach)).into();
+        shapes.sort_unstable();
+        shapes.dedup();
+        let begun = |shape: String| {
+            let hash = Sha256::new_with_prefix(reader.tokenizer.hash()).chain_update(&shape);
+            (shape, hash)
+        };
+        Self {
+            reader,
+            kind,
+            refused: UnusableRows::new(reader.strict),
+            ends: [None, None],
+            order: PairOrdering::default(),
+            used: Vec::new(),
+            sums: UsableTotals::default(),
+            columns: BTreeSet::new(),
+            hashes: shapes.into_iter().map(begun).collect(),
+        }
+    }
+
+    /// Takes what was seen of the next row's parts.
+    pub(super) fn take(&mut self, row: usize, parts: PartOutcomes) {
+        let numbered = parts.0.into_iter().enumerate().map(|(part, seen)| (RowPart { row, part }, seen)).collect();
+        // Those in order now; further pairs may have to come first.
+        let ready = self.order.push(numbered);
+        ready.into_iter().for_each(|(used, seen)| self.sort(used, seen));
+    }
+
+    fn sort(&mut self, used: RowPart, seen: RowOutcome) {
+        let (which, error) = match seen {
+            RowOutcome::Unnamed => return self.refused.count_more(1),
+            RowOutcome::Passed => return,
+            RowOutcome::Usable(verdict, columns) => {
+                self.columns.extend(columns);
+                return self.add(used, &verdict);
+            }
+            RowOutcome::Unreadable(error) => (0, error),
+            RowOutcome::Refused(error) => (1, error),
+        };
+        if let Err(error) = self.refused.usable::<()>(used.row, Err(*error)) {
+            self.ends[which].get_or_insert(error);
+        }
+    }
+
+    fn add(&mut self, used: RowPart, verdict: &RowVerdict) {
+        self.used.push(used);
+        self.hashes.iter_mut().for_each(|(_, hash)| hash.update(verdict.hash));
+        let sums = &mut self.sums;
+        sums.reach = [0, 1].map(|i| sums.reach[i].max(verdict.reach[i]));
+        sums.chat |= verdict.chat;
+        sums.longest = sums.longest.max(verdict.tokens);
+        // Beyond those, only rows about which nothing was proved are tokenized.
+        sums.merged += usize::from(used.row < TRIED_PAIRS && verdict.cut);
+        sums.margins += usize::from(verdict.margin);
+        if let Some(detail) = &verdict.left_out {
+            sums.left_out.0 += 1;
+            sums.left_out.1.get_or_insert_with(|| detail.clone());
+        }
+        if let Some(label) = verdict.label {
+            sums.labels[usize::from(label)] += 1;
+        }
+    }
+
+    /// Returns what is known of the rows.
+    ///
+    /// # Errors
+    /// If the first look ended the run, or no row can be used.
+    pub(super) fn done(mut self) -> Result<UsableSummary> {
+        let rest = std::mem::take(&mut self.order).end();
+        rest.into_iter().for_each(|(used, seen)| self.sort(used, seen));
+        if let Some(error) = self.ends.into_iter().flatten().next() {
+            return Err(error.into());
+        }
+        let left_out = self.refused.warning(self.used.len())?;
+        let UsableTotals { reach, merged, margins, labels, .. } = self.sums;
+        warn_of_merges(merged, self.used.last().is_none_or(|used| used.row < TRIED_PAIRS));
+        check_margins(margins, self.used.len())?;
+        let shape = self.reader.shape(self.kind, reach);
+        let hash = self.hashes.into_iter().find(|(of, _)| *of == shape);
+        let (_, hash) = hash.ok_or(Error::Bug("settings shape tokens in a way that was not expected"))?;
+        self.used.shrink_to_fit();
+        let warnings = left_out.into_iter().chain(one_sided(labels)).chain(unwritten(&self.sums.left_out, self.used.len()));
+        let warning = warnings.reduce(|a, b| format!("{a}; {b}"));
+        Ok(UsableSummary { used: self.used, sums: self.sums, hash: hex(&hash.finalize()), columns: self.columns, warning })
+    }
+}
+
+/// Warns about prompts that merge with their answers.
+pub(super) fn warn_of_merges(merged: usize, all: bool) {
+    let pairs = match (merged, all) {
+        (0, _) => return,
+        (1, true) => "1 pair".to_owned(),
+        (_, true) => format!("{merged} pairs"),
+        (_, false) => format!("{merged} of the first {TRIED_PAIRS} pairs"),
+    };
+    tracing::warn!("in {pairs} the prompt's last tokens merge with an answer's first; there the answer starts earlier");
+}
+
+/// Refuses pairs of which only some say by how much the chosen answer is better.
+fn check_margins(with: usize, all: usize) -> Result<()> {
+    if with == 0 || with == all {
+        return Ok(());
+    }
+    let without = all - with;
+    let detail = format!("{without} of its {all} pairs have no \"margin\"; either all pairs must have one or none");
+    Err(Error::setting("dataset", detail))
+}
+
+/// Returns a warning if the chat template leaves something out of some of the rows.
+pub(super) fn unwritten((count, first): &(usize, Option<String>), all: usize) -> Option<String> {
+    let first = first.as_ref()?;
+    let advice = "use a template that writes it (chat_template_path), or remove it from the dataset";
+    Some(format!("{first}, so it is not learned. {count} of {all} rows are affected; {advice} (strict_data refuses such rows)"))
+}
+
+/// Returns a warning if labelled completions, of which so many are undesirable and desirable, are all of one kind.
+pub(super) fn one_sided([undesirable, desirable]: [usize; 2]) -> Option<String> {
+    let kind = match (undesirable, desirable) {
+        (1.., 0) => "undesirable",
+        (0, 1..) => "desirable",
+        _ => return None,
+    };
+    let all = undesirable + desirable;
+    Some(format!(
+        "dataset: all of its {all} completions are {kind}; the algorithm needs both kinds to learn from their difference"
+    ))
+}
