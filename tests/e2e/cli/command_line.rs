@@ -160,6 +160,8 @@ fn the_short_help_is_a_page_and_the_long_one_has_headings() {
     let page = place.run(&["grpo", "-h"]).succeeded().stdout.clone();
     assert!(page.lines().count() < 80 && page.contains("Completions per prompt [default: 8]"), "{page}");
     assert!(page.contains("--epsilon-high") && !page.contains("--adam-epsilon"), "{page}");
+    insta::assert_snapshot!("help_of_grpo", page);
+    insta::assert_snapshot!("help_of_rlhost", place.run(&["-h"]).succeeded().stdout);
     let all = place.run(&["grpo", "--help"]).succeeded().stdout.clone();
     let headings = ["Model:", "Data:", "Plugins:", "Generation:", "Optimizer:", "Saving:", "Settings of the algorithm:"];
     let places = headings.map(|heading| all.find(&format!("\n{heading}\n")).unwrap_or_else(|| panic!("{heading}: {all}")));
