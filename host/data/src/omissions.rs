@@ -1,7 +1,7 @@
-//! Finds what a chat template leaves out of a conversation: turns with a role that it does not know, tool calls, tools.
+//! Finds out what a chat template omits from a conversation: messages with unknown roles, tool calls, tools.
 //!
-//! A template may change what it writes: it trims contents, drops the reasoning of earlier turns, writes calls in its own format. So a
-//! turn is left out only if the text stays the same whatever the turn says.
+//! Templates modify what they write: they trim contents, drop the reasoning of earlier turns, and write calls in their own format. So a
+//! message counts as omitted only if changing it does not change the output.
 
 use super::chat::Template;
 use super::chat::{RenderError, TemplateVariables};
@@ -9,17 +9,17 @@ use super::message::ChatMessage;
 use crate::config::printable;
 use serde_json::Value;
 
-/// A content of fewer bytes may be in a text by chance.
+/// Minimum length in bytes of a content that is unlikely to occur in the text by chance.
 const SHORT: usize = 16;
 
-/// Maximum number of turns of a conversation that are tried.
+/// Maximum number of messages that are checked.
 const MOST: usize = 64;
 
-/// What a turn says instead, to see whether the text changes.
+/// Replacement for a message's content, to see whether the output changes.
 const PROBE: &str = "\u{F1234}probe";
 
-/// Returns the turns that a text may lack: those whose content or calls are not in it one after another. If `thorough`, also those whose
-/// content is short or that have calls.
+/// Returns the messages that a text may lack: those whose contents or calls don't occur in it in order. If `thorough`, also those with a
+/// short content or with calls.
 pub(super) fn suspects(messages: &[ChatMessage], text: &str, thorough: bool) -> Vec<usize> {
     let mut at = 0;
     let mut is_suspect = |message: &ChatMessage| {
@@ -41,7 +41,7 @@ fn name(call: &Value) -> Option<&str> {
     call.get("function").unwrap_or(call).get("name")?.as_str()
 }
 
-/// Describes what the template leaves out of a conversation first, if anything: its tools, or the content or the calls of a suspect.
+/// Describes the first omission of the template, if any: the tools, or the content or calls of a suspect.
 pub(super) fn first(
     template: &Template,
     messages: &[ChatMessage],
@@ -52,11 +52,11 @@ pub(super) fn first(
     let text = template.render(messages, generate, extras, None)?;
     let is_same = |messages: &[ChatMessage], extras: &TemplateVariables| match template.render(messages, generate, extras, None) {
         Ok(other) => Ok(other == text),
-        // It reads what it refuses.
+        // The template reads what it rejects.
         Err(RenderError::Refused(_)) => Ok(false),
         Err(unbounded) => Err(unbounded),
     };
-    if !extras.tools.is_null() && is_same(messages, &TemplateVariables { tools: Value::Null, ..extras.clone() })? {
+    if extras.has_tools() && is_same(messages, &TemplateVariables { tools: Value::Null, ..extras.clone() })? {
         return Ok(Some("the chat template leaves out its \"tools\"".to_owned()));
     }
     for i in suspects {
@@ -90,7 +90,7 @@ mod tests {
         chat.find_omission((&messages, false), &text, thorough, &extras).unwrap()
     }
 
-    /// A template that knows three roles, drops the reasoning of earlier turns and trims what it writes.
+    /// Template that knows three roles, drops the reasoning of earlier turns, and trims contents.
     const KNOWN: &str = "{% for m in messages %}\
         {% if m.role == 'user' %}<u>{{ m.content | trim }}{% endif %}\
         {% if m.role == 'assistant' %}<a>{{ m.content if loop.last else m.content.split('</think>')[-1] | trim }}{% for c in m.tool_calls %}[{{ c.function.name }}]{% endfor %}{% endif %}\
@@ -104,7 +104,7 @@ mod tests {
             let messages = json!([{"role": "critic", "content": content}, {"role": "user", "content": "question"}]);
             let said = left_out(KNOWN, &messages, Value::Null, true).unwrap();
             assert_eq!(said, "the chat template leaves out turn 1, whose role is \"critic\"");
-            // A short content may be in the text by chance.
+            // A short content may occur in the text by chance.
             assert_eq!(left_out(KNOWN, &messages, Value::Null, false).is_some(), content == long);
         }
         let plain = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}";
@@ -129,7 +129,7 @@ mod tests {
             {"role": "assistant", "content": "<think>kept</think>"},
         ]);
         assert_eq!((left_out(KNOWN, &messages, Value::Null, true), left_out(KNOWN, &messages, Value::Null, false)), (None, None));
-        // A template may refuse what is tried.
+        // A template may reject the probe.
         let strict = KNOWN.replace("<u>", "{{ raise_exception('no') if 'probe' in m.content }}<u>");
         assert_eq!(left_out(&strict, &messages, Value::Null, true), None);
     }

@@ -1,4 +1,4 @@
-//! Arguments of filters, functions and methods, bound to names as Python does.
+//! Arguments of filters, functions and methods, bound to parameter names as in Python.
 
 use minijinja::value::{Kwargs, Rest};
 use minijinja::{Error, ErrorKind, Value};
@@ -8,14 +8,14 @@ pub(super) fn error(detail: impl Into<String>) -> Error {
     Error::new(ErrorKind::InvalidOperation, detail.into())
 }
 
-/// Arguments in the order of their names.
+/// Bound arguments, in the order of the parameter names.
 pub(super) struct TemplateArguments(Vec<Option<Value>>);
 
 impl TemplateArguments {
-    /// Binds arguments, of which the last may hold those given by name.
+    /// Binds arguments to names; the last of `args` may hold the keyword arguments.
     ///
     /// # Errors
-    /// If there are too many, or one has an unknown name or is given twice.
+    /// If there are too many arguments, or one has an unknown name or is given twice.
     pub(super) fn bind(args: &[Value], names: &[&str]) -> Result<Self, Error> {
         let (positional, named) = parts(args);
         if positional.len() > names.len() {
@@ -33,40 +33,40 @@ impl TemplateArguments {
         Ok(Self(bound))
     }
 
-    /// Returns an argument; none and a missing one are the same.
+    /// Returns an argument; none and missing arguments are both `None`.
     pub(super) fn value(&self, at: usize) -> Option<&Value> {
         self.given(at).filter(|value| !value.is_none())
     }
 
-    /// Returns an argument, which may be none.
+    /// Returns an argument, which may be none, if it is given.
     pub(super) fn given(&self, at: usize) -> Option<&Value> {
         self.0.get(at).and_then(Option::as_ref)
     }
 
-    /// Returns an argument that must be there.
+    /// Returns a required argument.
     pub(super) fn required(&self, at: usize) -> Result<&Value, Error> {
         self.given(at).ok_or_else(|| error(format!("argument {} is missing", at + 1)))
     }
 
-    /// Returns a text.
+    /// Returns a string argument.
     pub(super) fn text(&self, at: usize) -> Result<Option<&str>, Error> {
         let text = |value: &Value| error(format!("argument {} must be a string, not {}", at + 1, value.kind()));
         self.value(at).map(|value| value.as_str().ok_or_else(|| text(value))).transpose()
     }
 
-    /// Returns an integer.
+    /// Returns an integer argument.
     pub(super) fn integer(&self, at: usize) -> Result<Option<i64>, Error> {
         let integer = |value: &Value| error(format!("argument {} must be an integer, not {}", at + 1, value.kind()));
         self.value(at).map(|value| value.as_i64().ok_or_else(|| integer(value))).transpose()
     }
 
-    /// Returns whether an argument is given and true.
+    /// Returns whether an argument is given and truthy.
     pub(super) fn is_true(&self, at: usize) -> bool {
         self.value(at).is_some_and(Value::is_true)
     }
 }
 
-/// Returns all arguments of a call, those given by name last.
+/// Returns all arguments of a call, with the keyword arguments last.
 pub(super) fn all(args: Rest<Value>, named: Kwargs) -> Vec<Value> {
     let mut all = args.0;
     if named.args().next().is_some() {
@@ -75,7 +75,7 @@ pub(super) fn all(args: Rest<Value>, named: Kwargs) -> Vec<Value> {
     all
 }
 
-/// Returns the arguments given by place and those given by name.
+/// Returns the positional and the keyword arguments.
 pub(super) fn parts(args: &[Value]) -> (&[Value], Vec<(String, Value)>) {
     match args.split_last() {
         Some((last, positional)) if last.is_kwargs() => (positional, pairs(last).collect()),
@@ -83,7 +83,7 @@ pub(super) fn parts(args: &[Value]) -> (&[Value], Vec<(String, Value)>) {
     }
 }
 
-/// Returns what a mapping holds, with its keys as text.
+/// Returns the entries of a mapping, with keys as text.
 pub(super) fn pairs(map: &Value) -> impl Iterator<Item = (String, Value)> {
     let pairs = map.as_object().and_then(|object| object.try_iter_pairs());
     pairs.into_iter().flatten().map(|(key, value)| (key.to_string(), value))

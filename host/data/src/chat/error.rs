@@ -1,12 +1,12 @@
-//! What can be wrong with a chat template, or with what it renders.
+//! Errors of chat templates.
 
-/// Why a template failed.
+/// Reason why a template failed.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum RenderError {
-    /// It refuses the conversation, or fails on it.
+    /// The template rejects the conversation, or fails on it.
     #[error("{0}")]
     Refused(String),
-    /// It takes too much time or memory.
+    /// The template takes too much time or memory.
     #[error("{0}")]
     Unbounded(String),
 }

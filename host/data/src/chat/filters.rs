@@ -1,4 +1,4 @@
-//! Filters, tests and functions of Jinja that the engine lacks or treats differently.
+//! Jinja's filters, tests and functions that the engine lacks or implements differently.
 
 use super::arguments::{TemplateArguments, all, error};
 use super::{json, methods, namespace, printf, text};
@@ -7,10 +7,10 @@ use minijinja::{Environment, Error, Value, filters};
 use minijinja_contrib::globals;
 use std::fmt::Write;
 
-/// Maximum length of a range, which is that of Jinja's sandbox.
+/// Maximum length of a range, as in Jinja's sandbox.
 const LONGEST_RANGE: i64 = 100_000;
 
-/// Adds them to an engine.
+/// Registers the filters, tests and functions.
 pub(super) fn add(environment: &mut Environment<'_>) {
     environment.set_formatter(text::print);
     environment.set_unknown_method_callback(methods::call);
@@ -48,12 +48,12 @@ pub(super) fn add(environment: &mut Environment<'_>) {
     environment.add_test("callable", |value: &Value| value.kind() == ValueKind::Plain);
 }
 
-/// Returns whether a value has a length and items, as strings and mappings have. As in Python, nothing has none.
+/// Returns whether a value has a length and items, like strings and mappings. None does not, as in Python.
 fn is_sized(value: &Value) -> bool {
     matches!(value.kind(), ValueKind::String | ValueKind::Seq | ValueKind::Map | ValueKind::Iterable | ValueKind::Undefined)
 }
 
-/// Python's `range`, as long as Jinja's sandbox allows.
+/// Python's `range`, with the maximum length of Jinja's sandbox.
 fn range(args: Rest<Value>, named: Kwargs) -> Result<Value, Error> {
     let args = TemplateArguments::bind(&all(args, named), &["start", "stop", "step"])?;
     let first = args.integer(0)?.ok_or_else(|| error("range: wants an integer"))?;
@@ -121,12 +121,12 @@ fn indent(value: &Value, args: Rest<Value>, named: Kwargs) -> Result<String, Err
     Ok(indented)
 }
 
-/// The filter `length`. What is undefined has no items.
+/// Filter `length`. Undefined has length 0.
 fn length(value: &Value) -> Result<usize, Error> {
     if value.is_undefined() { Ok(0) } else { filters::length(value) }
 }
 
-/// The filter `int`: what is no number is the default.
+/// Filter `int`; what is not a number becomes the default.
 fn int(value: &Value, args: Rest<Value>, named: Kwargs) -> Result<Value, Error> {
     let args = TemplateArguments::bind(&all(args, named), &["default", "base"])?;
     let base = args.integer(1)?.unwrap_or(10);
@@ -145,12 +145,12 @@ fn int(value: &Value, args: Rest<Value>, named: Kwargs) -> Result<Value, Error> 
     Ok(value.or_else(|| args.value(0).cloned()).unwrap_or_else(|| 0.into()))
 }
 
-/// Returns a float without its fraction.
+/// Truncates a float to an integer.
 fn whole(float: f64) -> Option<i128> {
     (float.is_finite() && float.abs() < 1e38).then_some(float.trunc() as i128)
 }
 
-/// Reads an integer as Python does.
+/// Parses an integer as Python does.
 fn integer(text: &str, base: i64) -> Option<i128> {
     let (negative, digits) = match text.strip_prefix('-') {
         Some(digits) => (true, digits),
@@ -172,7 +172,7 @@ fn integer(text: &str, base: i64) -> Option<i128> {
     Some(if negative { -number } else { number })
 }
 
-/// The filter `float`: what is no number is the default.
+/// Filter `float`; what is not a number becomes the default.
 fn float(value: &Value, args: Rest<Value>, named: Kwargs) -> Result<Value, Error> {
     let args = TemplateArguments::bind(&all(args, named), &["default"])?;
     let number = match value.kind() {
@@ -191,7 +191,7 @@ fn word_count(value: &Value) -> Result<usize, Error> {
     Ok(text::str(value)?.split(|c| !is_part(c)).filter(|word| !word.is_empty()).count())
 }
 
-/// The filter `urlencode`: a text for a path, or pairs for a query.
+/// Filter `urlencode`: encodes a text for a path, or pairs for a query.
 fn url_encode(value: &Value) -> Result<String, Error> {
     let pairs: Vec<Value> = match value.kind() {
         ValueKind::Map => {
@@ -228,7 +228,7 @@ fn center(value: &Value, args: Rest<Value>, named: Kwargs) -> Result<String, Err
     methods::centered(&text::str(value)?, args.integer(0)?.unwrap_or(80))
 }
 
-/// The filter `truncate`.
+/// Filter `truncate`.
 fn truncate(value: &Value, args: Rest<Value>, named: Kwargs) -> Result<String, Error> {
     let args = TemplateArguments::bind(&all(args, named), &["length", "killwords", "end", "leeway"])?;
     let (whole, end) = (text::str(value)?, args.text(2)?.unwrap_or("..."));

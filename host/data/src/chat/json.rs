@@ -1,4 +1,4 @@
-//! The filter `tojson`: Python's `json.dumps` with the arguments that transformers passes on.
+//! Filter `tojson`: Python's `json.dumps` with the arguments that transformers passes on.
 
 use super::arguments::{TemplateArguments, all, error};
 use super::text::{DEEPEST_VALUE, failed, float, too_deep};
@@ -6,15 +6,15 @@ use minijinja::value::{Kwargs, Rest, ValueKind};
 use minijinja::{Error, Value};
 use std::fmt::Write;
 
-/// Maximum width of an indentation.
+/// Maximum width of indentation.
 const WIDEST: usize = 64;
 
 struct TemplateJsonWriter {
     text: String,
     ascii: bool,
-    /// What each level is indented by.
+    /// Indentation of a level.
     indent: Option<String>,
-    /// What separates items, and what follows a key.
+    /// Separators between items, and after a key.
     separators: [String; 2],
     sorted: bool,
 }
@@ -44,7 +44,7 @@ pub(super) fn to_json(value: &Value, args: Rest<Value>, named: Kwargs) -> Result
 }
 
 impl TemplateJsonWriter {
-    /// Writes a value that may hold so many levels of others.
+    /// Writes a value with at most `deepest` levels of nesting.
     fn value(&mut self, value: &Value, deepest: usize) -> Result<(), Error> {
         match value.kind() {
             ValueKind::None => self.text.push_str("null"),
@@ -91,7 +91,7 @@ impl TemplateJsonWriter {
         Ok(())
     }
 
-    /// Writes what stands before an item.
+    /// Writes the separator before an item.
     fn separate(&mut self, items_before: usize, level: usize) {
         if items_before > 0 {
             self.text += &self.separators[0];
@@ -106,7 +106,7 @@ impl TemplateJsonWriter {
         self.text.push(bracket);
     }
 
-    /// Begins a line, if lines are indented.
+    /// Begins a new line if the output is indented.
     fn line(&mut self, level: usize) {
         if let Some(indent) = &self.indent {
             self.text.push('\n');

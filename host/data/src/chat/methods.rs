@@ -1,4 +1,4 @@
-//! Methods of Python's strings, lists and mappings that the engine lacks or treats differently.
+//! Methods of Python's strings, lists and mappings that the engine lacks or implements differently.
 
 use super::arguments::{TemplateArguments, error, parts};
 use super::text::str;
@@ -8,14 +8,14 @@ use minijinja_contrib::pycompat;
 use std::fmt;
 use std::sync::Arc;
 
-/// Name of the filter that gets an attribute with the name of a mapping's method.
+/// Name of the filter for attributes that are named like a mapping's methods.
 pub(super) const UNCALLED: &str = "attribute_or_method";
 
-/// Names of the methods of a mapping.
+/// Methods of mappings.
 pub(super) const OF_MAPPINGS: [&str; 11] =
     ["clear", "copy", "fromkeys", "get", "items", "keys", "pop", "popitem", "setdefault", "update", "values"];
 
-/// A method that is not called.
+/// Method as a value, without a call.
 #[derive(Debug)]
 struct UncalledMethod(String);
 
@@ -29,7 +29,7 @@ impl Object for UncalledMethod {
     }
 }
 
-/// Gets an attribute that is not called. For Python, that of a mapping is its method, whatever keys it has.
+/// Returns an attribute that is not called. On a mapping it is the method, as in Python, even if there is a key of this name.
 pub(super) fn uncalled(value: &Value, name: &str) -> Result<Value, Error> {
     match value.kind() {
         ValueKind::Map => Ok(Value::from_object(UncalledMethod(name.to_owned()))),
@@ -136,12 +136,12 @@ fn of_number(value: &Value, name: &str, args: &[Value]) -> Result<Option<Value>,
     })
 }
 
-/// Returns the argument of a method that has one.
+/// Returns the argument of a method that takes exactly one.
 fn needed(args: &[Value]) -> Result<String, Error> {
     TemplateArguments::bind(args, &["text"])?.text(0)?.map(str::to_owned).ok_or_else(|| error("argument 1 must be a string"))
 }
 
-/// Returns whether Python counts a character as whitespace.
+/// Returns whether Python considers a character whitespace.
 fn is_space(c: char) -> bool {
     c.is_whitespace() || ('\u{1c}'..='\u{1f}').contains(&c)
 }
@@ -169,7 +169,7 @@ fn split(text: &str, from_right: bool, args: &TemplateArguments) -> Result<Value
     Ok(parts.into())
 }
 
-/// Splits a text at runs of whitespace, at most so many times.
+/// Splits a text at runs of whitespace, at most `most` times.
 fn words(text: &str, from_right: bool, most: usize) -> Value {
     let (mut parts, mut rest) = (Vec::new(), strip(text, None, !from_right, from_right));
     while !rest.is_empty() {
@@ -204,7 +204,7 @@ pub(super) fn lines(text: &str, keep_ends: bool) -> Vec<&str> {
     lines
 }
 
-/// Returns the range of a slice with Python's bounds, of which negative ones count from the end.
+/// Returns the range of a slice with Python's bounds; negative bounds count from the end.
 fn span(length: usize, start: Option<i64>, end: Option<i64>) -> std::ops::Range<usize> {
     let place = |bound: i64| match usize::try_from(bound) {
         Ok(bound) => bound.min(length),
@@ -214,7 +214,7 @@ fn span(length: usize, start: Option<i64>, end: Option<i64>) -> std::ops::Range<
     start..end.max(start)
 }
 
-/// Returns the part of a text between two bounds in characters, and its start in characters.
+/// Returns the part of a text between two bounds and its start, all counted in characters.
 fn part<'a>(text: &'a str, args: &TemplateArguments) -> Result<(&'a str, usize), Error> {
     let (start, end) = (args.integer(1)?, args.integer(2)?);
     if start.is_none() && end.is_none() {
@@ -293,12 +293,12 @@ fn justify(text: &str, name: &str, args: &TemplateArguments) -> Result<String, E
     Ok([&fill.repeat(left), text, &fill.repeat(missing - left)].concat())
 }
 
-/// Centers a text, as the filter `center` does.
+/// Centers a text, like the filter `center`.
 pub(super) fn centered(text: &str, width: i64) -> Result<String, Error> {
     justify(text, "center", &TemplateArguments::bind(&[width.into()], &["width", "fillchar"])?)
 }
 
-/// Begins each word with a capital letter. What follows a character that is no letter is a word.
+/// Capitalizes each word. A word begins after every character that is not a letter.
 fn titled(text: &str) -> String {
     let (mut titled, mut within) = (String::new(), false);
     for c in text.chars() {
@@ -312,7 +312,7 @@ fn titled(text: &str) -> String {
     titled
 }
 
-/// Replaces tabs with spaces up to the next multiple of a width.
+/// Expands tabs to the next multiple of `width`.
 fn expanded(text: &str, width: i64) -> String {
     let width = usize::try_from(width).unwrap_or(0);
     let (mut expanded, mut column) = (String::new(), 0);
@@ -336,7 +336,7 @@ fn expanded(text: &str, width: i64) -> String {
     expanded
 }
 
-/// The method `format`, for which lists and mappings are texts unless the format looks into them.
+/// Method `format`. Lists and mappings are formatted as text, unless the format indexes into them.
 fn formatted(state: &mut State<'_, '_>, value: &Value, args: &[Value]) -> Result<Value, Error> {
     let is_plain = !value.as_str().unwrap_or_default().contains('[');
     let spelled = |arg: &Value| match arg.kind() {

@@ -1,8 +1,8 @@
 //! Chat templates: the tokenizer's own Jinja, with Python's string methods.
 //!
-//! A template is an untrusted program from whoever made the model. The engine counts instructions, but a single one can create a
-//! string of any size (`indent`, repeated `x + x`) or loop over an endless list, and the engine can't interrupt it. So all of it
-//! runs with bounded memory, stack and time ([`TextWorkLimiter`]), and what a template nests is bounded before it is compiled ([`source`]).
+//! A template is an untrusted program by the author of the model. The engine counts instructions, but a single instruction can create a
+//! string of any size (`indent`, repeated `x + x`) or loop over an endless list, and the engine can't interrupt it. So everything runs with
+//! bounded memory, stack and time ([`TextWorkLimiter`]), and the nesting of a template is limited before it is compiled ([`source`]).
 
 mod arguments;
 mod error;
@@ -30,28 +30,28 @@ use serde_json::{Map, Value as Json};
 use std::sync::Arc;
 pub(super) use template::Template;
 
-/// Names under which messages have their reasoning.
+/// Names under which templates read the reasoning of a message.
 const REASONING: [&str; 3] = ["reasoning_content", "thinking", "reasoning"];
 
-/// Bytes that a message counts besides its text.
+/// Overhead of a message in addition to its text, in bytes.
 const MESSAGE: usize = 256;
 
-/// A model's chat template.
+/// Chat template of a model.
 #[derive(Clone, Debug)]
 pub struct ChatTemplate {
     template: Arc<Template>,
-    /// The one for conversations with tools, if it is another, and how its models write calls.
+    /// Template for conversations with tools, if it is a separate one, and its format of tool calls.
     tool_use: Option<(Arc<Template>, ToolCallFormat)>,
     pace: Arc<TextWorkLimiter>,
-    /// How its models write tool calls.
+    /// Format of tool calls.
     calls: ToolCallFormat,
 }
 
 impl ChatTemplate {
-    /// Compiles the template.
+    /// Compiles a template.
     ///
     /// # Errors
-    /// Says what is wrong with it, mostly in Jinja's words.
+    /// Describes the error, mostly in Jinja's words.
     pub fn new(source: String, bos: String, eos: String) -> Result<Self, String> {
         let tokens = [("bos_token", bos), ("eos_token", eos)].map(|(name, text)| (name.to_owned(), text.into()));
         let (calls, pace) = (ToolCallFormat::from_template(&source), Arc::new(TextWorkLimiter::default()));
@@ -59,10 +59,10 @@ impl ChatTemplate {
         Ok(Self { template, tool_use: None, pace, calls })
     }
 
-    /// Returns the same template with another for conversations with tools.
+    /// Returns this template with a separate one for conversations with tools.
     ///
     /// # Errors
-    /// Says what is wrong with the other.
+    /// Describes the error in the other template.
     pub(super) fn with_tool_use(mut self, source: Option<String>) -> Result<Self, String> {
         if let Some(source) = source {
             let (calls, tokens) = (ToolCallFormat::from_template(&source), self.template.tokens.clone());
@@ -72,14 +72,14 @@ impl ChatTemplate {
         Ok(self)
     }
 
-    /// Returns the same template with all of the tokenizer's named tokens.
+    /// Returns this template with all of the tokenizer's named tokens.
     #[must_use]
     pub(super) fn with_tokens(mut self, tokens: Map<String, Json>) -> Self {
         self.each(|template| template.tokens.clone_from(&tokens));
         self
     }
 
-    /// Changes each of the templates.
+    /// Applies a change to both templates.
     fn each(&mut self, change: impl Fn(&mut Template)) {
         change(Arc::make_mut(&mut self.template));
         if let Some((template, _)) = &mut self.tool_use {
@@ -87,13 +87,13 @@ impl ChatTemplate {
         }
     }
 
-    /// How its models write calls in conversations with tools or without.
+    /// Returns the format of tool calls, for conversations with or without tools.
     pub(super) fn calls(&self, with_tools: bool) -> ToolCallFormat {
         self.tool_use.as_ref().filter(|_| with_tools).map_or(self.calls, |(_, calls)| *calls)
     }
 
-    /// Returns the same template with more variables, and with the time that `strftime_now` returns. Without a time, the function
-    /// does not exist, and templates with a built-in date use that.
+    /// Returns this template with more variables, and with the time that `strftime_now` returns. Without a time, the function is undefined,
+    /// and templates fall back on the date that they contain.
     #[must_use]
     pub fn with_variables(mut self, kwargs: Map<String, Json>, now: Option<DateTime>) -> Self {
         self.each(|template| {
@@ -103,15 +103,15 @@ impl ChatTemplate {
         self
     }
 
-    /// Renders a conversation; with `generate`, up to the beginning of the assistant's answer.
+    /// Renders a conversation; with `generate`, up to the start of the assistant's answer.
     ///
     /// # Errors
-    /// What the template itself raises, and if it takes too much time or memory.
+    /// If the template raises an error, or takes too much time or memory.
     pub fn render(&self, messages: &[ChatMessage], generate: bool, extras: &TemplateVariables) -> Result<String, RenderError> {
         self.within(messages, 1, extras, move |template, messages, extras| template.render(messages, generate, extras, None))
     }
 
-    /// Renders a conversation, and finds the assistant's text in it.
+    /// Renders a conversation, and locates the assistant's text.
     pub(super) fn assistant_spans(
         &self,
         messages: &[ChatMessage],
@@ -120,7 +120,7 @@ impl ChatTemplate {
         self.within(messages, 2 + 10 * messages.len(), extras, turns::find_assistant_spans)
     }
 
-    /// Returns what follows a turn of the assistant after these messages, given the `replies`; see [`turn_suffix`].
+    /// Returns the text between a turn of the assistant after these messages and the next turn, given the `replies`; see [`turn_suffix`].
     pub(super) fn following(
         &self,
         before: &[ChatMessage],
@@ -131,8 +131,8 @@ impl ChatTemplate {
         self.within(&all, 1, extras, move |template, all, extras| turn_suffix::following(template, all, count, extras))
     }
 
-    /// Describes what the template leaves out of a conversation, whose text this is; see [`omissions`]. Short contents are tried only if
-    /// `thorough`.
+    /// Describes what the template omits from a conversation, where `text` is the rendered conversation; see [`omissions`]. Short contents
+    /// are checked only if `thorough`.
     pub(super) fn find_omission(
         &self,
         (messages, generate): (&[ChatMessage], bool),
@@ -141,7 +141,7 @@ impl ChatTemplate {
         extras: &TemplateVariables,
     ) -> Result<Option<String>, RenderError> {
         let suspects = omissions::suspects(messages, text, thorough);
-        if suspects.is_empty() && (!thorough || extras.tools.is_null()) {
+        if suspects.is_empty() && (!thorough || !extras.has_tools()) {
             return Ok(None);
         }
         let times = 2 + 2 * suspects.len();
@@ -151,7 +151,7 @@ impl ChatTemplate {
         self.within(messages, times, extras, first)
     }
 
-    /// Runs work that renders a conversation up to this many times.
+    /// Runs work that renders a conversation up to `times` times.
     fn within<T: Send + 'static>(
         &self,
         messages: &[ChatMessage],
@@ -169,7 +169,7 @@ impl ChatTemplate {
     }
 }
 
-/// Adds a message's reasoning under the names that templates use, as transformers does.
+/// Adds a message's reasoning under all names that templates use, as transformers does.
 fn with_reasoning(message: &ChatMessage) -> ChatMessage {
     let mut message = message.clone();
     let rest = &message.rest;
@@ -187,7 +187,7 @@ fn size(message: &ChatMessage) -> usize {
     MESSAGE + message.role.len() + message.content.len() + rest
 }
 
-/// Returns the bytes of a value as JSON.
+/// Returns the length of a value as JSON, in bytes.
 fn length(value: &impl Serialize) -> usize {
     serde_json::to_vec(value).map_or(0, |text| text.len())
 }

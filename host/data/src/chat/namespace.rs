@@ -1,7 +1,7 @@
-//! `namespace(...)`, whose attributes a template assigns to.
+//! `namespace(...)`, whose attributes a template can assign.
 //!
-//! It is the only value that changes, so it is where a value could become a part of itself. What is assigned is therefore copied, and
-//! may not hold a namespace: then no value holds itself, and none is nested deeply.
+//! A namespace is the only mutable value, so only it could come to contain itself. Assigned values are therefore copied and may not contain
+//! a namespace; so no value contains itself, and none is nested deeply.
 
 use super::arguments::{all, error, pairs, parts};
 use super::text::repr;
@@ -10,16 +10,16 @@ use minijinja::{Error, Value};
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Name of the function that assigns to a namespace's attribute.
+/// Name of the function that assigns an attribute.
 pub(super) const ASSIGN: &str = "assign_to_namespace";
 
-/// Maximum depth of what is assigned.
+/// Maximum depth of an assigned value.
 const DEEPEST: usize = 100;
 
-/// Maximum number of values in what is assigned.
+/// Maximum number of values within an assigned value.
 const MOST: usize = 1 << 20;
 
-/// A namespace: names with values, in order.
+/// Namespace: attributes in insertion order.
 #[derive(Debug, Default)]
 struct Namespace(Mutex<Vec<(String, Value)>>);
 
@@ -56,7 +56,7 @@ impl Namespace {
     }
 }
 
-/// Creates a namespace from mappings and named arguments.
+/// Creates a namespace from mappings and keyword arguments.
 pub(super) fn namespace(args: Rest<Value>, named: Kwargs) -> Result<Value, Error> {
     let all = all(args, named);
     let (positional, named) = parts(&all);
@@ -67,13 +67,13 @@ pub(super) fn namespace(args: Rest<Value>, named: Kwargs) -> Result<Value, Error
     Ok(Value::from_object(made))
 }
 
-/// Assigns to an attribute of a namespace.
+/// Assigns an attribute of a namespace.
 pub(super) fn assign(to: &Value, name: &str, value: &Value) -> Result<(), Error> {
     let to = to.downcast_object_ref::<Namespace>();
     to.ok_or_else(|| error(format!("can't assign to attribute {name:?} of a value that is not a namespace")))?.set(name, value)
 }
 
-/// Copies a value of at most this depth and, with others, this many parts.
+/// Copies a value; `deepest` limits its depth and `left` the number of values.
 fn copied(value: &Value, deepest: usize, left: &mut usize) -> Result<Value, Error> {
     *left = left.checked_sub(1).ok_or_else(|| error(format!("a namespace can't hold more than {MOST} values at once")))?;
     let deeper =

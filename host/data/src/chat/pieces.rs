@@ -1,45 +1,45 @@
-//! Splits a template into its text, comments and tags, and a tag into tokens, each in one pass.
+//! Splits a template into text, comments and tags, and a tag into tokens, each in one pass.
 
-/// Maximum number of tags; real templates have some hundred.
+/// Maximum number of tags; real templates have some hundreds.
 const MOST_TAGS: usize = 8192;
 
-/// Maximum number of tokens of a tag.
+/// Maximum number of tokens per tag.
 const MOST_TOKENS: usize = 8192;
 
-/// Maximum depth of brackets in a tag.
+/// Maximum nesting of brackets in a tag.
 pub(super) const DEEPEST_BRACKETS: usize = 64;
 
-/// A part of a template.
+/// Piece of a template.
 #[derive(Debug)]
 pub(super) enum TemplatePiece<'a> {
-    /// Text, a comment or a raw block, as it is.
+    /// Text, comment or raw block, unchanged.
     Verbatim(&'a str),
     Tag(Tag<'a>),
 }
 
-/// A tag: `{{ ... }}` or `{% ... %}`.
+/// Tag: `{{ ... }}` or `{% ... %}`.
 #[derive(Debug)]
 pub(super) struct Tag<'a> {
-    /// Opening mark, with the sign for whitespace, as in `{%-`.
+    /// Opening delimiter with its whitespace control, as in `{%-`.
     pub open: &'a str,
     pub tokens: Vec<TagToken<'a>>,
     /// Whitespace after the last token.
     pub space: &'a str,
-    /// Closing mark, with the sign for whitespace.
+    /// Closing delimiter with its whitespace control.
     pub close: &'a str,
 }
 
-/// A token and the whitespace before it.
+/// Token, and the whitespace before it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct TagToken<'a> {
     pub space: &'a str,
     pub text: &'a str,
 }
 
-/// Splits a template. What is no template is left for the engine to refuse.
+/// Splits a template. Syntax errors are left for the engine to report.
 ///
 /// # Errors
-/// If it has too many tags or tokens, or too many brackets within each other.
+/// If it has too many tags or tokens, or brackets are nested too deeply.
 pub(super) fn split(source: &str) -> Result<Vec<TemplatePiece<'_>>, String> {
     let (mut pieces, mut rest, mut tags) = (Vec::new(), source, 0);
     while let Some(at) = opening(rest) {
@@ -94,7 +94,7 @@ fn end_of_raw(text: &str) -> usize {
     text.len()
 }
 
-/// Reads the tag at the beginning of a text. Also returns the text after it. None if it does not end.
+/// Parses the tag at the beginning of a text. Also returns the text after it. `None` if the tag is not closed.
 fn tag(text: &str) -> Result<Option<(Tag<'_>, &str)>, String> {
     let end = if text.starts_with("{{") { "}}" } else { "%}" };
     let open = &text[..2 + usize::from(text[2..].starts_with(['-', '+']))];
@@ -146,7 +146,7 @@ fn is_word(c: char) -> bool {
     c.is_alphanumeric() || c == '_'
 }
 
-/// Returns the length of a string literal; the whole text if it does not end.
+/// Returns the length of a string literal; the whole text if the literal is not closed.
 fn string(text: &str, quote: char) -> usize {
     let mut escaped = false;
     for (at, c) in text.char_indices().skip(1) {

@@ -1,4 +1,4 @@
-//! Python's operator `%`: the remainder of numbers, and formats of strings.
+//! Python's operator `%`: remainder of numbers, and string formatting.
 
 use super::arguments::{all, error, parts};
 use super::text::{number, repr, str};
@@ -8,7 +8,7 @@ use minijinja::{Error, Value};
 /// Maximum number of digits of a float.
 const MOST_DIGITS: usize = 1000;
 
-/// The operator `%`.
+/// Operator `%`.
 pub(super) fn modulo(left: &Value, right: &Value) -> Result<Value, Error> {
     if let Some(format) = left.as_str() {
         let values: Vec<Value> = if right.is_tuple() { right.try_iter()?.collect() } else { vec![right.clone()] };
@@ -51,7 +51,7 @@ fn as_float(value: &Value) -> Option<f64> {
     }
 }
 
-/// The filter `format`.
+/// Filter `format`.
 pub(super) fn format(value: &Value, args: Rest<Value>, named: Kwargs) -> Result<String, Error> {
     let all = all(args, named);
     let (positional, named) = parts(&all);
@@ -62,7 +62,7 @@ pub(super) fn format(value: &Value, args: Rest<Value>, named: Kwargs) -> Result<
     formatted(&str(value)?, positional, named.as_ref())
 }
 
-/// Formats values, or those of a mapping where the format names them.
+/// Formats values in order, or the values of a mapping where the format refers to them by name.
 fn formatted(format: &str, values: &[Value], named: Option<&Value>) -> Result<String, Error> {
     let (mut text, mut rest, mut values, mut used) = (String::new(), format, values.iter(), 0);
     let mut is_named = false;
@@ -117,7 +117,7 @@ fn formatted(format: &str, values: &[Value], named: Option<&Value>) -> Result<St
     Ok(text)
 }
 
-/// A field of a format.
+/// Conversion specifier of a format.
 #[derive(Default)]
 struct FormatSpec<'a> {
     flags: &'a str,
@@ -194,7 +194,7 @@ impl FormatSpec<'_> {
         }
     }
 
-    /// Writes a text of at least the width.
+    /// Writes a text padded to the width.
     fn pad(&self, prefix: &str, own: &str, zeros: bool, text: &mut String) {
         let missing = self.width.saturating_sub(prefix.chars().count() + own.chars().count());
         let padding = |with: &str| with.repeat(missing);
@@ -207,7 +207,7 @@ impl FormatSpec<'_> {
     }
 }
 
-/// Returns a character, given as such or by its number.
+/// Returns the character given as a string or by its code point.
 fn character(value: &Value) -> Result<String, Error> {
     let code = value.as_i64().and_then(|code| u32::try_from(code).ok()).and_then(char::from_u32);
     let own = value.as_str().filter(|text| text.chars().count() == 1).map(ToOwned::to_owned);
@@ -222,7 +222,7 @@ fn scientific(number: f64, digits: usize) -> String {
     format!("{mantissa}e{sign}{size:0>2}")
 }
 
-/// Writes a number with this many digits, and with an exponent if it is very large or small.
+/// Writes a number with this precision, in scientific notation if it is very large or small.
 fn general(number: f64, digits: usize, keep_zeros: bool) -> String {
     let text = scientific(number, digits - 1);
     let exponent: i64 = text.split_once('e').and_then(|(_, exponent)| exponent.parse().ok()).unwrap_or(0);

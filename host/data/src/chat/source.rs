@@ -1,33 +1,33 @@
-//! Rewrites a template where the engine's language differs from Jinja's as transformers configures it:
+//! Rewrites a template where the engine's language differs from Jinja as transformers configures it:
 //!
 //! - `{% generation %}` becomes a call block ([`marks`]).
 //! - An assignment to a namespace becomes a call of [`namespace::ASSIGN`].
 //! - `x.items` that is not called becomes the filter [`methods::UNCALLED`]: in Python it is a method, even if `x` has such a key.
 //! - String literals are written with the engine's escapes.
-//! - `a % b` becomes the filter [`text::MODULO`], which also formats strings, and `a ~ b` the filter [`text::CONCAT`], which writes
-//!   numbers as Python does. A unary plus is left out.
+//! - `a % b` becomes the filter [`text::MODULO`], which also formats strings, and `a ~ b` the filter [`text::CONCAT`], which formats
+//!   numbers as Python does. A unary plus is dropped.
 
 use super::super::marks;
 use super::pieces::{DEEPEST_BRACKETS, Tag, TagToken, TemplatePiece, split};
 use super::{methods, namespace, text};
 
-/// Maximum depth of blocks within each other; each `elif` counts as one.
+/// Maximum nesting of blocks; each `elif` counts as a level.
 const DEEPEST_BLOCKS: usize = 128;
 
-/// Names for what is assigned to a namespace in several steps.
+/// Variable for a value that is assigned to a namespace in several steps.
 const ASSIGNED: &str = "assigned_in_passing";
 
-/// A template for the engine.
+/// Template in the engine's language.
 pub(super) struct RewrittenTemplate {
     pub source: String,
-    /// Whether it marks the assistant's text.
+    /// Whether the template marks the assistant's text.
     pub marked: bool,
 }
 
 /// Rewrites a template.
 ///
 /// # Errors
-/// If it is too large or nested too deeply, or loads other templates.
+/// If the template is too large or nested too deeply, or loads other templates.
 pub(super) fn rewritten(source: &str) -> Result<RewrittenTemplate, String> {
     let mut writer = TemplateRewriter::default();
     for piece in split(source)? {
@@ -43,7 +43,7 @@ pub(super) fn rewritten(source: &str) -> Result<RewrittenTemplate, String> {
 struct TemplateRewriter {
     source: String,
     marked: bool,
-    /// The open blocks: the depth that each adds and, for a block that sets a namespace's attribute, the two names.
+    /// Open blocks: the depth that each adds and, for a block that assigns a namespace's attribute, the two names.
     blocks: Vec<(usize, Option<(String, String)>)>,
     depth: usize,
 }
@@ -79,7 +79,7 @@ impl TemplateRewriter {
         Ok(())
     }
 
-    /// Rewrites an assignment, or the beginning of a block whose text is assigned.
+    /// Rewrites an assignment, or the start of a block assignment.
     fn set(&mut self, tokens: &[TagToken<'_>]) -> Result<String, String> {
         let equals = tokens.iter().position(|token| token.text == "=");
         let end = equals.or_else(|| tokens.iter().position(|token| token.text == "|")).unwrap_or(tokens.len());
@@ -98,7 +98,7 @@ impl TemplateRewriter {
         if let Some((name, attribute)) = dotted(1).filter(|_| targets.len() == 4) {
             return Ok(format!(" {}", assignment(&name, &attribute, &value)));
         }
-        // Several targets, of which some may be attributes.
+        // There are several targets; some may be attributes.
         let (mut written, mut later, mut at) = (String::new(), String::new(), 0);
         while at < targets.len() {
             if let Some((name, attribute)) = dotted(at) {
@@ -114,7 +114,7 @@ impl TemplateRewriter {
         Ok(format!("{written}{}={value}{later}", rest[0].space))
     }
 
-    /// Counts the blocks that are open.
+    /// Counts open blocks.
     fn count(&mut self, name: &str, words: &[&str]) -> Result<(), String> {
         match name {
             "if" | "for" | "macro" | "call" | "filter" | "with" | "block" | "autoescape" => self.begin_block(None),
@@ -163,20 +163,20 @@ fn is_name(text: &str) -> bool {
     text.starts_with(|c: char| c.is_alphabetic() || c == '_')
 }
 
-/// Writes tokens as they were.
+/// Writes tokens unchanged.
 fn raw(tokens: &[TagToken<'_>]) -> String {
     tokens.iter().flat_map(|token| [token.space, token.text]).collect()
 }
 
-/// Rewrites the expressions of a tag.
+/// Rewrites the expressions in a tag.
 fn expression(tokens: &[TagToken<'_>]) -> String {
     ExpressionRewriter { tokens, at: 0, depth: 0 }.all()
 }
 
-/// Words between expressions, which begin none.
+/// Keywords between expressions.
 const KEYWORDS: [&str; 8] = ["if", "elif", "else", "and", "or", "not", "in", "is"];
 
-/// Reads a tag's expressions by the precedence of Jinja's operators, and rewrites them.
+/// Parses a tag's expressions by the precedence of Jinja's operators, and rewrites them.
 struct ExpressionRewriter<'a> {
     tokens: &'a [TagToken<'a>],
     at: usize,
@@ -188,7 +188,7 @@ impl ExpressionRewriter<'_> {
         self.tokens.get(self.at).map_or("", |token| token.text)
     }
 
-    /// Writes the next token as it was.
+    /// Writes the next token unchanged.
     fn next(&mut self) -> String {
         let token = self.tokens.get(self.at).copied().unwrap_or(TagToken { space: "", text: "" });
         self.at += 1;
@@ -198,7 +198,7 @@ impl ExpressionRewriter<'_> {
         }
     }
 
-    /// Rewrites everything up to the end.
+    /// Rewrites all remaining tokens.
     fn all(mut self) -> String {
         let mut text = String::new();
         while self.at < self.tokens.len() {
@@ -208,7 +208,7 @@ impl ExpressionRewriter<'_> {
         text
     }
 
-    /// Rewrites what is between brackets: expressions, and what separates them.
+    /// Rewrites the inside of brackets: expressions and their separators.
     fn sequence(&mut self) -> String {
         let mut text = String::new();
         while !matches!(self.peek(), "" | ")" | "]" | "}") {
@@ -289,7 +289,7 @@ impl ExpressionRewriter<'_> {
             "" | ")" | "]" | "}" | "," => String::new(),
             _ => {
                 let mut text = self.next();
-                // Literals after each other are one.
+                // Adjacent literals are concatenated.
                 while text.ends_with(['\'', '"']) && self.peek().starts_with(['\'', '"']) {
                     text += &self.next();
                 }
@@ -298,7 +298,7 @@ impl ExpressionRewriter<'_> {
         }
     }
 
-    /// Rewrites brackets and what is between them.
+    /// Rewrites brackets and their contents.
     fn group(&mut self) -> String {
         if self.depth > DEEPEST_BRACKETS {
             return self.next();
@@ -323,7 +323,7 @@ impl ExpressionRewriter<'_> {
         }
     }
 
-    /// Returns whether an attribute follows that has the name of a mapping's method and is not called.
+    /// Returns whether an attribute follows that is named like a mapping's method and is not called.
     fn is_uncalled_method(&self) -> bool {
         let word = |ahead: usize| self.tokens.get(self.at + ahead).map_or("", |token| token.text);
         methods::OF_MAPPINGS.contains(&word(1)) && word(2) != "("
@@ -354,7 +354,7 @@ impl ExpressionRewriter<'_> {
     }
 }
 
-/// Writes a string literal with Python's escapes as one with the engine's. What Python does not know as an escape stays as it is.
+/// Translates a string literal with Python's escapes into the engine's. Sequences that are not escapes in Python are kept.
 fn literal(text: &str, quote: char) -> String {
     let mut written = String::from(quote);
     let mut rest = text.strip_prefix(quote).unwrap_or(text);
@@ -376,8 +376,8 @@ fn literal(text: &str, quote: char) -> String {
     written + rest
 }
 
-/// Returns the character that an escape stands for, and the escape's length after the backslash. None for a line break, for half of a
-/// surrogate pair, and for what is no escape, whose length is zero.
+/// Returns the character for an escape sequence, and the length of the sequence after the backslash. The character is `None` for a line
+/// break, for half of a surrogate pair, and for a sequence that is not an escape, whose length is zero.
 fn escaped(text: &str) -> (Option<char>, usize) {
     let Some(kind) = text.chars().next() else { return (None, 0) };
     let number = |from: usize, digits: usize, radix: u32| {
@@ -412,7 +412,7 @@ mod tests {
         rewritten(text).unwrap().source
     }
 
-    /// Leaves out whitespace, which means nothing in a tag.
+    /// Removes whitespace, which is insignificant in a tag.
     fn tight(text: &str) -> String {
         text.replace(' ', "")
     }

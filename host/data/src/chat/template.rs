@@ -1,4 +1,4 @@
-//! A compiled chat template, and what it renders.
+//! Compiles and renders chat templates.
 
 use super::super::marks;
 use super::super::message::ChatMessage;
@@ -18,42 +18,42 @@ use serde_json::{Map, Value as Json};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Maximum number of instructions of a template.
+/// Maximum number of instructions per rendering.
 const FUEL: u64 = 5_000_000;
 
-/// Maximum number of scopes within each other; a macro that calls itself needs four each time.
+/// Maximum nesting of scopes; each recursion of a macro needs four.
 const RECURSION: usize = 256;
 
-/// Maximum size of a template in bytes; real ones have up to 20 thousand.
+/// Maximum size of a template in bytes; real ones have up to 20,000.
 pub(super) const LARGEST: usize = 1 << 20;
 
 /// Maximum length of a printed error, in bytes.
 pub(super) const SHOWN: usize = 1024;
 
-/// Maximum number of bytes that all renderings together may leave behind.
+/// Maximum number of bytes that all renderings together may leak.
 const MOST_LEAKED: usize = 64 << 20;
 
-/// A compiled template with the tokenizer's tokens.
+/// Compiled template with the tokenizer's tokens.
 #[derive(Clone, Debug)]
 pub(crate) struct Template {
     environment: Environment<'static>,
-    /// Whether it marks the assistant's text.
+    /// Whether the template marks the assistant's text.
     marked: bool,
-    /// The tokenizer's named tokens, which are variables.
+    /// Named tokens of the tokenizer, which are variables.
     pub(super) tokens: Map<String, Json>,
-    /// Variables for every conversation; a conversation's own override them.
+    /// Variables for every conversation; those of a conversation override them.
     pub(super) kwargs: Map<String, Json>,
     pub(super) now: Option<DateTime>,
-    /// Whether it uses the time.
+    /// Whether the template uses the time.
     dated: bool,
-    /// Bytes that renderings have not freed.
+    /// Bytes that renderings have leaked.
     leaked: Arc<AtomicUsize>,
 }
 
-/// The template's variables besides the messages.
+/// Variables of the template other than the messages.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 pub struct TemplateVariables {
-    /// Descriptions of the tools that the model may call; null for none.
+    /// Schemas of the tools that the model may call; null for none.
     pub tools: Json,
     /// Further variables.
     pub kwargs: Map<String, Json>,
@@ -63,7 +63,7 @@ impl TemplateVariables {
     /// Reads the columns `tools`, a list of JSON schemas, and `chat_template_kwargs`; either may be JSON text.
     ///
     /// # Errors
-    /// If one is something else.
+    /// If a column has another type.
     pub fn from_columns(columns: &Map<String, Json>) -> Result<Self, String> {
         let read = |name: &str| match columns.get(name) {
             None => Ok(Json::Null),
@@ -72,7 +72,6 @@ impl TemplateVariables {
             Some(value) => Ok(value.clone()),
         };
         let tools = match read("tools")? {
-            Json::Array(tools) if tools.is_empty() => Json::Null,
             Json::Array(tools) => tools.into_iter().map(schema).collect::<Result<Json, String>>()?,
             Json::Null => Json::Null,
             _ => return Err("column \"tools\" is not a list of JSON schemas".into()),
@@ -83,9 +82,15 @@ impl TemplateVariables {
             _ => Err("column \"chat_template_kwargs\" is not an object".into()),
         }
     }
+
+    /// Returns whether there is a tool that the model may call. An empty list has none, but the template gets it, as transformers does it.
+    #[must_use]
+    pub fn has_tools(&self) -> bool {
+        self.tools.as_array().is_some_and(|tools| !tools.is_empty())
+    }
 }
 
-/// Returns a tool's schema, which may be JSON text.
+/// Returns a tool's schema, which may be given as JSON text.
 pub(super) fn schema(tool: Json) -> Result<Json, String> {
     match tool {
         Json::String(text) => {
@@ -108,12 +113,12 @@ impl Template {
         Ok(Self { environment, marked, tokens, kwargs: Map::new(), now: None, dated, leaked: Arc::default() })
     }
 
-    /// Returns whether it marks the assistant's text.
+    /// Returns whether the template marks the assistant's text.
     pub(crate) fn marked(&self) -> bool {
         self.marked
     }
 
-    /// Renders a conversation. Puts the assistant's text between `marks`, if the template marks it.
+    /// Renders a conversation. Puts the assistant's text between `marks` if the template marks it.
     pub(crate) fn render(
         &self,
         messages: &[ChatMessage],
@@ -138,7 +143,7 @@ impl Template {
         };
         let now = self.now.map_or_else(|| context! {}, |now| context! { strftime_now => Value::from_function(clock(now)) });
         let [general, special] = [&self.kwargs, &extras.kwargs].map(|kwargs| Value::from(Serde(kwargs)));
-        // What comes later wins.
+        // Later maps take precedence.
         let variables = merge_maps([own, now, general, special, fixed]);
         let before = in_use();
         let text = self.environment.get_template("chat").and_then(|template| template.render(variables)).map_err(refused)?;
@@ -148,7 +153,7 @@ impl Template {
 }
 
 impl Template {
-    /// Counts the memory that a rendering has not freed besides its text. What `loop.changed` remembers may hold the loop itself.
+    /// Counts memory that a rendering has leaked: what `loop.changed` remembers may contain the loop itself.
     fn count_leak(&self, before: Option<usize>, text: usize) -> Result<(), RenderError> {
         let (Some(before), Some(after)) = (before, in_use()) else { return Ok(()) };
         let leaked = after.saturating_sub(before + text);
@@ -161,8 +166,8 @@ impl Template {
     }
 }
 
-/// Creates the engine, set up like transformers' Jinja, with the template in it. Also returns whether the template marks the
-/// assistant's text.
+/// Creates an engine configured like transformers' Jinja, with the template in it. Also returns whether the template marks the assistant's
+/// text.
 pub(super) fn environment(source: &str) -> Result<(Environment<'static>, bool), String> {
     let mut environment = Environment::new();
     environment.set_syntax(SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build().map_err(|e| e.to_string())?);
@@ -178,7 +183,7 @@ pub(super) fn environment(source: &str) -> Result<(Environment<'static>, bool), 
     Ok((environment, marked))
 }
 
-/// Python's `strftime` of a fixed time.
+/// Returns Python's `strftime` for a fixed time.
 fn clock(now: DateTime) -> impl Fn(String) -> Result<String, minijinja::Error> + Send + Sync {
     move |format| {
         let wrong = |e: jiff::Error| minijinja::Error::new(ErrorKind::InvalidOperation, format!("strftime_now({format:?}): {e}"));

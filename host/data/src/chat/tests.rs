@@ -46,12 +46,12 @@ fn what_python_does_with_strings_and_with_nothing_is_done_here() {
         rendered("{% for m in messages %}{{ m.reasoning_content }} {{ m.thinking }}{% endfor %}", serde_json::json!([message]))
     };
     assert!(REASONING.into_iter().all(|name| reasoned(name) == "hm hm"));
-    // A namespace that a block of marks or a macro only assigns to.
+    // A namespace that only a generation block or a macro assigns.
     let assigned =
         "{% set ns = namespace(x=1) %}{% generation %}{% set ns.x = 2 if ns is defined else 3 %}{% endgeneration %}{{ ns.x }}";
     assert_eq!(one(assigned), "2");
     assert_eq!(one("{% set ns = namespace(x=1) %}{% macro f() %}{% set ns.x = 2 %}{% endmacro %}{{ f() }}{{ ns.x }}"), "2");
-    // A format in a variable, and arithmetic.
+    // Formatting with the format in a variable, and arithmetic.
     assert_eq!(one("{% set x = 'a%s' %}{% set y = 5 %}{% set z = 3 %}{{ x % 'b' }}{{ y % z }}{{ 2 * y % z }}"), "ab21");
     assert_eq!(one("{% set x = '%s-%d' %}{{ x % (messages[0].content, 3) + '!' }}"), "hi-3!");
     assert_eq!(one("{% set x = '%s%%s' %}{{ x % 'b' % 'c' }}"), "bc");
@@ -71,7 +71,7 @@ fn a_message_brings_what_else_it_has_and_json_is_written_as_python_does() {
     let call = serde_json::json!({"name": "w", "arguments": {"b": ["<é>", 1], "a": null}});
     let messages = serde_json::json!([{"role": "assistant", "content": null, "tool_calls": [call]}]);
     assert_eq!(rendered(source, messages), r#"None{"name": "w", "arguments": {"b": ["<é>", 1], "a": null}}"#);
-    // As DeepSeek's template has it: a content that is null is none, another one is not.
+    // Like DeepSeek's template, which tells a null content from an empty one.
     let calling = "{% for m in messages %}{{ 'calls ' ~ m.tool_calls[0] if m['content'] is none else m['content'] }};{% endfor %}{{ messages[0].content | trim }}";
     let turn = |content: Json| serde_json::json!({"role": "assistant", "content": content, "tool_calls": ["f"]});
     let messages = serde_json::json!([turn(Json::Null), turn("".into()), {"role": "assistant", "tool_calls": ["g"]}]);
@@ -133,14 +133,14 @@ fn what_is_nested_deeply_is_dropped_without_harm() {
         ChatTemplate::new(source.into(), String::new(), String::new()).unwrap().render(&[], false, &TemplateVariables::default());
 }
 
-/// Renders a template, and returns its text or what is wrong.
+/// Renders a template, and returns the text or the error.
 fn tried(source: &str) -> Result<String, String> {
     let message = ChatMessage { role: "user".into(), content: "hi".into(), ..ChatMessage::default() };
     let chat = ChatTemplate::new(source.to_owned(), String::new(), String::new())?;
     chat.render(&[message], false, &TemplateVariables::default()).map_err(|e| e.to_string())
 }
 
-/// Ways to look at all of a value.
+/// Expressions that traverse a whole value.
 const LOOKS: [&str; 21] = [
     "V|tojson",
     "V|tojson(indent=1)",
@@ -195,7 +195,7 @@ fn no_value_of_a_template_holds_itself() {
     ] {
         assert!(tried(source).unwrap_err().contains("a namespace can't hold a namespace"), "{source}");
     }
-    // Targets that are no plain attribute, and changes in place.
+    // Targets that are not plain attributes, and in-place changes.
     for source in [
         "{% set ns = namespace() %}{% set (ns.x) = [ns] %}{{ ns.x|tojson }}",
         "{% set ns = namespace(y=namespace) %}{% set ns.y.x = [ns] %}",
@@ -206,7 +206,7 @@ fn no_value_of_a_template_holds_itself() {
     ] {
         assert!(tried(source).is_err(), "{source}");
     }
-    // What a loop was changed to is a copy.
+    // The assigned loop is a copy.
     assert_eq!(
         tried("{% set ns = namespace() %}{% for i in [1, 2] %}{% set ns.x = loop %}{% endfor %}{{ ns.x.index }}").unwrap(),
         "2"
@@ -222,7 +222,7 @@ fn deep_values_are_refused_or_written_and_never_end_the_process() {
     );
     for look in LOOKS.map(|look| look.replace('V', "x")) {
         for source in [format!("{{% set x = 1 %}}{straight}{{{{ {look} }}}}"), macros.replace("LOOK", &look)] {
-            // Comparing and hashing are left to the engine; there is stack for them, or they are stopped.
+            // Comparing and hashing are left to the engine: either the stack suffices, or they are stopped.
             let _ = tried(&source).map_err(|error| assert!(error.len() < 2 * SHOWN, "{look}: {error}"));
         }
     }
@@ -286,6 +286,26 @@ fn what_renderings_leave_behind_is_counted() {
     assert!((0..10).all(|_| plain.render(&[], false, &TemplateVariables::default()).is_ok()));
 }
 
+/// `apply_chat_template(..., tools=[])` of transformers renders a list, with the template for tools.
+#[test]
+fn an_empty_list_of_tools_is_a_list() {
+    let source = "{{ tools is none }} {{ tools }}";
+    let chat = ChatTemplate::new(source.into(), String::new(), String::new()).unwrap();
+    let with = |tools| {
+        let columns = serde_json::json!({ "tools": tools });
+        TemplateVariables::from_columns(columns.as_object().unwrap()).unwrap()
+    };
+    for (tools, text) in
+        [(serde_json::json!([]), "False []"), (serde_json::json!("[]"), "False []"), (serde_json::json!(null), "True None")]
+    {
+        let extras = with(tools);
+        assert_eq!(chat.render(&[], false, &extras).unwrap(), text);
+        assert!(!extras.has_tools());
+    }
+    let chat = chat.with_tool_use(Some("for tools".into())).unwrap();
+    assert_eq!(chat.render(&[], false, &with(serde_json::json!([]))).unwrap(), "for tools");
+}
+
 #[test]
 fn a_conversation_with_tools_has_its_own_template() {
     let chat = ChatTemplate::new("{{ bos_token }}default{{ boi_token }}".into(), "<s>".into(), String::new()).unwrap();
@@ -301,7 +321,7 @@ fn a_conversation_with_tools_has_its_own_template() {
     assert!(wrong.unwrap_err().contains("tool_use"));
 }
 
-/// Returns the cases of a file of `tests/parity/check_templates.py` that give something else here.
+/// Returns the cases in a file of `tests/parity/check_templates.py` whose results differ.
 fn differences(file: &str) -> Vec<String> {
     let whole: Json = serde_json::from_str(file).unwrap();
     let mut other = Vec::new();
@@ -325,7 +345,7 @@ fn differences(file: &str) -> Vec<String> {
     other
 }
 
-/// `tests/parity/check_templates.py` makes the file, and one of whole templates, whose path is in a variable.
+/// `tests/parity/check_templates.py` writes the file, and another with complete templates; a variable holds the path.
 #[test]
 fn snippets_give_what_jinja_gives() {
     let mut other = differences(include_str!("../../../../tests/parity/check_templates.json"));

@@ -1,4 +1,4 @@
-//! Spells values as Python's `str` and `repr` do.
+//! Formats values like Python's `str` and `repr`.
 
 use super::arguments::{TemplateArguments, all, error};
 use minijinja::value::{Kwargs, Rest, ValueKind};
@@ -6,19 +6,19 @@ use minijinja::{Error, Output, State, Value};
 use std::fmt::Write;
 use unicode_general_category::{GeneralCategory, get_general_category};
 
-/// Name of the filter that joins a list's items as the operator `~` does.
+/// Name of the filter for the operator `~`.
 pub(super) const CONCAT: &str = "concatenated_text";
 
 /// Name of the filter for the operator `%`; see [`super::printf`].
 pub(super) const MODULO: &str = "modulo_or_format";
 
-/// Maximum depth of a value that is written. Python's own limit is near.
+/// Maximum depth of a value that is written; Python's own limit is similar.
 pub(super) const DEEPEST_VALUE: usize = 500;
 
 /// Returns Python's `str` of a value.
 ///
 /// # Errors
-/// If it is nested too deeply, or an item of it failed.
+/// If the value is nested too deeply, or one of its items failed.
 pub(super) fn str(value: &Value) -> Result<String, Error> {
     let mut text = String::new();
     write(value, &mut text)?;
@@ -28,7 +28,7 @@ pub(super) fn str(value: &Value) -> Result<String, Error> {
 /// Returns Python's `repr` of a value.
 ///
 /// # Errors
-/// If it is nested too deeply, or an item of it failed.
+/// If the value is nested too deeply, or one of its items failed.
 pub(super) fn repr(value: &Value) -> Result<String, Error> {
     let mut text = String::new();
     spell(value, DEEPEST_VALUE, &mut text)?;
@@ -45,7 +45,7 @@ fn write(value: &Value, text: &mut String) -> Result<(), Error> {
     Ok(())
 }
 
-/// Writes Python's `repr` of a value that may hold so many levels of others.
+/// Writes Python's `repr` of a value with at most `deepest` levels of nesting.
 fn spell(value: &Value, deepest: usize, text: &mut String) -> Result<(), Error> {
     let deeper = || deepest.checked_sub(1).ok_or_else(too_deep);
     match value.kind() {
@@ -77,13 +77,13 @@ fn spell(value: &Value, deepest: usize, text: &mut String) -> Result<(), Error> 
             text.push('}');
         }
         ValueKind::Invalid => return Err(failed(value)),
-        // None, truth values, functions, namespaces.
+        // None, booleans, functions, namespaces.
         _ => _ = write!(text, "{value}"),
     }
     Ok(())
 }
 
-/// Appends a text in which what Python's `str.isprintable` denies is escaped as its `repr` does.
+/// Appends a text, escaping characters that are not printable by Python's `str.isprintable` as `repr` does.
 fn escape_unprintable(spelled: &str, text: &mut String) {
     use GeneralCategory::{
         Control, Format, LineSeparator, ParagraphSeparator, PrivateUse, SpaceSeparator, Surrogate, Unassigned,
@@ -107,7 +107,7 @@ pub(super) fn too_deep() -> Error {
     error(format!("a value has more than {DEEPEST_VALUE} levels within each other"))
 }
 
-/// Returns the error of a value that could not be made.
+/// Returns the error of an invalid value.
 pub(super) fn failed(value: &Value) -> Error {
     error(value.to_string())
 }
@@ -135,7 +135,7 @@ pub(super) fn float(float: f64) -> String {
     }
 }
 
-/// Writes what a template prints.
+/// Writes a value that a template prints.
 pub(super) fn print(output: &mut Output<'_>, _: &mut State<'_, '_>, value: &Value) -> Result<(), Error> {
     match value.as_str() {
         Some(text) => output.write_str(text)?,
@@ -144,17 +144,17 @@ pub(super) fn print(output: &mut Output<'_>, _: &mut State<'_, '_>, value: &Valu
     Ok(())
 }
 
-/// The filter `string`.
+/// Filter `string`.
 pub(super) fn string(value: &Value) -> Result<String, Error> {
     str(value)
 }
 
-/// The filter `pprint`.
+/// Filter `pprint`.
 pub(super) fn pprint(value: &Value, _: Option<bool>) -> Result<String, Error> {
     repr(value)
 }
 
-/// The operator `~`, given its operands as a list.
+/// Operator `~`, with its operands as a list.
 pub(super) fn concatenated(value: &Value) -> Result<String, Error> {
     let mut text = String::new();
     for item in value.try_iter()?.checked() {
@@ -163,7 +163,7 @@ pub(super) fn concatenated(value: &Value) -> Result<String, Error> {
     Ok(text)
 }
 
-/// The filter `join`.
+/// Filter `join`.
 pub(super) fn join(value: &Value, args: Rest<Value>, named: Kwargs) -> Result<String, Error> {
     let args = TemplateArguments::bind(&all(args, named), &["d", "attribute"])?;
     let between = args.value(0).map(str).transpose()?.unwrap_or_default();
@@ -180,7 +180,7 @@ pub(super) fn join(value: &Value, args: Rest<Value>, named: Kwargs) -> Result<St
     Ok(text)
 }
 
-/// Returns what is at a path of attributes.
+/// Returns the value at a path of attributes.
 fn at_path(mut value: Value, path: &str) -> Result<Value, Error> {
     for part in path.split('.') {
         value = match part.parse::<usize>() {

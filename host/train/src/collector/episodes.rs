@@ -1,5 +1,5 @@
-//! Episodes: rollouts of several turns with an environment. The model's tokens stay as sampled; the chat template renders the
-//! environment's replies, which are appended.
+//! Episodes: rollouts of several turns with an environment. The model's tokens stay as sampled; the environment's replies are rendered by
+//! the chat template and appended.
 
 use super::source::{RolloutBatch, RolloutRequest};
 use super::turns::EpisodeRules;
@@ -37,7 +37,7 @@ const LONGEST_SHOWN: usize = 64;
 struct OngoingEpisode {
     messages: Vec<ChatMessage>,
     extras: TemplateVariables,
-    /// Its prompt's text and tokens.
+    /// Text and tokens of the prompt.
     prompt: (String, Vec<u32>),
     seed: u64,
     turns: Vec<TurnRow>,
@@ -45,7 +45,7 @@ struct OngoingEpisode {
     failed: Option<String>,
 }
 
-/// The episodes of one instance, by their number.
+/// Episodes of one environment instance, by number.
 struct EnvironmentInstance {
     /// The environment's index in the run.
     environment: usize,
@@ -59,15 +59,15 @@ struct EpisodeTable<'a> {
     rules: &'a EpisodeRules<'a>,
     /// Number of completions of each row.
     samples: usize,
-    /// The index of each request's row in the generation.
+    /// For each request, the index of its row in the generation.
     rows: Vec<usize>,
     instances: Vec<Mutex<EnvironmentInstance>>,
-    /// The seat of each episode.
+    /// For each episode, the index of its instance.
     instance_of: Vec<usize>,
 }
 
 impl TurnGenerator {
-    /// Plays episodes of each prompt, whose sessions with servers are in this scope. All episodes of a prompt have the same seed.
+    /// Plays episodes of each prompt, with server sessions in this scope. All episodes of a prompt have the same seed.
     ///
     /// # Errors
     /// If an operation fails. A failed episode carries its own error.
@@ -117,7 +117,7 @@ fn shares(environments: &[EnvironmentPlugin], places: &[usize], samples: usize) 
 }
 
 impl EpisodeRules<'_> {
-    /// Opens some of the episodes on a separate instance.
+    /// Opens some of the episodes on one instance.
     fn open_instance(
         &self,
         (place, mut session): (usize, EnvironmentSession),
@@ -154,7 +154,7 @@ fn render_opening(
     if !opening.tools.is_empty() {
         extras.tools = opening.tools.iter().map(tool).collect();
     }
-    if !extras.tools.is_null() {
+    if extras.has_tools() {
         tokenizer.check_tools().map_err(|e| e.to_string())?;
     }
     let own = opening.prompt.is_some() || !opening.tools.is_empty();
@@ -170,9 +170,9 @@ fn render_opening(
     Ok(OngoingEpisode { messages, extras, prompt, ..OngoingEpisode::default() })
 }
 
-/// Returns a tool as chat templates take it.
+/// Returns a tool in the form that chat templates read.
 fn tool(tool: &plugin::Tool) -> Value {
-    // Checked when the episode was opened.
+    // It was validated when the episode was opened.
     let parameters: Value = serde_json::from_str(&tool.parameters).unwrap_or_default();
     json!({"type": "function", "function": {"name": tool.name, "description": tool.description, "parameters": parameters}})
 }
@@ -188,7 +188,7 @@ fn message(message: plugin::Message) -> ChatMessage {
     ChatMessage { role: message.role, content: message.content.into(), rest }
 }
 
-/// Returns the requests, each with its row's index: completions of a row with the same opening share one.
+/// Returns the requests, each with its row's index: completions of a row share a request if their opening is the same.
 fn requests(prompts: &[Arc<Prompt>], samples: usize, seats: &[EnvironmentInstance]) -> Vec<(usize, PromptRequest)> {
     let mut requests: Vec<(usize, PromptRequest)> = Vec::with_capacity(prompts.len());
     let mut all: Vec<(&u64, &OngoingEpisode)> = seats.iter().flat_map(|seat| &seat.playing).collect();
@@ -298,7 +298,7 @@ impl OngoingEpisode {
         }
     }
 
-    /// Records a reply; returns what the model reads next.
+    /// Records a reply and returns what the model reads next.
     fn apply_reply(
         &mut self,
         reply: Reply,
@@ -333,7 +333,7 @@ impl EpisodeTable<'_> {
         let (mut played, mut metrics) = (BTreeMap::new(), Vec::new());
         for seat in self.instances {
             let mut seat = seat.into_inner().unwrap_or_else(PoisonError::into_inner);
-            // Those that ran out of tokens.
+            // The open episodes ran out of tokens.
             let all: Vec<u64> = seat.playing.keys().copied().collect();
             seat.close(&all);
             metrics.extend(seat.metrics);
@@ -351,7 +351,7 @@ impl EpisodeTable<'_> {
     }
 }
 
-/// Returns the first failure as the error that ends a run, if its environment's or agent's `on_error` says so.
+/// Returns the first failure as the error that ends a run, if the `on_error` of its environment or agent says so.
 pub(super) fn fatal(episodes: &[EpisodeOutcome], partners: &[Partner]) -> Option<Error> {
     let failed = |episode: &EpisodeOutcome| Some((partners.get(episode.environment)?, episode.failed.clone()?));
     let (partner, detail) =
@@ -360,7 +360,7 @@ pub(super) fn fatal(episodes: &[EpisodeOutcome], partners: &[Partner]) -> Option
     Some(plugin::Error::Call { name, function: "an episode", step: None, detail }.into())
 }
 
-/// Adds the turns of episodes to a generation, with a column of their rewards for each environment or agent.
+/// Adds the turns of episodes to a generation, with a column of rewards for each environment or agent.
 pub(super) fn add_turns(generation: &mut ScoredGeneration, e: &Experience, partners: &[Partner]) {
     let batch = &mut generation.batch;
     let mut rewards: Vec<Vec<Option<f32>>> = vec![Vec::new(); partners.len()];
