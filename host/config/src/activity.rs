@@ -1,7 +1,7 @@
-//! What this process is doing at the moment. The parts of the program report it, and the command line shows it.
+//! Current activities of this process. The parts of the program report them, and the command line shows them.
 //!
-//! Like the log, this belongs to the process: whoever reads a dataset or generates completions says so here, and does not know
-//! whether anybody watches. Nothing is ever decided by it.
+//! Like the log, this state is global: code that reads a dataset or generates completions reports it without knowing whether anybody
+//! watches. No decision depends on it.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -19,15 +19,17 @@ pub enum Activity {
     ReadingTokenizer,
     /// Reads or creates the weights of a model.
     LoadingModel,
-    /// Reads the rows of a dataset, or looks at them.
+    /// Reads the optimizer's moments from a checkpoint.
+    ReadingOptimizer,
+    /// Reads or scans the rows of a dataset.
     ReadingDataset,
-    /// Finds where the rows of a dataset begin.
+    /// Finds the offsets of a dataset's rows.
     FindingRows,
-    /// Finds out which rows of a dataset can be used.
+    /// Checks which rows of a dataset are usable.
     JudgingRows,
     /// Counts the tokens of a dataset's rows.
     CountingTokens,
-    /// Translates a plugin to machine code, or reads the result of an earlier translation.
+    /// Compiles a plugin to machine code, or reads an earlier result from the cache.
     CompilingPlugin,
     /// Calls a plugin with samples before it is used.
     TryingPlugin,
@@ -37,7 +39,7 @@ pub enum Activity {
     Teacher,
     /// Samples completions.
     Generating,
-    /// Samples a completion before and after training, to be printed at the end.
+    /// Samples a completion before and after training, to print both at the end.
     SamplingExample,
     /// Calls the rewards.
     Scoring,
@@ -47,11 +49,11 @@ pub enum Activity {
     Training,
     /// Evaluates on prompts that are not trained on.
     Evaluating,
-    /// Waits until somebody requests that it goes on.
+    /// Waits for a request to continue.
     Paused,
     /// Writes a checkpoint.
     Saving,
-    /// Computes the checksums of a checkpoint that was written.
+    /// Computes the checksums of a written checkpoint.
     Checksumming,
     /// Trains a tokenizer.
     TrainingTokenizer,
@@ -66,13 +68,14 @@ pub enum Activity {
 }
 
 impl Activity {
-    /// Returns the words that name it while it goes on.
+    /// Returns the name of the activity while it is in progress.
     pub fn name(self) -> &'static str {
         match self {
             Self::Downloading => "downloading",
             Self::VerifyingCheckpoint => "verifying",
             Self::ReadingTokenizer => "reading the tokenizer",
             Self::LoadingModel => "loading the model",
+            Self::ReadingOptimizer => "reading the optimizer's state",
             Self::ReadingDataset => "reading the dataset",
             Self::FindingRows => "finding the dataset's rows",
             Self::JudgingRows => "judging the dataset's rows",
@@ -99,10 +102,10 @@ impl Activity {
     }
 }
 
-/// What a task counts.
+/// The unit of a task's progress.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ProgressUnit {
-    /// Things that need no name, such as completions that are generated.
+    /// Items without a name, such as generated completions.
     #[default]
     Things,
     /// Rows of a dataset.
@@ -114,43 +117,43 @@ pub enum ProgressUnit {
 /// The state of a task.
 #[derive(Clone, Debug)]
 pub struct ProgressStatus {
-    /// What is done.
+    /// Activity of the task.
     pub activity: Activity,
-    /// To what, as in the name of a plugin or file; may be empty.
+    /// Object of the activity, such as the name of a plugin or file; may be empty.
     pub subject: Cow<'static, str>,
-    /// When it began.
+    /// When the task began.
     pub began: Instant,
-    /// How much is done.
+    /// Completed amount, in `unit`.
     pub done: u64,
-    /// How much there is to do, if known.
+    /// Total amount, in `unit`, if known.
     pub total: Option<u64>,
-    /// What both count.
+    /// Unit of `done` and `total`.
     pub unit: ProgressUnit,
     /// Number of tokens generated.
     pub tokens: u64,
 }
 
-/// How often an activity has ended, and the time it took.
+/// Number and total duration of an activity's completed tasks.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct ActivityTime {
-    /// Number of tasks that have ended.
+    /// Number of completed tasks.
     pub times: u32,
-    /// Their time together.
+    /// Total duration of the completed tasks.
     pub time: Duration,
 }
 
-/// The tasks of a process, and the time that earlier ones took.
+/// The tasks of the process, and the durations of completed ones.
 #[derive(Default)]
 struct ProgressRegistry {
     next: u64,
-    /// In the order in which they began: a part of another task comes after it.
+    /// Open tasks in the order in which they began: a subtask comes after its task.
     open: BTreeMap<u64, ProgressStatus>,
     spent: BTreeMap<Activity, ActivityTime>,
 }
 
 static TASKS: Mutex<Option<ProgressRegistry>> = Mutex::new(None);
 
-/// Runs `work` on the tasks. What a thread that panicked has left is as good as any.
+/// Runs `work` on the tasks. The tasks are usable even if a thread panicked while it held them.
 fn with<T>(work: impl FnOnce(&mut ProgressRegistry) -> T) -> T {
     let mut guard: MutexGuard<'_, Option<ProgressRegistry>> = TASKS.lock().unwrap_or_else(PoisonError::into_inner);
     work(guard.get_or_insert_default())
@@ -180,24 +183,24 @@ impl ProgressTask {
         }))
     }
 
-    /// Names what it is done to.
+    /// Sets the object of the activity.
     pub fn with_subject(self, subject: impl Into<Cow<'static, str>>) -> Self {
         self.update(|status| status.subject = subject.into());
         self
     }
 
-    /// Sets how much there is to do, or only the unit if that is not known.
+    /// Sets the total, or only the unit if the total is not known.
     pub fn with_total(self, total: impl Into<Option<u64>>, unit: ProgressUnit) -> Self {
         self.update(|status| (status.total, status.unit) = (total.into(), unit));
         self
     }
 
-    /// Adds to what is done.
+    /// Adds to the completed amount.
     pub fn add(&self, more: u64) {
         self.update(|status| status.done += more);
     }
 
-    /// Sets what is done.
+    /// Sets the completed amount.
     pub fn set(&self, done: u64) {
         self.update(|status| status.done = done);
     }
@@ -224,12 +227,12 @@ impl Drop for ProgressTask {
     }
 }
 
-/// Returns the tasks in progress, a task before its parts.
+/// Returns the tasks in progress, each before its subtasks.
 pub fn current() -> Vec<ProgressStatus> {
     with(|tasks| tasks.open.values().cloned().collect())
 }
 
-/// Returns what the ended tasks of an activity took.
+/// Returns the number and duration of an activity's completed tasks.
 pub fn spent(activity: Activity) -> ActivityTime {
     with(|tasks| tasks.spent.get(&activity).copied().unwrap_or_default())
 }

@@ -1,4 +1,4 @@
-//! Saves and restores everything that determines a run's future.
+//! Saves and restores everything that determines the future of a run.
 
 mod adaptation;
 mod checks;
@@ -22,6 +22,7 @@ use super::plugins::{ChosenSettings, HandledHashes, Predecessor, PredecessorEntr
 use super::stored_rollouts::RolloutTensors;
 use super::trainer::{Trainer, TrainerState};
 use super::{Error, Result};
+use crate::activity::{Activity, ProgressTask};
 use crate::checkpoint::{JointSave, PartsTimeout};
 use crate::config::{PluginEntry, RunConfig, files, same};
 use crate::data::Cursor;
@@ -44,21 +45,21 @@ use std::path::Path;
 use std::sync::Arc;
 use waiting_rollouts::{ExperienceManifest, WaitingRollouts};
 
-/// Maximum size in bytes; a waiting token takes about a hundred with all its columns.
+/// Maximum size of the state in bytes; a waiting token takes about a hundred with all its columns.
 const LARGEST_REST: u64 = 8 << 30;
-/// A run at one step, in memory; training does not change it.
+/// A copy of a run's state at one step, which training does not change.
 pub(super) struct RunSnapshot {
     weights: Weights,
     source: ModelFolder,
     config: String,
     summary: Value,
-    /// The plugins in use. The run's folder has them too, but what somebody removes there must not cost a checkpoint.
+    /// The plugins in use. The run's folder has them too, but a checkpoint must survive if they are deleted there.
     plugins: Vec<PluginSource>,
-    /// A value model, with its folder unless that is `source`.
+    /// Value model, with its folder unless that is `source`.
     value_model: Option<(Weights, Option<ModelFolder>)>,
-    /// What other ranks write, if each writes a part.
+    /// The joint checkpoint, if each rank writes a part.
     joint: Option<JointCheckpoint>,
-    /// None if only the model is saved.
+    /// State for resuming; none if only the model is saved.
     resumable: Option<ResumableState>,
 }
 
@@ -81,25 +82,25 @@ struct SnapshotState {
     cursor: Cursor,
     #[serde(default)]
     streaks: Streaks,
-    /// Hash of the dataset of the cursor and the rollouts.
+    /// Hash of the dataset that the cursor and the rollouts belong to.
     dataset: String,
     optimizer_updates: u64,
     #[serde(default)]
     critic_updates: Option<u64>,
     window: MetricsWindow,
-    /// The plugins that the window's metrics come from.
+    /// Versions of the plugins that the window's metrics come from.
     #[serde(default)]
     versions: PluginVersions,
     since_save: MetricsWindow,
     best: Option<BestCheckpoint>,
     parents: Vec<Parent>,
     swaps: Vec<Swap>,
-    /// The handled content of each plugin's file.
+    /// Hash of each plugin's file as last handled.
     seen: HandledHashes,
     /// The settings that the user chose.
     #[serde(default)]
     chosen: ChosenSettings,
-    /// Name of each plugin with a state, and who wrote it.
+    /// Plugins with a state, each with the name and version of the plugin that wrote it.
     #[serde(rename = "memories")]
     plugin_states: BTreeMap<String, String>,
     /// Plugins and models whose replacements are on trial.
@@ -145,20 +146,20 @@ impl WaitingRollouts {
     }
 }
 
-/// The parts of a run that an experience must fit.
+/// The properties of a run that a restored experience must fit.
 struct ExperienceConstraints<'a> {
     form: ExperienceForm,
-    /// Number of the dataset's prompts, and those that are needed, by position.
+    /// Number of the dataset's prompts, and the needed ones by position.
     prompts: (usize, HashMap<usize, Arc<Prompt>>),
     architecture: &'a Architecture,
 }
 
-/// The state in a checkpoint, read but not yet applied.
+/// State of a checkpoint that has been read but not applied.
 pub(super) struct RestoredState {
     rest: SnapshotState,
-    /// The rollouts of its manifests.
+    /// Rollouts of the manifests.
     waiting: Vec<WaitingRollouts>,
-    /// None if the optimizer starts without moments.
+    /// Moments; none if the optimizer starts without them.
     moments: Option<HashMap<String, Tensor>>,
 }
 
@@ -168,17 +169,17 @@ impl RestoredState {
         self.rest.state.inputs
     }
 
-    /// Returns whether steps are not logged yet.
+    /// Returns whether there are steps that have not been logged yet.
     pub(super) fn has_open_window(&self) -> bool {
         self.rest.window.has_steps()
     }
 
-    /// Returns whether a run with these evaluations begins with the one that was interrupted.
+    /// Returns whether a run with these evaluations begins with the interrupted one.
     pub(super) fn owes_evaluation(&self, evaluation: Option<&Evaluation>) -> bool {
         self.rest.owes_evaluation(evaluation)
     }
 
-    /// Reads the state, for a run whose dataset has this hash, or had that `of_tokens` in a checkpoint of an older version.
+    /// Reads the state, for a run whose dataset has this hash; a checkpoint of an older version has the hash `of_tokens`.
     ///
     /// # Errors
     /// If it holds only the model, can't be read, or belongs to another dataset and nothing may have `changed`.
@@ -195,7 +196,7 @@ impl RestoredState {
             std::io::ErrorKind::NotFound => unfit("holds only the model (save_only_model); it can't be resumed".into()),
             _ => unfit(format!("snapshot.json: {e}")),
         })?;
-        // As it is read: a file that is cut off at its limit, or holds nothing, takes no memory.
+        // The file is parsed as it is read, so that a truncated or empty one takes no memory.
         let text = BufReader::with_capacity(1 << 20, file.take(LARGEST_REST));
         let mut rest: SnapshotState = serde_json::from_reader(text).map_err(|e| unfit(format!("snapshot.json: {e}")))?;
         if let Some(fault) = rest.fault(origin.step) {
@@ -204,9 +205,11 @@ impl RestoredState {
         let waiting = rest.read_waiting(&CheckpointFiles::find(checkpoint).rollouts());
         let waiting = waiting.map_err(|fault| unfit(fault.to_string()))?;
         let files = model::shards_in(&CheckpointFiles::find(checkpoint).folder(), "optimizer");
+        let task = ProgressTask::new(Activity::ReadingOptimizer);
         let moments = files
             .and_then(|files| model::read_tensors(&files, wants))
             .map_err(|e| unfit(format!("optimizer.safetensors: {e}")))?;
+        drop(task);
         let of_older = ![ROWS_PREFIX, LINES_PREFIX].iter().any(|kind| rest.dataset.starts_with(kind));
         if dataset.starts_with(ROWS_PREFIX) && of_older && rest.dataset == of_tokens()? {
             tracing::info!("{} is of an older version; its dataset is the same", checkpoint.display());
@@ -249,7 +252,7 @@ pub fn read(checkpoint: &Path, pairs: bool) -> Result<()> {
     let form = ExperienceForm { is_sampled: true, has_pairs: pairs };
     let run = ExperienceConstraints { form, prompts, architecture: &architecture };
     let position = restored.rest.position(restored.waiting, &run).map_err(|fault| unfit(fault.to_string()))?;
-    // As the learner takes them.
+    // Splits them as the learner does.
     for MicroBatch { experience, items } in &position.pending {
         assert!(items.end <= experience.items(), "{items:?} of {}", experience.items());
     }
@@ -262,7 +265,7 @@ fn plugin_state_in(file: &Path, written_by: &str) -> Result<PluginState> {
     Ok(PluginState { bytes: bytes.into(), written_by: written_by.to_owned() })
 }
 
-/// Reads a replaced plugin or model.
+/// Reads a predecessor.
 fn predecessor(checkpoint: &Path, name: &str, replaced: PredecessorEntry) -> Result<Predecessor> {
     let PredecessorKind::Plugin { written_by, .. } = &replaced.what else {
         return Ok(Predecessor { replaced, source: None, state: None });
@@ -275,7 +278,7 @@ fn predecessor(checkpoint: &Path, name: &str, replaced: PredecessorEntry) -> Res
 }
 
 impl RunSnapshot {
-    /// Writes everything into the folder of a checkpoint.
+    /// Writes everything to a checkpoint's folder.
     pub(super) fn write(mut self, to: &Path) -> std::result::Result<(), String> {
         let text = |e: std::io::Error| e.to_string();
         let files = CheckpointFiles::new(to);
@@ -328,8 +331,8 @@ impl RunSnapshot {
     }
 }
 
-/// Returns the JSON of a state that can be read again. JSON has no NaN and no infinity, and a checkpoint that nobody can resume must not
-/// take the place of an older one.
+/// Returns the JSON of a state that can be parsed again. JSON has no NaN or infinity, and a checkpoint that can't be resumed must not
+/// replace an older one.
 fn readable<T: Serialize + DeserializeOwned>(state: &T) -> std::result::Result<Vec<u8>, String> {
     let bytes = serde_json::to_vec(state).map_err(|e| e.to_string())?;
     match serde_json::from_slice::<T>(&bytes) {
@@ -339,12 +342,12 @@ fn readable<T: Serialize + DeserializeOwned>(state: &T) -> std::result::Result<V
 }
 
 impl SnapshotState {
-    /// Returns whether the evaluation after its step was interrupted, and a run with these evaluations has one there.
+    /// Returns whether the evaluation after the state's step was interrupted, and a run with these evaluations has one there.
     fn owes_evaluation(&self, evaluation: Option<&Evaluation>) -> bool {
         self.state.owes_evaluation && evaluation.is_some_and(|evaluation| evaluation.is_due(self.state.global_step))
     }
 
-    /// Takes its manifests and reads their rollouts, from this file if their numbers are there.
+    /// Takes the manifests and reads their rollouts, from this file if it has their numbers.
     fn read_waiting(&mut self, file: &Path) -> std::result::Result<Vec<WaitingRollouts>, SnapshotFault> {
         let mut tensors = RolloutTensors::new();
         if self.experiences.iter().any(ExperienceManifest::has_tensors) {
@@ -389,10 +392,10 @@ impl RunCounts {
 }
 
 impl Trainer {
-    /// Copies the state that a checkpoint holds now.
+    /// Copies the run's current state for a checkpoint.
     pub(super) fn snapshot(&mut self, joint: Option<(JointSave, PartsTimeout)>) -> Result<RunSnapshot> {
         let resumable = if self.settings.save_only_model { None } else { Some(self.resumable()?) };
-        // The names that transformers' own trainer state has.
+        // These names are those of transformers' trainer state.
         let mut summary = json!({
             "global_step": self.state.global_step,
             "epoch": self.epoch(),
@@ -419,12 +422,12 @@ impl Trainer {
         })
     }
 
-    /// Returns what the first rank does for a checkpoint that all ranks write.
+    /// Returns the first rank's role in a joint checkpoint.
     fn joint(&self, save: JointSave, timeout: PartsTimeout) -> Result<JointCheckpoint> {
         Ok(JointCheckpoint { save, own: self.part()?, run: self.journal.path().to_owned(), timeout })
     }
 
-    /// Copies what this rank owns of the trained models and of their moments.
+    /// Copies this rank's shards of the trained models and of their moments.
     pub(super) fn part(&self) -> Result<CheckpointPart> {
         let shard = self.learner.shard(!self.settings.save_only_model)?;
         Ok(CheckpointPart { rank: self.world.rank(), ranks: self.world.size(), shard })
@@ -472,14 +475,14 @@ impl Trainer {
             experiences: Vec::new(),
             pending,
         };
-        // The thread that writes must leave the device alone: a generation may be recording a step there.
+        // The writing thread must not use the device: a generation may be recording a step there.
         let reference = self.collector.reference().filter(|_| self.state.inputs.keeps_reference);
         let reference = reference.map(|reference| reference.model().on_host()).transpose()?;
         Ok(ResumableState { moments, reference, plugin_states, predecessors, experiences, rest })
     }
 
-    /// Restores the state of the checkpoint that a run begins with, whose weights the policy already has. Where settings may change,
-    /// plugins that can't take their predecessors' state and parameters without moments are allowed.
+    /// Restores the state of the checkpoint that a run begins with; the policy already has its weights. If settings may change, plugins
+    /// that can't adopt their predecessors' state, and parameters without moments, are allowed.
     pub(super) fn restore(&mut self, beginning: &StartMode, origin: &CheckpointOrigin, state: RestoredState) -> Result<()> {
         let (checkpoint, changed) = (origin.checkpoint.as_path(), beginning.may_change());
         let unfit = |detail: String| Error::unusable(checkpoint, detail);
@@ -503,12 +506,12 @@ impl Trainer {
         let owes_evaluation = rest.owes_evaluation(self.evaluation.as_ref());
         self.state = TrainerState { global_step, moved, owes_evaluation, plateau, patience, ..self.state };
         self.learner.reduce_rates(plateau.plateaus);
-        // What is not about a plugin of this run means nothing, and its name could be a path.
+        // Entries of unknown plugins are meaningless, and their names could be paths.
         let now = self.plugins.hashes();
         let named = std::mem::take(&mut rest.replaced).into_iter().filter(|(name, replaced)| now.get(name) == Some(&replaced.by));
         let earlier = named.map(|(name, replaced)| Ok((name.clone(), predecessor(checkpoint, &name, replaced)?)));
         let earlier = earlier.collect::<Result<Predecessors>>()?;
-        // What a plugin's file held for the parent says nothing about the file that a fork names instead.
+        // The hash of the parent's file says nothing about the file that a fork names instead.
         rest.seen.retain(|name, _| !beginning.opens_anew(name, &self.settings));
         self.plugins.begin_at(std::mem::take(&mut rest.swaps), std::mem::take(&mut rest.seen), &rest.chosen, earlier);
         let (window, since_save) = (std::mem::take(&mut rest.window), std::mem::take(&mut rest.since_save));
@@ -517,7 +520,7 @@ impl Trainer {
         let is_changed = !scores_alike(&origin.written()?, &self.settings);
         self.journal.restore(self.state.global_step, kept, is_changed);
         let data = self.collector.data();
-        // Of another dataset neither the position nor the prompts mean anything.
+        // With another dataset, neither the position nor the prompts apply.
         let position = if rest.dataset == data.fingerprint() {
             let architecture = self.learner.policy().architecture();
             let all = data.prompts();
@@ -536,8 +539,7 @@ impl Trainer {
     }
 }
 
-/// Returns whether two configurations weight and set their plugins alike, so that rewards under one are comparable with those under the
-/// other.
+/// Returns whether two configurations have the same plugin weights and settings, so that their rewards are comparable.
 fn scores_alike(was: &RunConfig, now: &RunConfig) -> bool {
     let settings = |config: &serde_json::Map<String, Value>| Value::Object(config.clone());
     let alike = |was: &PluginEntry, now: &PluginEntry| {

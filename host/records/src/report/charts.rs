@@ -1,4 +1,4 @@
-//! Decides which metrics share a chart. The rest go into a section of their own.
+//! Arranges metrics into charts. Metrics without a fixed place go into a section of their own.
 
 use super::eras::{Era, Eras};
 use super::series::{MetricSeries, ReportMetrics};
@@ -6,33 +6,33 @@ use super::words;
 use serde::Serialize;
 use std::collections::BTreeSet;
 
-/// Parts below this share of a step's time get no layer of their own.
+/// Minimum share of a step's time for a part to get its own layer.
 const SMALL_PART: f64 = 0.01;
 
-/// What lines of evaluations are called.
+/// Label of an evaluation's lines.
 const EVALUATION: &str = "evaluation";
 
-/// The heading of metrics that have no place elsewhere.
+/// Heading of metrics without a fixed place.
 const OTHERS: &str = "Other metrics";
 
-/// What the names of metrics of evaluations begin with.
+/// Prefix of the names of evaluation metrics.
 const EVALUATED: &str = "eval_";
 
-/// Which metrics share a chart.
+/// The charts of a run or a comparison.
 #[derive(Debug, Default, Serialize)]
 pub struct Charts {
-    /// Charts by what they are about.
+    /// Charts by topic.
     pub sections: Vec<Section>,
-    /// A chart for each other metric. Those that are 0 in every step are in a section of their own.
+    /// A chart for each other metric. Those that are 0 in every step are in a separate section.
     pub others: Vec<Chart>,
 }
 
 /// Charts under one heading.
 #[derive(Debug, Serialize)]
 pub struct Section {
-    /// The heading.
+    /// Heading of the section.
     pub title: &'static str,
-    /// Its charts.
+    /// Charts of the section.
     pub charts: Vec<Chart>,
     /// Charts of metrics that are 0 in every step.
     pub zero: Vec<Chart>,
@@ -41,51 +41,51 @@ pub struct Section {
 /// A chart.
 #[derive(Debug, Serialize)]
 pub struct Chart {
-    /// Its heading.
+    /// Heading of the chart.
     pub title: String,
-    /// What is beside the heading.
+    /// Note next to the heading.
     pub note: String,
-    /// How it is drawn.
+    /// Kind of drawing.
     pub kind: ChartKind,
-    /// Its lines.
+    /// Lines of the chart.
     pub lines: Vec<ChartLine>,
-    /// The stretches between swaps of rewards; empty if there is only one.
+    /// Eras between swaps of rewards; empty if there is only one.
     pub eras: Vec<Era>,
 }
 
-/// How a chart is drawn.
+/// The kind of a chart's drawing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ChartKind {
-    /// As lines.
+    /// Lines.
     Lines,
-    /// As lines of values between 0 and 1.
+    /// Lines of values between 0 and 1.
     Share,
-    /// The total as a line, its parts as stacked layers.
+    /// The total as a line, and its parts as stacked layers.
     Stack,
 }
 
-/// A line of a chart. Metrics go by their names, as curves have them.
+/// A line of a chart. Metrics are given by their names in curves.
 #[derive(Clone, Debug, Serialize)]
 pub struct ChartLine {
-    /// What it is called.
+    /// Label of the line.
     pub label: String,
-    /// The metric.
+    /// Metric that the line shows.
     pub metric: String,
     #[serde(skip)]
     series: usize,
-    /// The number of its colour.
+    /// Index of the line's colour.
     pub colour: usize,
-    /// Whether it is of evaluations, which only some steps have.
+    /// Whether the line is of evaluations, which only some steps have.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub evaluation: bool,
-    /// The steps after which the line breaks, since a plugin was swapped there.
+    /// Steps after which the line breaks because a plugin was swapped.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub breaks: Vec<u64>,
-    /// The metric with its standard deviation, drawn on both sides.
+    /// Metric with the standard deviation, drawn on both sides of the line.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub around: Option<String>,
-    /// The metrics with the least and the greatest of the values that the line averages.
+    /// Metrics with the minimum and the maximum of the values that the line averages.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub between: Option<[String; 2]>,
 }
@@ -98,7 +98,7 @@ enum Band {
     Between(&'static str, &'static str),
 }
 
-/// A chart of metrics with fixed names.
+/// The layout of a chart for metrics with fixed names.
 struct ChartPlan {
     title: &'static str,
     kind: ChartKind,
@@ -175,7 +175,7 @@ const SPEED: &[ChartPlan] = &[
     lines("Waiting for a checkpoint, in seconds", &[("wait", "time/checkpoint")]),
 ];
 
-/// Charts of metrics with fixed names, under their headings.
+/// Charts of metrics with fixed names, by heading.
 const PLANS: [(&str, &[ChartPlan]); 5] = [
     ("Rewards", REWARD),
     ("Preferences", PREFERENCES),
@@ -184,7 +184,7 @@ const PLANS: [(&str, &[ChartPlan]); 5] = [
     ("Speed", SPEED),
 ];
 
-/// Returns the names of the metrics that have a place in a chart, besides those of rewards and of a step's parts.
+/// Returns the names of the metrics with a fixed place in a chart, except those of rewards and of a step's parts.
 pub(super) fn metrics_read() -> impl Iterator<Item = &'static str> {
     let plans = PLANS.into_iter().flat_map(|(_, plans)| plans);
     plans.flat_map(|plan| {
@@ -227,7 +227,7 @@ pub(super) fn arrange(figures: &ReportMetrics, eras: &Eras<'_>, weights: &[(Stri
     Charts { sections: sections.filter(|s| !s.charts.is_empty() || !s.zero.is_empty()).collect(), others }
 }
 
-/// Returns whether a chart has nothing but zeros to show.
+/// Returns whether a chart has only zeros to show.
 fn is_zero(figures: &ReportMetrics, chart: &Chart) -> bool {
     chart.lines.iter().all(|line| figures.series[line.series].values.iter().flatten().all(|v| *v == 0.0))
 }
@@ -252,7 +252,7 @@ pub(super) fn one_by_one(metrics: &BTreeSet<String>) -> Charts {
         if title == "Rewards" {
             let means = metrics.iter().filter_map(|name| Some((name, mean_of(name)?)));
             let means: Vec<(&String, &str)> = means.collect();
-            // The mean of an only reward is the reward.
+            // With a single reward, its mean is the total.
             let several = means.iter().filter(|(name, _)| !name.starts_with(EVALUATED)).count() > 1;
             for (name, reward) in means.into_iter().filter(|_| several) {
                 let of = if name.starts_with(EVALUATED) { format!("{reward}, {EVALUATION}") } else { reward.to_owned() };
@@ -266,7 +266,7 @@ pub(super) fn one_by_one(metrics: &BTreeSet<String>) -> Charts {
     Charts { sections, others }
 }
 
-/// Returns the reward whose mean a metric is.
+/// Returns the name of the reward whose mean a metric is.
 fn mean_of(metric: &str) -> Option<&str> {
     metric.strip_prefix(EVALUATED).unwrap_or(metric).strip_prefix("rewards/")?.strip_suffix("/mean")
 }
@@ -284,7 +284,7 @@ impl Chart {
 struct ChartBuilder<'a> {
     figures: &'a ReportMetrics,
     eras: &'a Eras<'a>,
-    /// The metrics that have a place.
+    /// Metrics that have a place already.
     shown: BTreeSet<String>,
 }
 
@@ -309,7 +309,7 @@ impl ChartBuilder<'_> {
         ChartLine { label, metric, series, colour: 0, evaluation: false, breaks: Vec::new(), around: None, between: None }
     }
 
-    /// Returns a metric's name as curves have it, if it has values.
+    /// Returns a metric's name in curves, if it has values.
     fn shown_name(&self, name: &str) -> Option<String> {
         Some(self.figures.series[self.figures.place(name)?].shown())
     }
@@ -318,7 +318,7 @@ impl ChartBuilder<'_> {
         Some(self.line_of(label, self.figures.place(name)?))
     }
 
-    /// Returns lines with these labels and metrics, a colour each, and after them the lines of their evaluations.
+    /// Returns lines with these labels and metrics, each in its own colour, followed by the lines of their evaluations.
     fn lines(&self, named: &[(&str, &str)]) -> Vec<ChartLine> {
         let place = |(label, name): &(&str, &str)| {
             let (own, evaluated) = (self.figures.place(name), self.figures.place(&format!("eval_{name}")));
@@ -359,9 +359,9 @@ impl ChartBuilder<'_> {
         Some(self.chart(plan.title, note.to_owned(), plan.kind, lines))
     }
 
-    /// Returns a chart for each reward, or none if there is only one and it is the total.
+    /// Returns a chart for each reward, or no charts if there is only one and it is the total.
     fn single_rewards(&mut self, weights: &[(String, f64)]) -> Vec<Chart> {
-        // A reward of evaluations only has no metrics of training.
+        // A reward that is only evaluated has no training metrics.
         let own = |name: &str| name.strip_prefix("eval_").unwrap_or(name).to_owned();
         let name_of = |name: &str| Some(own(name).strip_prefix("rewards/")?.strip_suffix("/mean")?.to_owned());
         let mut names: Vec<String> = Vec::new();
@@ -387,7 +387,7 @@ impl ChartBuilder<'_> {
         charts
     }
 
-    /// Returns what each of several rewards contributes to the groups that the algorithm compares.
+    /// Returns the charts of what each of several rewards contributes to the groups that the algorithm compares.
     fn groups(&mut self) -> Vec<Chart> {
         let titles = [
             ("Share of the advantages", "share"),
@@ -409,7 +409,7 @@ impl ChartBuilder<'_> {
         charts
     }
 
-    /// Returns a step's time divided into its parts, the longest first.
+    /// Returns the chart of a step's time, divided into its parts, longest first.
     fn step_time(&mut self) -> Option<Chart> {
         let total: f64 = self.figures.values("step_time").iter().flatten().sum();
         let sum = |values: &[Option<f64>]| values.iter().flatten().sum::<f64>();
@@ -429,7 +429,7 @@ impl ChartBuilder<'_> {
         Some(self.chart("Time of a step, in seconds", String::new(), ChartKind::Stack, lines))
     }
 
-    /// Returns a chart of the errors of plugins.
+    /// Returns the chart of plugin errors.
     fn errors(&mut self) -> Option<Chart> {
         let plugin =
             |s: &MetricSeries| Some((s.name.strip_prefix("plugins/")?.strip_suffix("/errors")?.to_owned(), s.name.clone()));

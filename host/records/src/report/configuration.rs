@@ -1,4 +1,4 @@
-//! The lines of config.toml, and which of them the user set.
+//! The lines of config.toml, and which keys the user set.
 
 use super::ReportSource;
 use crate::config::PluginEntry;
@@ -7,15 +7,15 @@ use serde::Serialize;
 use serde_json::Value;
 use std::collections::BTreeSet;
 
-/// Keys of entries with a table each, such as `[[plugin]]`.
+/// Keys of entries with one table each, such as `[[plugin]]`.
 const ENTRIES: [&str; 2] = ["plugin", "environment"];
 
 /// A line of config.toml.
 #[derive(Debug, PartialEq, Serialize)]
 pub struct ConfigLine {
-    /// Its text.
+    /// Text of the line.
     pub text: String,
-    /// Whether the user set its key.
+    /// Whether the user set the line's key.
     pub set: bool,
 }
 
@@ -24,7 +24,7 @@ pub struct ConfigLine {
 pub struct ConfigListing {
     /// All lines.
     pub lines: Vec<ConfigLine>,
-    /// Those that the user set, under the headers of their tables. Empty if the run's events don't say.
+    /// Lines that the user set, under the headers of their tables. Empty if the run's events don't record this.
     pub own: Vec<String>,
 }
 
@@ -34,7 +34,7 @@ pub(super) fn names(run: &ReportSource, entries: &str) -> Vec<String> {
     entries.map(entry_name).collect()
 }
 
-/// Returns the name of a plugin or environment, which its keys begin with.
+/// Returns the name of a plugin or environment, which is the prefix of its keys.
 pub(super) fn entry_name(entry: &toml::Value) -> String {
     let text = |key: &str| entry.get(key).and_then(toml::Value::as_str).map(str::to_owned);
     let mut own = PluginEntry::new(text("path").unwrap_or_default());
@@ -47,7 +47,7 @@ pub(super) fn entry_name(entry: &toml::Value) -> String {
 pub(super) fn configuration(run: &ReportSource) -> ConfigListing {
     let set = set(run);
     let mut names = ENTRIES.map(|entries| names(run, entries).into_iter());
-    // The path of the table that a line is in, of the entry around it, and the headers that `own` still lacks.
+    // The path of the line's table, the path of the enclosing entry, and the headers that `own` still lacks.
     let (mut table, mut entry, mut headers) = (String::new(), String::new(), Vec::<String>::new());
     let (mut lines, mut own) = (Vec::new(), Vec::new());
     for text in run.config.lines() {
@@ -60,7 +60,7 @@ pub(super) fn configuration(run: &ReportSource) -> ConfigListing {
             } else {
                 let inner = ENTRIES.iter().find_map(|entries| key.strip_prefix(entries)?.strip_prefix('.'));
                 table = inner.map_or_else(|| key.to_owned(), |inner| format!("{entry}.{inner}"));
-                // An entry's own header stays, since what was set may be in one of its tables.
+                // An entry's own header stays, since one of its tables may contain a key that was set.
                 headers.truncate(if inner.is_some() { 1 } else { 0 });
                 headers.push(text.to_owned());
             }
@@ -78,11 +78,11 @@ pub(super) fn configuration(run: &ReportSource) -> ConfigListing {
     ConfigListing { lines, own }
 }
 
-/// Returns the keys that the user set, when the run began or later.
+/// Returns the keys that the user set, at the start or later.
 fn set(run: &ReportSource) -> BTreeSet<&str> {
     let begun = run.story.beginnings();
     let keys = begun.flat_map(|event| {
-        // A run that goes on has all keys in the checkpoint's file, which nobody set.
+        // A resumed run has all keys from the checkpoint's file, which the user did not set.
         let set = event.fields.get("set").filter(|_| event.kind == Some(EventKind::Started));
         let set = set.and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str);
         let changed = event.fields.get("changed").and_then(Value::as_object).into_iter().flatten().map(|(key, _)| key.as_str());
@@ -91,7 +91,7 @@ fn set(run: &ReportSource) -> BTreeSet<&str> {
     keys.collect()
 }
 
-/// Returns whether a key of a table was set: itself, with the whole table, or as what every entry needs.
+/// Returns whether a table's key was set: by itself, with the whole table, or because every entry requires it.
 fn is_set(set: &BTreeSet<&str>, table: &str, key: &str) -> bool {
     if table.is_empty() {
         return set.contains(key);

@@ -1,4 +1,4 @@
-//! What a report says of a run apart from its curves and completions, in the reader's words.
+//! The contents of a report except its curves and completions, as texts for the reader.
 
 use super::charts::{self, Charts};
 use super::configuration::ConfigListing;
@@ -13,7 +13,7 @@ use serde::Serialize;
 use std::borrow::Cow;
 use std::path::Path;
 
-/// Metrics at the top, in this order, if the run has them.
+/// Metrics at the top of the report, in this order, if the run has them.
 pub(super) const KEY_FIGURES: [(&str, &str); 14] = [
     ("reward", "reward"),
     ("objective/scores", "score"),
@@ -32,121 +32,121 @@ pub(super) const KEY_FIGURES: [(&str, &str); 14] = [
 ];
 const MOST_KEY_FIGURES: usize = 8;
 
-/// What a report says of a run apart from its curves and completions. [`visible_json`] makes JSON of its parts.
+/// A report of a run, without its curves and completions. [`visible_json`] converts its parts to JSON.
 #[derive(Debug, Serialize)]
 pub struct RunReport {
-    /// What happened, and the figures that say most.
+    /// Summary of the run, with the key figures.
     pub story: ReportSummary,
-    /// Which metrics share a chart.
+    /// Charts with their metrics.
     pub charts: Charts,
-    /// The first, last, least and greatest value of each metric.
+    /// First, last, minimum and maximum value of each metric.
     pub metrics: Vec<FigureRow>,
-    /// The events, those that say the same as one.
+    /// Events, with repetitions merged.
     pub events: Vec<Occurrence>,
-    /// The lines of config.toml.
+    /// Lines of config.toml.
     pub configuration: ConfigListing,
 }
 
-/// What happened to a run, and the figures that say most.
+/// A summary of a run: its state, key figures, evaluations and plugin versions.
 #[derive(Debug, Serialize)]
 pub struct ReportSummary {
-    /// How the run is doing.
+    /// State of the run.
     pub state: RunStateText,
-    /// What it is a run of.
+    /// Facts about the run, such as its model.
     pub facts: Vec<Fact>,
-    /// The rewards with their weights.
+    /// Rewards with their weights.
     pub rewards: Vec<(String, String)>,
-    /// What could not be read.
+    /// Parts that could not be read.
     pub notes: Vec<String>,
-    /// The figures that say most.
+    /// Most important figures.
     pub key_figures: Vec<KeyFigure>,
-    /// The first and the last step with metrics, and how many there are.
+    /// Range and number of the steps with metrics.
     pub logged: Option<LoggedSteps>,
     /// Events that charts mark.
     pub marks: Vec<ChartMark>,
     /// Steps at which a checkpoint was written.
     pub checkpoints: Vec<u64>,
-    /// Evaluations, the first and the last.
+    /// First and last evaluation.
     pub evaluations: Vec<evaluations::EvaluationRow>,
-    /// The versions of plugins that were in use.
+    /// Versions of plugins that were in use.
     pub versions: Vec<VersionRow>,
 }
 
 /// The steps with metrics.
 #[derive(Debug, Serialize)]
 pub struct LoggedSteps {
-    /// The first.
+    /// First step.
     pub from: u64,
-    /// The last.
+    /// Last step.
     pub to: u64,
-    /// How many.
+    /// Number of steps.
     pub rows: usize,
 }
 
-/// Something that a run is of, such as its model.
+/// A fact about a run, such as its model.
 #[derive(Debug, Serialize)]
 pub struct Fact {
-    /// What.
+    /// Name of the fact.
     pub name: &'static str,
-    /// In short.
+    /// Short text.
     pub text: String,
-    /// At length.
+    /// Full text.
     pub title: String,
 }
 
-/// A figure that says much.
+/// A key figure.
 #[derive(Debug, Serialize)]
 pub struct KeyFigure {
-    /// What it is called.
+    /// Label of the figure.
     pub label: &'static str,
-    /// The metric.
+    /// Name of the metric.
     pub metric: &'static str,
-    /// Its first value.
+    /// First value.
     pub first: String,
-    /// Its last value.
+    /// Last value.
     pub last: String,
-    /// The step of the first value, if a swap came before it, so that it is not the run's first.
+    /// Step of the first value, if a swap came before it, which makes it a later value than the run's first.
     pub since: Option<String>,
 }
 
-/// A row of the table of all metrics: one for each stretch between swaps of what a metric depends on.
+/// A row of the table of all metrics: one for each era between swaps that the metric depends on.
 #[derive(Debug, Serialize)]
 pub struct FigureRow {
-    /// The metric.
+    /// Name of the metric.
     pub name: String,
-    /// Its first, last, least and greatest value; none if it was never a finite number.
+    /// First, last, minimum and maximum value; `None` if the metric was never a finite number.
     pub values: Option<[f64; 4]>,
-    /// The steps of the first and the last.
+    /// Steps of the first and the last value.
     pub steps: Option<[u64; 2]>,
 }
 
 /// A version of a plugin that was in use.
 #[derive(Debug, Serialize)]
 pub struct VersionRow {
-    /// The plugin.
+    /// Name of the plugin.
     pub plugin: String,
-    /// What it is for.
+    /// Role of the plugin.
     pub role: String,
-    /// Which of the plugin's versions it is, from 1.
+    /// Number of this version among the plugin's, from 1.
     pub number: usize,
-    /// The version that it states.
+    /// Version that the plugin gives itself.
     pub version: String,
-    /// What its settings are, or how they differ from those of the version before.
+    /// Settings, or how they differ from those of the previous version.
     pub settings: String,
-    /// The hash of its bytes.
+    /// Hash of the plugin's bytes.
     pub hash: String,
-    /// The hash in short.
+    /// First digits of the hash.
     pub short: String,
-    /// The step from which it was in use.
+    /// Step from which the version was in use.
     pub since: u64,
-    /// The step at which another replaced it.
+    /// Step at which another version replaced it.
     pub until: Option<u64>,
-    /// How it came to be in use.
+    /// How the version came into use.
     pub how: &'static str,
 }
 
 impl RunReport {
-    /// Puts together what the files of a run say.
+    /// Builds the report from what was read of a run.
     pub(super) fn new(run: ReportSource) -> Self {
         let eras = Eras::new(&run.figures, &run.story);
         let weights = weights(&run);
@@ -173,10 +173,10 @@ impl RunReport {
     }
 }
 
-/// Returns a part of a report, or of something else that is shown, as JSON whose texts hide nothing.
+/// Converts a part of a report, or something else that is shown, to JSON with invisible characters made visible.
 #[must_use]
 pub fn visible_json(part: &impl Serialize) -> serde_json::Value {
-    // What is shown has only names as keys.
+    // Keys are field names, so only values need this.
     let mut value = serde_json::to_value(part).unwrap_or_default();
     show(&mut value);
     value
@@ -255,7 +255,7 @@ fn facts(run: &ReportSource, state: &RunStateText) -> Vec<Fact> {
     facts
 }
 
-/// Says how many checkpoints were written and kept.
+/// Describes how many checkpoints were written and kept.
 fn checkpoints(run: &ReportSource) -> String {
     if run.story.checkpoints.is_empty() {
         return String::new();
@@ -269,14 +269,14 @@ fn key_figures(figures: &ReportMetrics, eras: &Eras<'_>) -> Vec<KeyFigure> {
     let key = |(name, label): &(&'static str, &'static str)| {
         let begin = eras.newest(name);
         let series = &figures.series[figures.place(name)?];
-        // Right after a swap, there is only what was logged before it.
+        // Right after a swap, only values from before it exist.
         let newest = figures.summary(series, begin..figures.steps.len());
         let is_newest = newest.is_some();
         let summary = newest.or_else(|| figures.summary(series, 0..figures.steps.len()))?;
         let since = (begin > 0 && is_newest).then(|| words::count(summary.first.0));
         Some(KeyFigure { label, metric: name, first: words::number(summary.first.1), last: words::number(summary.last.1), since })
     };
-    // Two algorithms' names for the same thing may both be present.
+    // Two algorithms' names for the same metric may both be present.
     let mut keys: Vec<KeyFigure> = Vec::new();
     for key in KEY_FIGURES.iter().filter_map(key) {
         if keys.len() < MOST_KEY_FIGURES && keys.iter().all(|k| k.label != key.label) {
@@ -286,7 +286,7 @@ fn key_figures(figures: &ReportMetrics, eras: &Eras<'_>) -> Vec<KeyFigure> {
     keys
 }
 
-/// Returns a row for each metric, or for each stretch of it between swaps.
+/// Returns a row for each metric, or for each of its eras between swaps.
 fn figure_rows(figures: &ReportMetrics, eras: &Eras<'_>) -> Vec<FigureRow> {
     let row = |series: &MetricSeries, part| {
         let summary = figures.summary(series, part);
@@ -302,7 +302,7 @@ fn figure_rows(figures: &ReportMetrics, eras: &Eras<'_>) -> Vec<FigureRow> {
         let any = parts.iter().any(|row| row.values.is_some());
         rows.extend(parts.into_iter().enumerate().filter(|(i, row)| row.values.is_some() || !any && *i == 0).map(|(_, row)| row));
     }
-    // A stable sort, which keeps the order of the stretches.
+    // A stable sort, which keeps the order of the eras.
     rows.sort_by(|a, b| a.name.cmp(&b.name));
     rows
 }

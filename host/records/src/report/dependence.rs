@@ -1,9 +1,9 @@
-//! Which plugins a metric depends on: after a change of one of these, the same number means something else.
+//! Determines which plugins a metric depends on. After one of them changes, the same number means something else.
 
-/// Metrics that all rewards and their weights decide.
+/// Metrics that depend on all rewards and their weights.
 const OF_REWARDS: [&str; 6] =
     ["reward", "reward_std", "frac_reward_zero_std", "objective/scores", "objective/rlhf_reward", "objective/scores_margin"];
-/// What the names of metrics of a reward's own scores end in, and of those that depend on the other rewards too.
+/// Suffixes of the metrics of a reward's own scores, and of those that also depend on the other rewards.
 const OF_ONE: [&str; 4] = ["/mean", "/std", "/stderr", "/varies"];
 const AMONG_OTHERS: [&str; 2] = ["/alone", "/share"];
 
@@ -16,7 +16,7 @@ pub(super) enum Dependence<'a> {
 }
 
 impl<'a> Dependence<'a> {
-    /// Returns that of a metric of this name.
+    /// Returns the dependence of a metric of this name.
     pub(super) fn new(metric: &'a str) -> Self {
         let metric = metric.strip_prefix("eval_").unwrap_or(metric);
         let own = metric.strip_suffix("/stderr").unwrap_or(metric);
@@ -32,7 +32,7 @@ impl<'a> Dependence<'a> {
         }
     }
 
-    /// Returns whether a metric is another after a change of a plugin, which may be the algorithm, or of the weight of its scores.
+    /// Returns whether a metric's meaning changes after a change of a plugin, which may be the algorithm, or of the weight of its scores.
     pub(super) fn is_affected_by(self, plugin: &str, is_algorithm: bool, of_weight: bool) -> bool {
         match self {
             Self::Reward(name) => plugin == name && !of_weight,

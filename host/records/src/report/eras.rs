@@ -1,4 +1,4 @@
-//! Stretches of steps whose metrics are comparable: a swap of a reward begins another, in which the same number means something else.
+//! Eras: ranges of steps whose metrics are comparable. A swap of a reward begins a new era, in which the same number means something else.
 
 use super::dependence::Dependence;
 use super::series::ReportMetrics;
@@ -7,23 +7,23 @@ use super::words;
 use serde::Serialize;
 use std::collections::BTreeSet;
 
-/// Most stretches of one metric. Of more, the first are one.
+/// Maximum number of eras of a metric. If there are more, the first ones are merged.
 const MOST: usize = 40;
 
 /// The metric that depends on all rewards and their weights.
 const ALL: &str = "reward";
 
-/// A stretch of a metric.
+/// An era of a metric.
 #[derive(Debug, PartialEq, Serialize)]
 pub struct Era {
-    /// Its steps.
+    /// Steps of the era.
     pub label: String,
-    /// The number of its colour: the same in all charts for what began at the same step. A version that comes back has the colour that it
-    /// had.
+    /// Index of the era's colour: the same in all charts for eras that began at the same step. A version that comes back has its old colour
+    /// again.
     pub colour: usize,
 }
 
-/// The stretches of a run's metrics.
+/// The eras of a run's metrics.
 pub(super) struct Eras<'a> {
     figures: &'a ReportMetrics,
     story: &'a RunTimeline,
@@ -34,12 +34,12 @@ impl<'a> Eras<'a> {
         Self { figures, story }
     }
 
-    /// Returns whether a metric depends on rewards, so that its curve is worth a colour for each stretch.
+    /// Returns whether a metric depends on rewards, so that its curve gets a colour for each era.
     pub(super) fn is_of_rewards(metric: &str) -> bool {
         Dependence::new(metric) != Dependence::Algorithm
     }
 
-    /// Returns the points at which another stretch of a metric begins, without the first point.
+    /// Returns the points at which a new era of a metric begins, without the first point.
     pub(super) fn starts(&self, metric: &str) -> Vec<usize> {
         let dependence = Dependence::new(metric);
         let starts = self.starts_where(|plugin, of_weight| self.matters(dependence, plugin, of_weight));
@@ -54,7 +54,7 @@ impl<'a> Eras<'a> {
         let steps = &self.figures.steps;
         let changes = self.story.changes.iter().filter(|change| matters(&change.plugin, change.of_weight));
         let mut starts: BTreeSet<usize> = changes.map(|change| steps.partition_point(|step| *step <= change.step)).collect();
-        // Rows name the plugins that they were made with, whatever the events say.
+        // Rows name the plugins that produced them, regardless of the events.
         let mut before = None;
         for (point, now) in self.figures.versions().enumerate() {
             let Some(now) = now else { continue };
@@ -69,12 +69,12 @@ impl<'a> Eras<'a> {
         starts.into_iter().filter(|start| (1..steps.len()).contains(start)).collect()
     }
 
-    /// Returns the first point of a metric's newest stretch.
+    /// Returns the first point of a metric's newest era.
     pub(super) fn newest(&self, metric: &str) -> usize {
         self.starts(metric).last().copied().unwrap_or(0)
     }
 
-    /// Names the stretches of a metric by their steps, if there are several.
+    /// Labels the eras of a metric with their steps, if there are several.
     pub(super) fn named(&self, metric: &str) -> Vec<Era> {
         let starts = self.starts(metric);
         let step = |point: usize| self.figures.steps.get(point).map_or_else(String::new, |step| words::count(*step));
@@ -93,7 +93,7 @@ impl<'a> Eras<'a> {
             let known = seen.iter().find(|(other, _)| *other == made_by).map(|(_, colour)| *colour);
             known.unwrap_or_else(|| {
                 let of_whole = || whole.iter().position(|all| *all == self.made_by(ALL, point)).unwrap_or(seen.len());
-                // The first begins with the run, wherever it ends.
+                // The first era begins with the run, wherever it ends.
                 let colour = if i == 0 { 0 } else { of_whole() };
                 seen.push((made_by, colour));
                 colour
@@ -102,8 +102,8 @@ impl<'a> Eras<'a> {
         labels.zip(colours.collect::<Vec<_>>()).map(|(label, colour)| Era { label, colour }).collect()
     }
 
-    /// Returns what made the total of all rewards, in the order in which that began. Stretches of different metrics that begin at the same
-    /// change have one colour by it.
+    /// Returns what determined the total of all rewards, in order of first use. It gives eras of different metrics that begin at the same
+    /// change the same colour.
     fn of_all_rewards(&self) -> Vec<String> {
         let mut all: Vec<String> = Vec::new();
         let starts = self.starts(ALL);
@@ -116,7 +116,7 @@ impl<'a> Eras<'a> {
         all
     }
 
-    /// Returns what made a metric at a point: the versions and weights that it depends on.
+    /// Returns what determined a metric at a point: the versions and weights that it depends on.
     fn made_by(&self, metric: &str, point: usize) -> String {
         let (dependence, step) = (Dependence::new(metric), self.figures.steps[point]);
         let matters = |plugin: &str, of_weight| self.matters(dependence, plugin, of_weight);

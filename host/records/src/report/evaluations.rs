@@ -1,32 +1,32 @@
-//! The metrics of evaluations, with confidence intervals where their standard errors are logged.
+//! The metrics of evaluations, with confidence intervals if their standard errors are logged.
 
 use super::eras::Eras;
 use super::series::ReportMetrics;
 use super::words;
 use serde::Serialize;
 
-/// Standard errors on each side of a mean that 95% of a normal distribution lie in.
+/// Number of standard errors on each side of the mean that cover 95% of a normal distribution.
 const WIDTH: f64 = 1.96;
-/// Most rows of the table.
+/// Maximum number of rows of the table.
 const MOST: usize = 200;
 
 /// A row of the table.
 #[derive(Debug, PartialEq, Serialize)]
 pub struct EvaluationRow {
-    /// The metric.
+    /// Name of the metric.
     pub name: String,
-    /// The first value, perhaps with its interval.
+    /// First value, with its interval if there is one.
     pub first: String,
-    /// The last value.
+    /// Last value, with its interval if there is one.
     pub last: String,
     /// Steps of the first and the last evaluation.
     pub steps: String,
 }
 
-/// Metrics of evaluations that are shown without an interval where their standard errors are not logged.
+/// Evaluation metrics that are shown without an interval if their standard errors are not logged.
 const PLAIN: [&str; 3] = ["eval_reward", "eval_objective/scores", "eval_loss"];
 
-/// Returns the metrics of evaluations that are means over prompts, with their intervals, and what evaluations are compared by.
+/// Returns the evaluation metrics that are means over prompts, with their intervals, and the metrics that evaluations are compared by.
 pub(super) fn rows(figures: &ReportMetrics, eras: &Eras<'_>) -> Vec<EvaluationRow> {
     let mut rows: Vec<EvaluationRow> = figures.series.iter().filter_map(|series| row(figures, eras, &series.name)).collect();
     rows.sort_by(|a, b| a.name.cmp(&b.name));
@@ -53,7 +53,7 @@ fn plain(figures: &ReportMetrics, eras: &Eras<'_>, name: &str) -> Option<Evaluat
     })
 }
 
-/// Returns the row of a metric: the first and the last evaluation since the last swap that changed what it means.
+/// Returns the row of a metric: the first and the last evaluation since the last swap that changed its meaning.
 fn row(figures: &ReportMetrics, eras: &Eras<'_>, name: &str) -> Option<EvaluationRow> {
     let of = name.strip_suffix("/stderr").filter(|of| of.starts_with("eval_"))?;
     let means = [of.to_owned(), format!("{of}/mean")].into_iter().map(|name| figures.values(&name)).find(|v| !v.is_empty())?;

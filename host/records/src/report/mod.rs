@@ -1,8 +1,8 @@
-//! What a report says of a run, and a comparison of several: marks and versions, stretches between swaps, key metrics, evaluations, which
-//! metrics share a chart. The page of `rlhost ui` shows it, live or frozen in a file.
+//! Reports of a run and comparisons of several: marks and versions, eras between swaps, key metrics, evaluations, and which metrics share a
+//! chart. The page of `rlhost ui` shows them, live or in a static file.
 //!
-//! It reads only the run's files, during or after the run and within bounds, since they may be anybody's, and uses nothing else of
-//! the host but the readers of `config` and `run`.
+//! This module reads only the run's files, during or after the run and within bounds, since they may be from anybody. It uses nothing else
+//! of the host except the readers of `config` and `run`.
 
 mod charts;
 mod comparison;
@@ -37,7 +37,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Returns the names of the metrics that the page has a place for, besides those of rewards and of a step's parts.
+/// Returns the names of the metrics with a fixed place on the page, except those of rewards and of a step's parts.
 pub fn metrics_read() -> impl Iterator<Item = &'static str> {
     charts::metrics_read().chain(contents::KEY_FIGURES.iter().map(|(name, _)| *name))
 }
@@ -48,16 +48,16 @@ pub fn charts_of(metrics: &BTreeSet<String>) -> Charts {
     charts::one_by_one(metrics)
 }
 
-/// Returns what an event says besides its name and step, as the report shows it.
+/// Describes an event, without its name and step, as the report shows it.
 #[must_use]
 pub fn describe(event: &EventLine) -> String {
     sentences::about(event)
 }
 
-/// Returns the settings of a run by their dotted keys, as a comparison shows them.
+/// Returns the settings of a run by dotted key, as a comparison shows them.
 ///
 /// # Errors
-/// If its configuration can't be read.
+/// If the run's configuration can't be read.
 pub fn settings_of(run: &Path) -> Result<BTreeMap<String, String>, Error> {
     let mut settings = BTreeMap::new();
     let table = config_of(run)?.text.parse().unwrap_or_default();
@@ -65,47 +65,47 @@ pub fn settings_of(run: &Path) -> Result<BTreeMap<String, String>, Error> {
     Ok(settings)
 }
 
-/// Why there is no report.
+/// The reason why there is no report.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The path is not a run's folder.
     #[error("{}: {detail}", path.display())]
     NotARun {
-        /// The path.
+        /// Path that was given.
         path: PathBuf,
-        /// What it is, and what would be right.
+        /// What the path is instead, and what would be valid.
         detail: String,
     },
     /// A file of the run can't be read.
     #[error("can't read {}: {source}", path.display())]
     Read {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the system.
         source: io::Error,
     },
     /// The report can't be written.
     #[error("can't write {}: {source}", path.display())]
     Write {
-        /// The report.
+        /// Path of the report.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the system.
         source: io::Error,
     },
 }
 
-/// What is read of a run.
+/// Everything that a report reads of a run.
 struct ReportSource {
-    /// The text of config.toml, and the values in it.
+    /// Text of config.toml, and its parsed values.
     config: String,
     settings: toml::Table,
     figures: series::ReportMetrics,
     story: timeline::RunTimeline,
     /// Steps whose checkpoints still exist.
     kept: Vec<u64>,
-    /// Whether a process is running the run, if that can be known.
+    /// Whether a process is running the run, if known.
     at_work: Option<bool>,
-    /// What could not be read.
+    /// Parts that could not be read.
     notes: Vec<String>,
 }
 
@@ -130,7 +130,7 @@ impl ReportSource {
             notes.push(format!("config.toml can't be understood: {}", error.message()));
             toml::Table::new()
         });
-        // Before the files, so that what is read of a running run is newer than its state.
+        // Read before the files, so that they are newer than the state of a running run.
         let at_work = is_running(run);
         let kept = files.steps().unwrap_or_default();
         let mut story = timeline::RunTimeline::read(&files.events(), &mut notes)?;
@@ -140,10 +140,10 @@ impl ReportSource {
     }
 }
 
-/// Rejects a path that is not a run's folder. Says what it seems to be instead.
+/// Rejects a path that is not a run's folder, and says what it seems to be instead.
 ///
 /// # Errors
-/// If it is not one.
+/// If the path is not a run's folder.
 pub fn check(path: &Path) -> Result<(), Error> {
     let refuse = |detail: String| Err(Error::NotARun { path: path.to_owned(), detail });
     if !path.exists() {
@@ -165,7 +165,7 @@ pub fn check(path: &Path) -> Result<(), Error> {
     refuse(format!("is not the folder of a run, which contains config.toml and events.jsonl{advice}"))
 }
 
-/// Reads a run's configuration; one without any has an empty one.
+/// Reads a run's configuration; it is empty if the run has none.
 fn config_of(run: &Path) -> Result<EffectiveConfig, Error> {
     match EffectiveConfig::read(run) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(EffectiveConfig::default()),
@@ -178,7 +178,8 @@ fn name(path: &Path) -> String {
     path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
 }
 
-/// Calls `take` with each object in a file of JSON lines in a run's folder; a missing file has none. What can't be read is reported in `notes`.
+/// Calls `take` with each object in a JSON Lines file of a run's folder; a missing file has none. Anything that can't be read is reported
+/// in `notes`.
 fn each_line(path: &Path, notes: &mut Vec<String>, take: impl FnMut(Map<String, Value>)) -> Result<(), Error> {
     match each_own_line(path.parent().unwrap_or(path), path, take) {
         Ok(unread) => notes.extend(unread.notes(&name(path))),

@@ -1,4 +1,4 @@
-//! The table of events, in which the same error or warning is one row with a count.
+//! The table of events, in which repeated errors and warnings are one row with a count.
 
 use super::sentences;
 use super::timeline::{SETTINGS_REFUSED, TimelineEvent};
@@ -8,38 +8,38 @@ use serde::Serialize;
 use std::borrow::Cow;
 use std::collections::HashMap;
 
-/// How many of the first and of the last rows are shown.
+/// Numbers of first and of last rows shown.
 const SHOWN: (usize, usize) = (150, 350);
 
-/// A row of the table: an event, with the later ones that say the same.
+/// A row of the table: an event, merged with its later repetitions.
 #[derive(Debug, PartialEq, Serialize)]
 pub struct Occurrence {
-    /// When it happened first, in seconds since 1970.
+    /// Time of the first occurrence, in seconds since 1970.
     pub time: Option<f64>,
-    /// The name of its kind.
+    /// Name of the event's kind.
     pub kind: String,
-    /// The number of steps done, if it says so.
+    /// Number of steps done, if the event has it.
     pub step: Option<u64>,
-    /// The plugin that it is about; empty if there is none.
+    /// Plugin of the event; empty if there is none.
     pub plugin: String,
-    /// What it says.
+    /// Description of the event.
     pub text: String,
-    /// Whether a later resume took the run back to before it.
+    /// Whether a later resume undid the event.
     pub undone: bool,
-    /// How often it happened.
+    /// Number of occurrences.
     pub count: usize,
-    /// Until when it happened, if more than once.
+    /// Time of the last occurrence, if there are several.
     pub until: String,
     /// Number of rows omitted before this one.
     pub left_out: usize,
 }
 
-/// An event, with the later ones that say the same.
+/// An event and its later repetitions.
 struct RepeatedEvent<'a> {
     first: &'a TimelineEvent,
     last: &'a EventLine,
     count: usize,
-    /// Completions without a score, over all of them.
+    /// Number of completions without a score, over all occurrences.
     rows: usize,
 }
 
@@ -65,8 +65,8 @@ pub(super) fn rows(events: &[TimelineEvent]) -> Vec<Occurrence> {
     shown.map(|(i, known)| known.row(if i == head + left_out { left_out } else { 0 })).collect()
 }
 
-/// Returns what an event says, if it is of a kind that a run may repeat many times. What the run itself repeats differs in its steps,
-/// rows and values; what was refused is somebody's, and is repeated only if it is the same.
+/// Returns the text that identifies repetitions of an event, if its kind may occur many times. An event that the run itself repeats differs
+/// in steps, rows and values; a refusal is caused by a person, and is a repetition only if it is identical.
 fn repeats(event: &EventLine) -> Option<Cow<'_, str>> {
     if event.name == SETTINGS_REFUSED {
         return Some(event.text("reason").into());
@@ -79,7 +79,7 @@ fn repeats(event: &EventLine) -> Option<Cow<'_, str>> {
     }
 }
 
-/// Returns a text with each number, and each list of numbers, as `#`. Those that are part of a name or a place in a file stay.
+/// Replaces each number, and each list of numbers, in a text by `#`. Numbers that are part of a name or a file position stay.
 fn without_numbers(text: &str) -> String {
     const LIST: [&str; 3] = ["#, ", "# and ", "#, and "];
     let (mut shown, mut rest) = (String::with_capacity(text.len()), text);
@@ -91,7 +91,7 @@ fn without_numbers(text: &str) -> String {
             c => c.is_ascii_alphanumeric() || "._".contains(c),
         };
         let end = from.char_indices().find(|&at| !is_within(at)).map_or(from.len(), |(end, _)| end);
-        // A full stop after it is no part of it.
+        // A full stop after a number does not belong to it.
         let number = from[..end].trim_end_matches('.');
         rest = &from[number.len()..];
         let is_part = shown.ends_with(|c: char| c.is_alphanumeric() || "_:#".contains(c)) || shown.ends_with("line ");
@@ -143,7 +143,7 @@ mod tests {
             ("rows [1, 7, 30] and 4.", "rows [#] and #."),
             ("rows 1, 2 and 3 of 8", "rows # of #"),
             ("at -0.5, 1e-5 or 2.5", "at # or #"),
-            // Another place is another error, and another name another thing.
+            // Another position is another error, and another name another thing.
             ("File \"rw.py\", line 12, in score2", "File \"rw.py\", line 12, in score2"),
             ("rw.js:12:5 f32 x_1 0ab1", "rw.js:12:5 f32 x_1 0ab1"),
             ("\u{fc}1 7\u{20ac}", "\u{fc}1 #\u{20ac}"),

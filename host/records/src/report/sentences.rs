@@ -4,10 +4,10 @@ use super::words;
 use crate::run::{EventKind, EventLine};
 use serde_json::Value;
 
-/// Characters of a reason that a chart's mark shows; the events have all of it.
+/// Maximum length of a reason in a chart's mark, in characters; the table of events has it in full.
 const LONGEST_REASON: usize = 240;
 
-/// Returns what an event says besides its name and step. For an unknown event, that is all its fields.
+/// Describes an event without its name and step. For an unknown event, lists all its fields.
 pub(super) fn about(event: &EventLine) -> String {
     let (name, text) = (event.text("plugin"), |key: &str| event.text(key));
     let Some(kind) = event.kind else {
@@ -67,14 +67,25 @@ pub(super) fn about(event: &EventLine) -> String {
     }
 }
 
-/// Names who made a change, if that is known.
+/// Names the person who made a change, if known.
 pub(super) fn by(event: &EventLine) -> String {
     Some(event.text("by")).filter(|by| !by.is_empty()).map(|by| format!("; by {by}")).unwrap_or_default()
 }
 
-/// Returns the version that a plugin states, after a space.
+/// Returns the version that a plugin gives itself, after a space.
 fn stated(event: &EventLine) -> String {
     Some(event.text("version")).filter(|version| !version.is_empty()).map(|version| format!(" {version}")).unwrap_or_default()
+}
+
+/// Shortens a reason to one line. Of several lines, such as a traceback's, keeps the first and the last, which name what failed and the
+/// error.
+fn one_line(reason: &str) -> String {
+    let words = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
+    let lines: Vec<String> = reason.lines().map(words).filter(|line| !line.is_empty()).collect();
+    match lines.as_slice() {
+        [first, _, .., last] => format!("{first} \u{2026} {last}"),
+        _ => lines.join(" "),
+    }
 }
 
 /// Describes a plugin or settings that were refused, for a chart's mark.
@@ -82,7 +93,7 @@ pub(super) fn refused(event: &EventLine) -> String {
     let (name, hash) = (event.text("plugin"), words::hash(event.text("hash")));
     let what = [name, &hash].into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(" ");
     let joint = if what.is_empty() { "" } else { ": " };
-    let reason = event.text("reason").split_whitespace().collect::<Vec<_>>().join(" ");
+    let reason = one_line(event.text("reason"));
     let (shown, more) = words::shortened(&reason, LONGEST_REASON);
     format!("{what}{joint}{shown}{}", if more > 0 { "\u{2026}" } else { "" })
 }
@@ -135,12 +146,12 @@ pub(super) fn shadow(event: &EventLine) -> String {
     }
 }
 
-/// Returns the number of completions that an event says have no score.
+/// Returns the number of completions without a score that an event lists.
 pub(super) fn unscored(event: &EventLine) -> usize {
     event.fields.get("rows").and_then(Value::as_array).map_or(0, Vec::len)
 }
 
-/// Returns what an event says that may have happened several times, with so many completions without a score in all.
+/// Describes a repeated event; `rows` is the total number of completions without a score.
 pub(super) fn repeated(event: &EventLine, rows: usize) -> String {
     if event.kind != Some(EventKind::PluginError) {
         return about(event);

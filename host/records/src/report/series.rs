@@ -7,14 +7,14 @@ use std::io;
 use std::ops::Range;
 use std::path::Path;
 
-/// Most metrics, and the most places for their values in all steps together.
+/// Maximum number of metrics, and of values of all metrics in all steps together.
 const MOST_SERIES: usize = 4096;
 const MOST_PLACES: usize = 32 << 20;
 
-/// Most sets of versions.
+/// Maximum number of distinct sets of versions.
 const MOST_SETS: usize = 10_000;
 
-/// Metrics for which a step has room at least: what is beside them takes memory too.
+/// Minimum number of metrics counted for each step, since a step takes memory besides its values.
 const LEAST_SERIES: usize = 16;
 
 /// Returns the part of a step's time that this metric measures. Waiting for a checkpoint is not part of a step's time.
@@ -30,13 +30,13 @@ pub(super) struct MetricSeries {
 }
 
 impl MetricSeries {
-    /// Returns its name as curves and tables have it.
+    /// Returns the metric's name in curves and tables.
     pub(super) fn shown(&self) -> String {
         metric_name(&self.name)
     }
 }
 
-/// Which rows of metrics.jsonl a step has.
+/// The kinds of rows that a step has in metrics.jsonl.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct StepRowKinds {
     train: bool,
@@ -56,23 +56,23 @@ impl StepRowKinds {
 #[derive(Clone, Debug, Default)]
 pub(super) struct ReportMetrics {
     pub steps: Vec<u64>,
-    /// What each step has, since a resumed run may write a row of one kind again.
+    /// Kinds of rows of each step, since a resumed run may write a row of the same kind again.
     rows: Vec<StepRowKinds>,
     pub series: Vec<MetricSeries>,
-    /// The plugins' versions that each step's rows name: an index into `sets`.
+    /// The plugins' versions named by each step's rows, as an index into `sets`.
     versions: Vec<Option<usize>>,
     sets: Vec<BTreeMap<String, PluginVersion>>,
     places: HashMap<String, usize>,
 }
 
-/// What is left out for want of room.
+/// Numbers of lines and values omitted for lack of space.
 #[derive(Default)]
 struct OmittedCounts {
     lines: u64,
     values: u64,
 }
 
-/// A series in the table.
+/// The summary of a series for the table.
 pub(super) struct SeriesSummary {
     pub first: (u64, f64),
     pub last: (u64, f64),
@@ -81,7 +81,7 @@ pub(super) struct SeriesSummary {
 }
 
 impl ReportMetrics {
-    /// Reads the metrics of a run; one without metrics.jsonl has none. What can't be read is reported in `notes`.
+    /// Reads the metrics of a run; without metrics.jsonl, there are none. Anything that can't be read is reported in `notes`.
     pub(super) fn read(run: &Path, notes: &mut Vec<String>) -> Result<Self, Error> {
         let mut this = Self::default();
         let mut left_out = OmittedCounts::default();
@@ -135,12 +135,12 @@ impl ReportMetrics {
         }
     }
 
-    /// Returns the index of a set of versions; none if it is empty.
+    /// Returns the index of a set of versions; `None` for an empty set.
     fn set_of(&mut self, versions: &BTreeMap<String, PluginVersion>) -> Option<usize> {
         if versions.is_empty() {
             return None;
         }
-        // Rows usually have the versions of the row before.
+        // Most rows have the versions of the previous row.
         let known = self.sets.iter().rposition(|set| set == versions);
         known.or_else(|| {
             (self.sets.len() < MOST_SETS).then(|| {
@@ -155,7 +155,7 @@ impl ReportMetrics {
         self.versions.iter().map(|set| set.map(|set| &self.sets[set]))
     }
 
-    /// Sets a value; returns whether there is room for its metric.
+    /// Sets a value. Returns whether there is space for its metric.
     fn set(&mut self, name: &str, row: usize, value: Option<f64>) -> bool {
         let place = match self.places.get(name) {
             Some(&place) => place,
@@ -171,7 +171,7 @@ impl ReportMetrics {
         true
     }
 
-    /// Puts the rows into the order of their steps.
+    /// Sorts the rows by step.
     fn sort(&mut self) {
         if self.steps.is_sorted() {
             return;
@@ -196,7 +196,7 @@ impl ReportMetrics {
         self.places.get(name).map_or(&[], |&place| &self.series[place].values)
     }
 
-    /// Returns name and index of each part of a step's time.
+    /// Returns the name and index of each part of a step's time.
     pub(super) fn parts_of_step(&self) -> Vec<(&str, usize)> {
         self.series.iter().enumerate().filter_map(|(place, s)| Some((part_of(&s.name)?, place))).collect()
     }

@@ -1,4 +1,4 @@
-//! What reports say of runs whose plugins were swapped, refused or failed again and again.
+//! Tests reports of runs whose plugins were swapped, refused or failed repeatedly.
 
 use super::tests::{at, begun, lines, loaded, report, rows, run, swapped};
 use crate::run::RunFiles;
@@ -33,7 +33,7 @@ fn chart<'a>(report: &'a Value, name: &str) -> &'a Value {
     all.find(|chart| chart["lines"][0]["metric"] == name).unwrap_or_else(|| panic!("no chart of {name}"))
 }
 
-/// Returns the first and the last value of a figure at the top, and the step of the first if a swap came before.
+/// Returns the first and the last value of a key figure, and the step of the first if a swap came before it.
 fn key<'a>(report: &'a Value, label: &str) -> [&'a Value; 3] {
     let figure = report["story"]["key_figures"].as_array().unwrap().iter().find(|figure| figure["label"] == label).unwrap();
     [&figure["first"], &figure["last"], &figure["since"]]
@@ -71,7 +71,7 @@ fn curves_of_rewards_break_at_a_swap_and_each_version_has_a_colour() {
 #[test]
 fn a_version_that_comes_back_has_its_number_and_its_colour_again() {
     let weight = at(25, "settings_changed", json!({ "plugin": "length", "from": { "weight": 1.0 }, "to": { "weight": 0.5 } }));
-    // The last swap loads the same again.
+    // The last swap loads the same version again.
     let swaps = [swapped(10, "aaaa", "bbbb", 20), swapped(20, "bbbb", "aaaa", 20), weight, swapped(27, "aaaa", "aaaa", 20)];
     let events = [begun("started", 0), loaded("aaaa", 20)].into_iter().chain(swaps);
     let row = |step: u64| json!({ "reward": step, "rewards/length/mean": 2 * step });
@@ -79,7 +79,7 @@ fn a_version_that_comes_back_has_its_number_and_its_colour_again() {
     let colours = |name: &str| {
         chart(&report, name)["eras"].as_array().unwrap().iter().map(|era| era["colour"].as_u64().unwrap()).collect::<Vec<_>>()
     };
-    // Another weight makes another total, and leaves the reward's own scores.
+    // Another weight changes the total, but not the reward's own scores.
     assert_eq!((colours("rewards/length/mean"), colours("reward")), (vec![0, 1, 0], vec![0, 1, 0, 2]));
     let numbers: Vec<u64> =
         report["story"]["versions"].as_array().unwrap().iter().map(|version| version["number"].as_u64().unwrap()).collect();
@@ -107,7 +107,7 @@ fn what_begins_at_the_same_swap_has_the_same_colour_in_all_charts() {
 
 #[test]
 fn rows_name_the_versions_that_they_were_made_with() {
-    // The events are lost, or say otherwise.
+    // The events are lost, or contradict the rows.
     let hash = |step: u64| if step <= 12 { "aaaa" } else { "bbbb" };
     let row =
         |step: u64| json!({ "reward": step, "rewards/length/mean": step, "versions": { "length": hash(step), "grpo": "ffff" } });
@@ -123,7 +123,7 @@ fn settings_that_are_rolled_back_are_named_and_break_curves() {
     let row = |step: u64| json!({ "rewards/length/mean": step, "versions": { "length": settings(step) } });
     let back = json!({ "plugin": "length", "from": "bbbb", "to": "bbbb", "reason": "trap", "config": { "target": 20 } });
     let events = [begun("started", 0), loaded("bbbb", 20), swapped(10, "bbbb", "bbbb", 3), at(20, "plugin_rolled_back", back)];
-    // The rows alone tell settings apart, and so do the events.
+    // The rows alone distinguish settings, and so do the events.
     for events in [lines([begun("started", 0)]), lines(events)] {
         let report = report(run(&events, &metrics(1..=30, row), "").path());
         assert_eq!(chart(&report, "rewards/length/mean")["lines"][0]["breaks"], json!([10, 20]), "{events}");
@@ -181,7 +181,10 @@ fn refused_versions_are_marked_and_errors_that_repeat_are_counted() {
         let reason = format!("it trapped in step {step}");
         at(step, "plugin_error", json!({ "plugin": "length", "reason": reason, "rows": [1, 2], "row_reasons": ["x", "x"] }))
     };
-    let mut events = vec![begun("started", 0), loaded("aaaa", 20), refused(3, "0123456789abcdef", &"no\n".repeat(500))];
+    let mut events = vec![begun("started", 0), loaded("aaaa", 20), refused(3, "0123456789abcdef", &"no\t ".repeat(500))];
+    let traceback =
+        "it failed: Traceback (most recent call last):\n  File \"a.py\", line 2\n    1 / 0\nZeroDivisionError: division\n";
+    events.push(refused(5, "1123456789abcdef", traceback));
     events.extend((4..24).map(error));
     events.push(at(9, "settings_refused", json!({ "reason": "line 3: not a number" })));
     let run = run(&lines(events), &metrics(1..=30, |step| json!({ "reward": step })), "");
@@ -189,9 +192,11 @@ fn refused_versions_are_marked_and_errors_that_repeat_are_counted() {
     let story = &report["story"];
     let marks: Vec<(&str, u64)> =
         story["marks"].as_array().unwrap().iter().map(|m| (m["word"].as_str().unwrap(), m["step"].as_u64().unwrap())).collect();
-    assert_eq!(marks, [("refused", 3), ("refused", 9)]);
+    assert_eq!(marks, [("refused", 3), ("refused", 5), ("refused", 9)]);
     let text = story["marks"][0]["text"].as_str().unwrap();
     assert!(text.starts_with("length 0123456789ab: no no") && text.chars().count() < 300, "{text}");
+    let text = story["marks"][1]["text"].as_str().unwrap();
+    assert_eq!(text, "length 1123456789ab: it failed: Traceback (most recent call last): \u{2026} ZeroDivisionError: division");
     let trapped: Vec<&Value> =
         report["events"].as_array().unwrap().iter().filter(|event| event["kind"] == "plugin_error").collect();
     let [trapped] = trapped[..] else { panic!("{trapped:?}") };
@@ -218,7 +223,7 @@ fn charts_of_nothing_but_zeros_are_folded_away() {
     let others: Vec<&Value> = report["charts"]["others"].as_array().unwrap().iter().map(|chart| &chart["title"]).collect();
     assert_eq!(others, ["new"]);
     assert_eq!(report["charts"]["sections"].as_array().unwrap().last().unwrap()["title"], "Other metrics");
-    // They can be drawn all the same.
+    // They can still be drawn.
     assert_eq!(chart(&report, "clip_ratio/low_mean")["lines"].as_array().unwrap().len(), 2);
 }
 
@@ -238,7 +243,7 @@ fn the_configuration_shows_what_the_user_set() {
     };
     assert_eq!(lines_of(configuration, true), ["seed = 42", "path = \"a/length.wasm\"", "weight = 0.5"]);
     assert_eq!(lines_of(configuration, false)[..3], ["max_steps = 30", "", "[[plugin]]"], "all keys");
-    // What nobody chose is not what every entry needs.
+    // The required keys of an entry that nobody chose are not the user's.
     let mut start = begun("started", 0);
     start["set"] = json!(["max_steps"]);
     let built_in = &report(run(&lines([start]), "", "").path())["configuration"];
@@ -248,7 +253,7 @@ fn the_configuration_shows_what_the_user_set() {
     resumed["changed"] = json!({ "seed": [1, 42] });
     let resumed = &report(run(&lines([begun("started", 0), resumed]), "", "").path())["configuration"];
     assert_eq!(resumed["own"], json!(["seed = 42"]), "what changed, not what the checkpoint has");
-    // A run of an older version does not say.
+    // A run of an older version does not record it.
     let older = &report(run(&lines([begun("started", 0)]), "", "").path())["configuration"];
     assert!(lines_of(older, true).is_empty() && lines_of(older, false).contains(&"max_steps = 30".to_owned()));
 }

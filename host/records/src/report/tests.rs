@@ -1,4 +1,4 @@
-//! What reports say of runs that the tests write.
+//! Tests reports of runs that the tests write.
 
 use super::eras::Eras;
 use super::series::ReportMetrics;
@@ -59,7 +59,7 @@ pub(super) fn report(run: &Path) -> Value {
     visible_json(&RunReport::load(run).unwrap())
 }
 
-/// Returns the rows of the table of metrics: first, last, least, greatest, and the steps.
+/// Returns the rows of the table of metrics: first, last, minimum, maximum, and the steps.
 pub(super) fn rows<'a>(report: &'a Value, name: &str) -> Vec<(&'a Value, &'a Value)> {
     let all = report["metrics"].as_array().unwrap().iter().filter(|row| row["name"] == name);
     all.map(|row| (&row["values"], &row["steps"])).collect()
@@ -92,7 +92,7 @@ fn figures_are_as_they_were_logged_and_gaps_stay_gaps() {
     assert_eq!(rows(&report, "reward"), [(&json!([-6.35, -1.5e300, -1.5e300, -6.35]), &json!([10, 30]))]);
     assert_eq!(report["story"]["logged"], json!({ "from": 10, "to": 30, "rows": 3 }));
 
-    // A step taken again counts as it was the second time, and steps are in order.
+    // A repeated step counts with its second values, and steps are sorted.
     let again = figures(&lines([(4, 1.0), (8, 2.0), (6, 3.0), (8, 4.0)].map(|(step, kl)| json!({ "step": step, "kl": kl }))));
     assert_eq!(
         (again.steps.as_slice(), again.values("kl")),
@@ -113,7 +113,7 @@ fn a_step_with_an_evaluation_keeps_its_training_row() {
     let report = report(run(&lines([begun("started", 0)]), RECORDED, "").path());
     let loss = report["story"]["key_figures"].as_array().unwrap().iter().find(|figure| figure["label"] == "loss").unwrap();
     assert_eq!((&loss["last"], &loss["first"]), (&json!("3.089"), &json!("3.767")), "the last step's loss");
-    // Whatever comes first: a row replaces only one of its kind.
+    // In either order, a row replaces only one of its own kind.
     let again = figures(&lines([
         json!({ "step": 4, "eval_loss": 1.0, "eval_old": 1.0 }),
         json!({ "step": 4, "loss": 2.0, "old": 2.0 }),
@@ -135,7 +135,7 @@ fn nothing_that_a_run_says_is_more_than_text() {
     assert!(!text.contains("7819"), "a template was run");
     assert!(!text.chars().any(|c| matches!(c, '\u{1b}' | '\u{80}'..='\u{9f}' | '\u{202e}')), "a hidden character came through");
     let visible = HOSTILE.replace("\u{202e}\u{1b}\u{9b}", r"\\u{202e}\\u{1b}\\u{9b}");
-    // Its reason, the event, the configuration, metrics and their charts' titles.
+    // The reason, the event, the configuration, metrics and the titles of their charts.
     assert!(text.matches(&visible).count() >= 8, "{}", text.matches(&visible).count());
 }
 
@@ -164,7 +164,7 @@ fn a_run_that_has_just_begun_has_a_report() {
     assert_eq!((&begun["story"]["logged"], &begun["story"]["key_figures"]), (&Value::Null, &json!([])));
     assert_eq!((&begun["charts"]["sections"], &begun["metrics"]), (&json!([]), &json!([])));
     assert_eq!(begun["story"]["versions"][0]["short"], "abcdef012345");
-    // There is no lock that tells whether it is still running.
+    // There is no lock that shows whether the run is still running.
     assert_eq!(state(), "unfinished");
     fs::write(run.path().join(".lock"), "").unwrap();
     assert_eq!(state(), "interrupted");
@@ -172,7 +172,7 @@ fn a_run_that_has_just_begun_has_a_report() {
     lock.lock().unwrap();
     assert_eq!(state(), "running");
 
-    // A configuration alone is enough, even one that is being edited.
+    // A configuration alone is enough, even while it is being edited.
     for file in ["events.jsonl", "metrics.jsonl", "completions.jsonl"] {
         fs::remove_file(run.path().join(file)).unwrap();
     }
@@ -233,7 +233,7 @@ fn every_logged_figure_has_its_place() {
     assert_eq!(titles, ["Reward", "a", "b"]);
     assert_eq!(sections[0].charts[1].note, "weight 2");
 
-    // Of several runs, each has a chart of its own.
+    // In a comparison of several runs, each metric has its own chart.
     let all: BTreeSet<String> = names.iter().map(|name| (*name).to_owned()).collect();
     let charts = super::charts_of(&all);
     let of_each: Vec<&str> =

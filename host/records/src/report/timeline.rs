@@ -1,7 +1,7 @@
-//! Reads `events.jsonl`: what happened to the run.
+//! Reads `events.jsonl`: the history of a run.
 //!
-//! A run resumed from a step repeats the steps after it. What the earlier process did in those steps is no longer part of the
-//! run's history. Its events stay in the file and are marked as undone here.
+//! A run resumed from a step repeats the steps after it. What the earlier process did in those steps is no longer part of the run's
+//! history. Its events stay in the file, and this module marks them as undone.
 
 use super::Error;
 use super::sentences;
@@ -13,11 +13,11 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// Memory that all events may take, and that a value takes beside its text, roughly.
+/// Maximum memory of all events, and approximate memory of a value excluding its text, in bytes.
 const MOST_MEMORY: usize = 256 << 20;
 const VALUE: usize = 96;
 
-/// Returns the memory that a value takes, roughly.
+/// Returns the approximate memory of a value, in bytes.
 fn memory(value: &Value) -> usize {
     VALUE
         + match value {
@@ -28,33 +28,33 @@ fn memory(value: &Value) -> usize {
         }
 }
 
-/// The name of the event of a refused edit of config.toml.
+/// Name of the event for a rejected edit of config.toml.
 pub(super) const SETTINGS_REFUSED: &str = "settings_refused";
 
 /// An event of the run.
 #[derive(Clone, Debug)]
 pub(super) struct TimelineEvent {
     pub event: EventLine,
-    /// Whether the run resumed from before it.
+    /// Whether a resume from an earlier step undid the event.
     pub undone: bool,
 }
 
 /// An event marked in the charts.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ChartMark {
-    /// Its number, from 1.
+    /// Number of the mark, from 1.
     pub number: usize,
-    /// The number of steps done.
+    /// Number of steps done.
     pub step: u64,
-    /// What it is marked as.
+    /// Kind of the mark.
     pub kind: &'static str,
-    /// The kind, as shown to the reader.
+    /// Word for the kind, as shown to the reader.
     pub word: &'static str,
-    /// What happened.
+    /// Description of the event.
     pub text: String,
 }
 
-/// A version of a plugin from a step on.
+/// A version of a plugin and the steps during which it was in use.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct VersionPeriod {
     pub plugin: String,
@@ -62,17 +62,17 @@ pub(super) struct VersionPeriod {
     pub version: String,
     pub hash: String,
     pub since: u64,
-    /// The step at which another replaced it.
+    /// Step at which another version replaced it.
     pub until: Option<u64>,
     pub how: &'static str,
-    /// Which of the plugin's versions it is, from 1, and what is special about its settings.
+    /// Number of this version among the plugin's, from 1, and a description of its settings.
     pub number: usize,
     pub settings: String,
     pub config: Value,
 }
 
 impl VersionPeriod {
-    /// Returns what identifies it.
+    /// Returns what identifies the version.
     fn identity(&self) -> PluginVersion {
         match self.config.as_object() {
             Some(config) => PluginVersion::new(&self.hash, config),
@@ -81,25 +81,25 @@ impl VersionPeriod {
     }
 }
 
-/// A step after which the metrics of a plugin are not comparable with those before.
+/// A step after which a plugin's metrics are not comparable with earlier ones.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct MetricBreak {
     pub step: u64,
     pub plugin: String,
-    /// Whether only the weight of its scores is another, so that the scores themselves stay comparable.
+    /// Whether only the weight of the scores changed, so that the scores themselves stay comparable.
     pub of_weight: bool,
 }
 
 /// The state of the run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct RunStateText {
-    /// In a word.
+    /// One-word state.
     pub word: &'static str,
-    /// Since when, or why.
+    /// Time or reason of the state.
     pub detail: String,
 }
 
-/// All events and what follows from them.
+/// All events and the history derived from them.
 #[derive(Debug, Default)]
 pub(super) struct RunTimeline {
     pub events: Vec<TimelineEvent>,
@@ -133,7 +133,7 @@ impl RunTimeline {
     /// Marks events that a later resume undid.
     fn find_undone(&mut self) {
         let mut behind: Option<u64> = None;
-        // Plugins loaded by the process whose start was read last. Events are read backwards.
+        // Plugins loaded by the process whose start was last read. Events are read backwards.
         let mut loaded: BTreeMap<String, PluginVersion> = BTreeMap::new();
         let mut loading: BTreeMap<String, PluginVersion> = BTreeMap::new();
         for TimelineEvent { event, undone } in self.events.iter_mut().rev() {
@@ -294,7 +294,7 @@ impl RunTimeline {
                 Some(_) => sentences::differences(config, &self.versions[i].config),
                 None => sentences::settings(&self.versions[i].config),
             };
-            // One that came back has the number that it had.
+            // A version that came back keeps its old number.
             let own = &self.versions[i];
             let others = self.versions[..i].iter().filter(|v| v.plugin == own.plugin);
             let same = others.clone().find(|v| v.hash == own.hash && v.config == own.config).map(|v| v.number);
@@ -370,8 +370,8 @@ impl RunTimeline {
         }
     }
 
-    /// Returns the seconds that processes worked on the run. `now` is the end of the current process if it is running, `logged`
-    /// the time that it last logged.
+    /// Returns how long processes worked on the run, in seconds. `now` is the end of the current process if it is running, `logged` the
+    /// time that it last logged.
     pub(super) fn seconds(&self, now: Option<Timestamp>, logged: Option<f64>) -> f64 {
         let mut worked = WorkTime::default();
         self.all().for_each(|event| worked.observe(event));

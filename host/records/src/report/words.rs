@@ -51,8 +51,8 @@ pub(super) fn shortened(text: &str, most: usize) -> (&str, usize) {
     }
 }
 
-/// Makes characters visible that would move, reorder or hide others, as on the terminal. Line ends and tabs stay, and so do the joiners
-/// and selectors that are part of emoji and of some scripts.
+/// Makes characters visible that would move, reorder or hide others, as on the terminal. Line ends and tabs stay, as do the joiners and
+/// selectors that are part of emoji and of some scripts.
 pub(super) fn visible(text: &str) -> Cow<'_, str> {
     let kept = |c: char| matches!(c, '\n' | '\t' | '\u{200c}' | '\u{200d}') || is_variation_selector(c) || !is_hidden(c);
     if text.chars().all(kept) {

@@ -1,24 +1,24 @@
-//! The best checkpoint, and the metric that decides which it is.
+//! The best checkpoint and the metric that determines it.
 
 use crate::Error;
 use crate::config::{self, RunConfig};
 use serde::{Deserialize, Serialize};
 
-/// Metrics of updates, which an evaluation does not have.
+/// Metrics of the policy's updates, which evaluations lack.
 pub(crate) const UPDATE_METRICS: [&str; 3] = ["grad_norm", "learning_rate", "num_tokens"];
 
-/// Metrics of a critic's updates, which an evaluation does not have.
+/// Metrics of a critic's updates, which evaluations lack.
 pub(crate) const CRITIC_METRICS: [&str; 2] = ["critic_grad_norm", "critic_learning_rate"];
 
 /// The best checkpoint so far.
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize, Serialize)]
 pub(crate) struct BestCheckpoint {
     pub step: u64,
-    /// Its value of `metric_for_best_model`.
+    /// Value of `metric_for_best_model`.
     pub value: f64,
 }
 
-/// Returns the error for a metric that a run does not have, listing its metrics, and those of evaluations if there are any.
+/// Returns the error for a metric that a run lacks. It lists the run's metrics, and those of its evaluations if there are any.
 pub(crate) fn no_such_metric(settings: &RunConfig, name: &str, names: &[&str]) -> Error {
     let prefix = if name.starts_with("eval_") { "eval_" } else { "" };
     let names: Vec<String> = names.iter().map(|name| format!("{prefix}{name}")).collect();

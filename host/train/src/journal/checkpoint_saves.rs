@@ -1,4 +1,4 @@
-//! Decides when checkpoints are saved, which is the best, and which are removed.
+//! Tracks the checkpoints of a run: the newest, the best, and those that retention must not delete.
 
 use super::BestCheckpoint;
 use crate::checkpoint::{self, CheckpointWriter, PartsTimeout};
@@ -9,30 +9,30 @@ use std::path::PathBuf;
 /// The state of a run's checkpoints.
 pub(super) struct CheckpointSaves {
     pub(super) writer: CheckpointWriter,
-    /// Step of the newest checkpoint, which may still be being written.
+    /// Step of the newest checkpoint, which may be incomplete.
     pub(super) newest: Option<u64>,
-    /// The best, the newest included.
+    /// The best checkpoint, including the newest.
     pub(super) best: Option<BestCheckpoint>,
-    /// The best of those that are known to be on disk.
+    /// The best checkpoint that is known to be on disk.
     pub(super) best_written: Option<BestCheckpoint>,
-    /// Metrics of the steps since the newest.
+    /// Metrics of the steps since the newest checkpoint.
     window: MetricsWindow,
-    /// The run's folder when the newest was begun.
+    /// The run's folder when the newest checkpoint was begun.
     pub(super) begun_in: PathBuf,
-    /// Whether one could not be written because that folder was renamed or removed meanwhile, and none has been begun since.
+    /// Whether a checkpoint failed because that folder was renamed or removed, and none has been begun since.
     pub(super) is_owed: bool,
-    /// Why the newest one could not be written.
+    /// Error of the newest checkpoint, if it could not be written.
     pub(super) failure: Option<checkpoint::Error>,
-    /// Number of checkpoints that all ranks have begun to write parts of.
+    /// Number of joint checkpoints that all ranks have begun.
     pub(super) joint: u64,
-    /// How long to wait for the parts of the one that is being written.
+    /// Timeout for the other ranks' parts of the current checkpoint.
     pub(super) timeout: Option<PartsTimeout>,
-    /// Steps of checkpoints that retention leaves alone and that the user was warned about.
+    /// Steps of checkpoints that retention does not delete, and that the user was warned about.
     pub(super) left_alone: BTreeSet<u64>,
 }
 
 impl CheckpointSaves {
-    /// Creates the state of a run in this folder without checkpoints.
+    /// Creates the state of a run without checkpoints, in this folder.
     pub(super) fn new(run: PathBuf) -> Self {
         Self {
             begun_in: run.clone(),
@@ -49,7 +49,7 @@ impl CheckpointSaves {
         }
     }
 
-    /// Writes checkpoints into this folder from now on.
+    /// Changes the folder for later checkpoints.
     pub(super) fn set_folder(&mut self, run: PathBuf) {
         self.writer.set_run(run);
     }
@@ -59,7 +59,7 @@ impl CheckpointSaves {
         (self.newest, self.best, self.best_written, self.window) = (Some(step), best, best, window);
     }
 
-    /// Adds metrics by which checkpoints are compared.
+    /// Adds metrics for the comparison of checkpoints.
     pub(super) fn add(&mut self, figures: &MetricsWindow) {
         self.window.merge(figures);
     }

@@ -1,4 +1,4 @@
-//! Saves checkpoints, and decides when.
+//! Saves checkpoints, and determines which is the best.
 
 use super::super::{Error, Result};
 use super::{Journal, RunFolder};
@@ -12,24 +12,24 @@ use std::path::{Path, PathBuf};
 use std::sync::PoisonError;
 use std::time::Duration;
 
-/// What the first rank knows of the checkpoints that all ranks write parts of.
+/// The first rank's knowledge of joint checkpoints, which all ranks write parts of.
 #[derive(Deserialize, Serialize)]
 pub(crate) struct JointSaves {
     /// The run's folder.
     folder: PathBuf,
-    /// Number of those that were begun.
+    /// Number of joint checkpoints that were begun.
     begun: u64,
     /// Step of the newest checkpoint.
     newest: Option<u64>,
 }
 
 impl Journal {
-    /// Returns whether this step has a checkpoint, finished or being written.
+    /// Returns whether this step has a checkpoint, complete or not.
     pub(crate) fn has_checkpoint(&self, step: u64) -> bool {
         self.saves.newest == Some(step)
     }
 
-    /// Returns whether a checkpoint is to be saved because the last one was lost with the folder's old place.
+    /// Returns whether a checkpoint must be saved because the last one was lost when the folder was renamed or removed.
     pub(crate) fn owes_checkpoint(&self) -> bool {
         self.saves.is_owed
     }
@@ -67,13 +67,13 @@ impl Journal {
         self.saves.writer.begin(step, fill);
     }
 
-    /// Returns the next checkpoint that all ranks write a part of: the same as long as it is not begun.
+    /// Returns the next joint checkpoint: the same one until it is begun.
     pub(crate) fn next_joint_save(&self, step: u64) -> JointSave {
         JointSave { step, number: self.saves.joint + 1 }
     }
 
-    /// Writes a checkpoint in the background, like [`Journal::write`], which other ranks write parts of; their parts are waited for with
-    /// this timeout.
+    /// Writes the first rank's part of a joint checkpoint in the background, like [`Journal::write`], and waits with this timeout for the
+    /// other ranks' parts.
     pub(crate) fn write_joint(
         &mut self,
         save: JointSave,
@@ -96,7 +96,7 @@ impl Journal {
         self.saves.writer.begin_part(save, rank, fill);
     }
 
-    /// Waits until this rank's part is written. Returns why it could not be.
+    /// Waits until this rank's part is written. Returns the error if it failed.
     pub(crate) fn finish_part(&mut self) -> Option<String> {
         if !self.folder.is_of_other_process() {
             return None;
@@ -106,20 +106,20 @@ impl Journal {
         Some(error.to_string())
     }
 
-    /// Waits no longer for parts of a checkpoint, for this reason.
+    /// Stops waiting for the other ranks' parts of a checkpoint, for this reason.
     pub(crate) fn wait_no_longer(&mut self, reason: String) {
         if let Some(timeout) = &self.saves.timeout {
             *timeout.failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(reason);
         }
     }
 
-    /// Returns what the first rank knows of the saves of all.
+    /// Returns the first rank's knowledge of joint checkpoints.
     pub(crate) fn joint_saves(&self) -> JointSaves {
         JointSaves { folder: self.path().to_owned(), begun: self.saves.joint, newest: self.saves.newest }
     }
 
-    /// Goes on with what the first rank knows: writes parts into the run's folder as that rank has found it. What is left there of this
-    /// rank's earlier parts is removed, since nobody will collect it.
+    /// Adopts the first rank's knowledge of joint checkpoints and of the run's folder. Deletes what is left there of this rank's earlier
+    /// parts, since nobody will collect them.
     pub(crate) fn join_saves(&mut self, known: JointSaves, rank: usize) -> Result<()> {
         let JointSaves { folder, begun, newest } = known;
         if !folder.is_dir() {
@@ -138,7 +138,7 @@ impl Journal {
         Ok(())
     }
 
-    /// Records how long training waited for a copy.
+    /// Records how long training waited for a copy of the state.
     pub(crate) fn waited_for_checkpoint(&mut self, time: Duration) {
         self.window.extend([Metric::mean("time/checkpoint", time.as_secs_f64(), 1.0)]);
     }
@@ -157,7 +157,7 @@ impl Journal {
         self.saves.failure = None;
         let path = path.display().to_string();
         self.event(&RunEvent::CheckpointSaved { step, path, seconds: took.as_secs_f64() })?;
-        // As in transformers, 0 and less are no limit.
+        // As in transformers, 0 and negative numbers mean no limit.
         match self.settings.save_total_limit.and_then(|limit| usize::try_from(limit).ok()) {
             None | Some(0) => Ok(()),
             Some(limit) => self.retain(limit),
@@ -198,7 +198,7 @@ impl Journal {
         Ok(())
     }
 
-    /// Returns the run's last checkpoint, of this step, once it is on disk, or the best one if the run ends with that.
+    /// Returns the last checkpoint, of this step, once it is on disk, or the best one if the run ends with that.
     pub(crate) fn last_checkpoint(&mut self, step: u64) -> Result<PathBuf> {
         self.record_saves(true)?;
         if let Some(error) = self.saves.failure.take() {

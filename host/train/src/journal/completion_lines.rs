@@ -1,4 +1,4 @@
-//! Completions as lines of completions.jsonl and failed.jsonl.
+//! Formats completions as lines of completions.jsonl and failed.jsonl.
 
 use super::PluginVersions;
 use crate::Result;
@@ -9,7 +9,7 @@ use crate::plugin::columns::{OLD_LOGP, SAMPLING_LOGP};
 use crate::run::{CompletionLine, EpisodeLine, TokenValues};
 use serde_json::{Value, json};
 
-/// Returns a completion of this step's generation as completions.jsonl has it.
+/// Returns a completion of this step's generation as a line of completions.jsonl.
 pub(super) fn line_of<'a>(e: &'a Experience, row: usize, step: u64, plugins: &'a PluginVersions) -> CompletionLine<'a> {
     let rollout = &e.rollouts[row];
     let prompt = &e.prompts[rollout.prompt];
@@ -32,10 +32,10 @@ pub(super) fn line_of<'a>(e: &'a Experience, row: usize, step: u64, plugins: &'a
     }
 }
 
-/// Returns what is known of each token of a completion.
+/// Returns the values of each token of a completion.
 ///
 /// # Errors
-/// If its tokens can't be decoded.
+/// If the tokens can't be decoded.
 pub(super) fn token_values(e: &Experience, row: usize, tokenizer: &Tokenizer) -> Result<TokenValues> {
     let (rollout, tokens) = (&e.rollouts[row], e.tokens(&(row..row + 1)));
     let advantages: Vec<f32> = (0..rollout.tokens.len()).map_while(|token| e.advantage(row, token)).collect();
@@ -51,20 +51,20 @@ pub(super) fn token_values(e: &Experience, row: usize, tokenizer: &Tokenizer) ->
     })
 }
 
-/// Rounds to the digits that somebody looks at.
+/// Rounds to the digits worth reading.
 fn short(value: f64) -> f64 {
     (value * 1e4).round() / 1e4
 }
 
-/// Returns a value that a reward logged beside a completion. What is no JSON is text.
+/// Returns a value that a reward logged for a completion. Invalid JSON becomes text.
 fn of_extra((name, value): (&String, &String)) -> (String, Value) {
     (name.clone(), serde_json::from_str(value).unwrap_or_else(|_| json!(value)))
 }
 
-/// Returns what a line has of an episode besides a completion's keys.
+/// Returns the keys of a line that only episodes have.
 fn of_episode<'a>(e: &'a Experience, row: usize, episode: &'a EpisodeOutcome) -> EpisodeLine<'a> {
     let rollout = &e.rollouts[row];
-    // Those of the turns' first tokens.
+    // Values of the turns' first tokens.
     let begins = std::iter::once(0).chain(rollout.replies.iter().map(|(_, end)| *end));
     let turn_advantages = begins.map(|at| e.advantage(row, at)).collect();
     EpisodeLine {
@@ -93,7 +93,7 @@ mod tests {
     fn each_token_has_its_text_and_what_is_known_of_it() {
         let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/builtin-model/model");
         let tokenizer = Tokenizer::open(&model).unwrap();
-        // A character of several tokens, if the tokenizer has no token for it.
+        // The character takes several tokens if the tokenizer has no token for it.
         let texts = ["the cat \u{1f600} sat", "so"];
         let rollout = |text: &&str| {
             let tokens = tokenizer.encode(text, false).unwrap();

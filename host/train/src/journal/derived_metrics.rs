@@ -1,4 +1,4 @@
-//! Metrics that are logged because of others, as the algorithm says.
+//! Metrics that are derived from other metrics by an algorithm's rules.
 
 use crate::plugin::{DerivationRule, DerivedMetricHint};
 use serde_json::{Map, Value};
@@ -7,29 +7,28 @@ use std::collections::BTreeMap;
 /// A value and the seconds since the start of training at which it was logged.
 type TimedValue = (f64, f64);
 
-/// The metrics that are logged because of others, as the algorithm says.
+/// Derives metrics from others by the algorithm's rules.
 #[derive(Default)]
 pub(super) struct DerivedMetrics {
     metrics: Vec<DerivedMetricHint>,
-    /// Where rates count from: the start or, of a resumed run, the first row of each metric.
+    /// Origin of rates: the start or, in a resumed run, the first row of each metric.
     first: BTreeMap<String, TimedValue>,
     is_resumed: bool,
 }
 
 impl DerivedMetrics {
-    /// Sets the metrics.
+    /// Sets the rules.
     pub(super) fn set(&mut self, metrics: &[DerivedMetricHint]) {
         self.metrics = metrics.to_vec();
     }
 
-    /// Marks the run as one whose time began with an earlier process.
+    /// Marks the run as resumed: its time began in an earlier process.
     pub(super) fn resume(&mut self) {
         self.is_resumed = true;
         self.first.clear();
     }
 
-    /// Returns the metrics for a row with these, logged after so many seconds: all of them, or none if the row lacks what one follows
-    /// from.
+    /// Returns the derived metrics of a row that is logged after `seconds`, or none if the row lacks a metric that a rule needs.
     pub(super) fn derive(&mut self, row: &BTreeMap<String, f64>, seconds: f64) -> Map<String, Value> {
         let mut more = Map::new();
         if !self.metrics.iter().all(|metric| row.contains_key(&metric.from)) {

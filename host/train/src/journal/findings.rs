@@ -1,11 +1,11 @@
-//! Tells of findings when they begin to hold.
+//! Reports findings about a run's metrics when they begin to hold.
 
 use super::RunFolder;
 use crate::diagnosis::{self, DiagnosisMonitor, DiagnosisSettings, ReportedFinding};
 use crate::run::{MetricsRow, RunEvent};
 use serde_json::{Map, Value};
 
-/// The watch over a run's metrics, on the process that writes them.
+/// Watches a run's metrics, on the process that writes them.
 pub(super) struct MetricsWatch {
     watch: Option<DiagnosisMonitor>,
     usual_rate: f64,
@@ -14,7 +14,7 @@ pub(super) struct MetricsWatch {
 }
 
 impl MetricsWatch {
-    /// Begins to watch a run; a resumed run has its earlier metrics in its folder.
+    /// Begins watching a run. A resumed run reads earlier metrics from its folder.
     pub(super) fn new(folder: &RunFolder, usual_rate: f64) -> Self {
         let watch = (!folder.config().is_empty()).then(|| {
             let settings = DiagnosisSettings::from_config(folder.config(), Some(usual_rate));
@@ -23,12 +23,12 @@ impl MetricsWatch {
         Self { watch, usual_rate, changed: false }
     }
 
-    /// Notes an event after which metrics are not comparable with those before.
+    /// Notes an event that makes later metrics incomparable with earlier ones.
     pub(super) fn note_event(&mut self, event: &RunEvent<'_>) {
         self.changed |= event.kind().changes_plugins();
     }
 
-    /// Adds a line of metrics, under this configuration. Returns findings that begin to hold.
+    /// Adds a line of metrics under this configuration. Returns findings that begin to hold.
     pub(super) fn add_row(&mut self, line: &Map<String, Value>, config: &str) -> Vec<ReportedFinding> {
         let Some(watch) = &mut self.watch else { return Vec::new() };
         if std::mem::take(&mut self.changed) {

@@ -7,6 +7,7 @@ mod completion_lines;
 mod derived_metrics;
 mod findings;
 mod recorder;
+mod reward_errors;
 mod run_folder;
 mod versions;
 
@@ -29,6 +30,7 @@ use crate::run::RunEvent;
 use checkpoint_saves::CheckpointSaves;
 use derived_metrics::DerivedMetrics;
 use findings::MetricsWatch;
+use reward_errors::RewardErrors;
 use serde::{Deserialize, Serialize};
 use serde_json::Map;
 use std::collections::BTreeMap;
@@ -52,19 +54,25 @@ pub(super) struct Journal {
     folder: RunFolder,
     /// Metrics of the steps since the last log line.
     window: MetricsWindow,
-    /// The plugins that these metrics, and those of later steps, come from.
+    /// Versions of the plugins that these metrics, and those of later steps, come from.
     versions: PluginVersions,
-    /// Whether the steps of the window had other versions, weights or settings than the run goes on with.
+    /// Whether the steps of the window had other versions, weights or settings than the run now has.
     is_of_others: bool,
     /// Endpoint that serves the newest metrics, if any.
     scraped: Option<Prometheus>,
     saves: CheckpointSaves,
     /// The run's origins, if it is a fork; the latest last.
     parents: Vec<Parent>,
-    /// When this process started training.
-    begun: Instant,
+    reward_errors: RewardErrors,
     derived: DerivedMetrics,
     findings: MetricsWatch,
+    progress: JournalProgress,
+}
+
+/// How far this process is.
+struct JournalProgress {
+    /// When training started.
+    started: Instant,
     /// Number of steps done, for other threads.
     steps_done: Arc<AtomicU64>,
 }
@@ -73,7 +81,7 @@ pub(super) struct Journal {
 pub(super) struct JournalState {
     /// Metrics not yet logged.
     pub window: MetricsWindow,
-    /// The plugins that these come from; empty if unknown.
+    /// Versions of the plugins that these metrics come from; empty if unknown.
     pub versions: PluginVersions,
     /// Metrics of the steps since the last checkpoint.
     pub since_save: MetricsWindow,
@@ -85,21 +93,34 @@ impl Journal {
     /// Creates the journal of a run in this folder.
     pub(super) fn new(settings: Rc<RunConfig>, folder: RunFolder, scraped: Option<Prometheus>, usual_rate: f64) -> Self {
         let saves = CheckpointSaves::new(folder.path().to_owned());
-        let (window, parents, begun) = (MetricsWindow::default(), Vec::new(), Instant::now());
+        let (window, parents, reward_errors) = (MetricsWindow::default(), Vec::new(), RewardErrors::default());
         let findings = MetricsWatch::new(&folder, usual_rate);
         let (versions, is_of_others, derived) = (PluginVersions::new(), false, DerivedMetrics::default());
-        let steps_done = Arc::default();
-        Self { settings, folder, window, versions, is_of_others, scraped, saves, parents, begun, derived, findings, steps_done }
+        let progress = JournalProgress { started: Instant::now(), steps_done: Arc::default() };
+        Self {
+            settings,
+            folder,
+            window,
+            versions,
+            is_of_others,
+            scraped,
+            saves,
+            parents,
+            reward_errors,
+            derived,
+            findings,
+            progress,
+        }
     }
 
     /// Marks the start of training.
     pub(super) fn begin(&mut self) {
-        self.begun = Instant::now();
+        self.progress.started = Instant::now();
     }
 
     /// Returns the time since training started.
     pub(super) fn elapsed(&self) -> Duration {
-        self.begun.elapsed()
+        self.progress.started.elapsed()
     }
 
     /// Returns the run's folder.
@@ -118,12 +139,13 @@ impl Journal {
         self.folder.event(event)
     }
 
-    /// Reports that a reward failed, and which rows have no score.
+    /// Records that a reward failed, and which rows have no score.
     pub(super) fn reward_failed(&mut self, step: u64, failure: &RewardFailure) -> Result<()> {
         let RewardFailure { name, error, failed } = failure;
         let rows: Vec<usize> = failed.iter().map(|(row, _)| *row).collect();
         let what = if rows.is_empty() { "succeeded when retried".to_owned() } else { format!("rows without a score: {rows:?}") };
-        tracing::warn!("{error}; {what}");
+        let described = self.reward_errors.describe(name, error, step);
+        tracing::warn!("{described}; {what}");
         let row_reasons = failed.iter().take(3).map(|(_, error)| error.as_str()).collect();
         self.event(&RunEvent::PluginError { plugin: name, step, reason: error, rows, row_reasons })
     }
@@ -133,7 +155,7 @@ impl Journal {
         self.folder.log_completions(self.settings.log_completions, experience, step, &self.versions, tokenizer)
     }
 
-    /// Keeps completions that a reward failed on in failed.jsonl: these rows, or all if none are known.
+    /// Writes completions that a reward failed on to failed.jsonl: these rows, or all if none are known.
     pub(super) fn keep_failed(&mut self, experience: &Experience, rows: &[usize], error: &str, step: u64) -> Result<()> {
         self.folder.keep_failed(experience, rows, error, step, &self.versions)
     }
@@ -141,7 +163,7 @@ impl Journal {
     /// Adds the metrics of a step.
     ///
     /// # Errors
-    /// If `metric_for_best_model` is not one of them.
+    /// If `metric_for_best_model` should be among them but is not.
     pub(super) fn add(&mut self, figures: &MetricsWindow) -> Result<()> {
         self.window.merge(figures);
         if self.settings.best_model_metric().is_some() {
@@ -151,14 +173,13 @@ impl Journal {
         Ok(())
     }
 
-    /// Rejects a `metric_for_best_model` that the run does not have, before much time is spent. If all plugins ship with the
-    /// host, it was already checked before the run began.
+    /// Rejects a missing `metric_for_best_model` early. If all plugins ship with the host, it was already checked before the run began.
     fn check_best_metric(&self) -> Result<()> {
         let Some((name, _)) = self.settings.best_model_metric() else { return Ok(()) };
         let mut names: Vec<&str> = self.saves.names().filter(|n| !metrics::is_of_machine(n)).collect();
-        // Steps that learn from what was collected before have not all figures.
+        // Steps that learn from earlier generations lack some metrics.
         let collected = names.contains(&"num_tokens");
-        // An evaluation has the metrics of a step but those of its update, and some of its own.
+        // An evaluation has the metrics of a step except those of its update, and some of its own.
         let plain = name.strip_prefix("eval_").unwrap_or(name);
         let of_evaluations = plain != name || self.settings.early_stopping_patience.is_some();
         if of_evaluations {
@@ -173,7 +194,7 @@ impl Journal {
     /// Adds the metrics of an evaluation, for choosing the best checkpoint.
     ///
     /// # Errors
-    /// If `metric_for_best_model` should be one of them but is not.
+    /// If `metric_for_best_model` should be among them but is not.
     pub(super) fn add_evaluation(&mut self, figures: &BTreeMap<String, f64>) -> Result<()> {
         let early = self.settings.early_stopping_patience.is_some();
         let Some((name, _)) = self.settings.best_model_metric().filter(|(name, _)| early || name.starts_with("eval_")) else {
@@ -195,18 +216,18 @@ impl Journal {
         self.window.take()
     }
 
-    /// Writes the metrics of a step to metrics.jsonl, with the versions of the plugins that they come from.
+    /// Writes a step's metrics to metrics.jsonl, with the versions of the plugins that they come from.
     pub(super) fn log(&mut self, step: u64, epoch: f64, figures: &BTreeMap<String, f64>) -> Result<()> {
         let mut line = Map::new();
         line.insert("step".into(), step.into());
         line.insert("epoch".into(), epoch.into());
-        let seconds = self.begun.elapsed().as_secs_f64();
+        let seconds = self.progress.started.elapsed().as_secs_f64();
         line.insert("time".into(), seconds.into());
         line.extend(self.derived.derive(figures, seconds));
         line.extend(figures.iter().map(|(name, value)| (name.clone(), (*value).into())));
         let mut versions = self.versions.clone();
         if !figures.keys().any(|name| name.starts_with("eval_")) {
-            // They have no part in a row of training.
+            // Rows of training don't include these.
             let eval_only: Vec<&str> = self.settings.plugin.iter().filter(|p| p.eval_only).map(PluginEntry::name).collect();
             versions.retain(|name, _| !eval_only.contains(&name.as_str()));
         }
@@ -219,19 +240,19 @@ impl Journal {
         self.report_findings(step, &begun)
     }
 
-    /// Sets the metrics that are logged because of the algorithm's.
+    /// Sets the rules for derived metrics.
     pub(super) fn derive(&mut self, metrics: &[DerivedMetricHint]) {
         self.derived.set(metrics);
     }
 
-    /// Returns the number of steps done, which another thread may read while the run goes on.
+    /// Returns the number of completed steps, which other threads may read during the run.
     pub(super) fn steps_done(&self) -> Arc<AtomicU64> {
-        self.steps_done.clone()
+        self.progress.steps_done.clone()
     }
 
     /// Updates the progress that the metrics endpoint and other threads show.
     pub(super) fn show_progress(&self, step: u64, swaps: u64) {
-        self.steps_done.store(step, Ordering::Relaxed);
+        self.progress.steps_done.store(step, Ordering::Relaxed);
         if let Some(scraped) = &self.scraped {
             scraped.set_progress(step, swaps);
         }
@@ -247,7 +268,7 @@ impl Journal {
         self.folder.set_config(config)
     }
 
-    /// Goes on in the folder's new place, which it returns, if it was renamed; see [`RunFolder::follow`].
+    /// Follows the folder if it was renamed, and returns the new path; see [`RunFolder::follow`].
     pub(super) fn follow(&mut self, saves: bool) -> Result<Option<PathBuf>> {
         let now = self.folder.follow(saves)?;
         if let Some(now) = &now {
@@ -256,7 +277,7 @@ impl Journal {
         Ok(now)
     }
 
-    /// Removes what only a run that goes on needs in its folder, if its checkpoint of this step has it too.
+    /// Deletes files that only an unfinished run needs, if the checkpoint of this step has them too.
     pub(super) fn tidy(&self, step: u64) {
         self.folder.tidy(step);
     }
@@ -288,11 +309,12 @@ impl Journal {
         }
     }
 
-    /// Continues from the run's checkpoint of this step. `is_changed` says whether plugins have other weights or settings than in it.
+    /// Continues from the run's checkpoint of this step. `is_changed` says whether plugins have other weights or settings than in the
+    /// checkpoint.
     pub(super) fn restore(&mut self, step: u64, kept: JournalState, is_changed: bool) {
         (self.window, self.parents) = (kept.window, kept.parents);
         self.derived.resume();
-        self.steps_done.store(step, Ordering::Relaxed);
+        self.progress.steps_done.store(step, Ordering::Relaxed);
         let are_others = !kept.versions.is_empty() && !versions::are_same(&kept.versions, &self.versions);
         if are_others {
             self.versions = kept.versions;
@@ -301,7 +323,7 @@ impl Journal {
         self.saves.begin_at(step, kept.best, kept.since_save);
     }
 
-    /// Turns the run into a fork, which has no checkpoint of its own yet.
+    /// Turns the run into a fork, which has no checkpoint yet.
     pub(super) fn become_fork(&mut self, parent: Parent) {
         self.parents.push(parent);
         self.saves = CheckpointSaves::new(self.folder.path().to_owned());

@@ -1,11 +1,11 @@
-//! Logging windows: they end where a plugin, its settings or its weight change, so that no row of metrics.jsonl mixes two rewards.
+//! Logging windows. They end when a plugin, its settings or its weight changes, so that no row of metrics.jsonl mixes two rewards.
 
 use super::Journal;
 use super::versions::PluginVersions;
 use crate::Result;
 use std::collections::BTreeMap;
 
-/// The journal at a step, for parts that record changes there, and what shows a row of metrics to the user.
+/// The journal at a step, for parts that record changes, with a callback that shows metrics to the user.
 pub(crate) struct StepRecorder<'a> {
     pub journal: &'a mut Journal,
     /// Number of steps done.
@@ -17,15 +17,14 @@ pub(crate) struct StepRecorder<'a> {
 }
 
 impl Journal {
-    /// Sets the versions that the run begins with.
+    /// Sets the versions at the start of the run.
     pub(crate) fn begin_with(&mut self, versions: PluginVersions) {
         self.versions = versions;
     }
 }
 
 impl StepRecorder<'_> {
-    /// Logs the metrics of the steps since the last row, if there were any: what follows is another row's. There are none if a change
-    /// after the last step has ended its window.
+    /// Logs the metrics of the steps since the last row, if there are any: a change after the last step may already have ended its window.
     pub(crate) fn end_window(&mut self) -> Result<()> {
         if !self.journal.window.has_steps() {
             return Ok(());
@@ -36,7 +35,7 @@ impl StepRecorder<'_> {
         Ok(())
     }
 
-    /// Records which versions are in use from now on. At the beginning of a run, first ends a window whose steps had others.
+    /// Sets the versions in use from now on. At the beginning of a run, first ends a window whose steps had other versions.
     pub(crate) fn use_versions(&mut self, versions: PluginVersions) -> Result<()> {
         if std::mem::take(&mut self.journal.is_of_others) {
             self.end_window()?;

@@ -23,10 +23,10 @@ use std::fs::{self, TryLockError};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-/// Most completions that a process writes into failed.jsonl.
+/// Maximum number of completions that a process writes to failed.jsonl.
 const MOST_FAILED: usize = 256;
 
-/// Longest line of a log.
+/// Maximum length of a log line, in bytes.
 const LONGEST_LINE: u64 = 64 << 20;
 
 /// An open run folder.
@@ -34,7 +34,7 @@ pub struct RunFolder {
     path: PathBuf,
     /// The configuration as in config.toml.
     config: String,
-    /// None if another process writes.
+    /// Log files; none if another process writes them.
     files: Option<RunLogs>,
     /// Whether the run continues if a line can't be written.
     lenient: bool,
@@ -42,7 +42,7 @@ pub struct RunFolder {
     failed: usize,
     /// The plugins in use.
     plugins: Vec<PluginSource>,
-    /// What the configuration is granted.
+    /// Grants of the configuration.
     grants: Vec<Grant>,
 }
 
@@ -63,30 +63,30 @@ fn now() -> String {
     crate::config::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }
 
-/// Where a run that has begun before goes on.
+/// The position at which a resumed run continues.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ResumePoint {
-    /// After this step.
+    /// The last completed step.
     pub step: u64,
-    /// Whether it begins with the evaluation after that step.
+    /// Whether the run begins with the evaluation after that step.
     pub owes_evaluation: bool,
-    /// Whether steps up to that one are not logged yet. A row of that step then ended their window, and the run makes it again.
+    /// Whether steps up to that one are not logged yet. If a row of that step ended their window, the run writes it again.
     pub has_open_window: bool,
 }
 
-/// What of a log's line decides whether it is kept.
+/// Fields of a log line that decide whether it is kept.
 #[derive(Deserialize)]
 struct LogLineStep {
     #[serde(default)]
     step: Option<u64>,
-    /// Which evaluations have, and nothing else.
+    /// Duration of an evaluation; only lines of evaluations have it.
     #[serde(default)]
     eval_runtime: Option<f64>,
 }
 
 impl ResumePoint {
-    /// Returns whether a line of metrics stays: not those of steps that are repeated, nor of an evaluation that is made again, nor of a
-    /// window that is open again. A run that starts over logs its first evaluation again, too.
+    /// Returns whether a line of metrics is kept. Lines of repeated steps, of a repeated evaluation and of a reopened window are not; a run
+    /// that starts over also repeats its first evaluation.
     fn keeps(self, line: &LogLineStep) -> bool {
         let is_made_again = if line.eval_runtime.is_some() { self.owes_evaluation } else { self.has_open_window };
         let is_repeated = |step| step == self.step && is_made_again;
@@ -94,13 +94,13 @@ impl ResumePoint {
     }
 }
 
-/// Keeps the lines of a file, if it exists, that `keep` accepts; removes a partial line at the end.
+/// Truncates a file, if it exists, to the lines that `keep` accepts; deletes a partial line at the end.
 fn cut(file: &Path, keep: impl Fn(&LogLineStep) -> bool) -> Result<()> {
     let fail = || write_error(file);
     if !files::exists_as_file(file).map_err(fail())? {
         return Ok(());
     }
-    // One by one: the file may be larger than memory, and without an end.
+    // The file is read line by line, since it may be larger than memory or endless.
     let mut lines = JsonLinesReader::open(file, LONGEST_LINE).map_err(fail())?.with_limit(u64::MAX);
     let mut kept = BufWriter::new(files::temporary_in(file.parent().unwrap_or(Path::new("."))).map_err(fail())?);
     while let Some(line) = lines.next_line().map_err(fail())? {
@@ -126,12 +126,13 @@ pub(crate) fn put(file: &Path, bytes: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// Returns whether a name is a temporary file's, of this version or of an older one.
+/// Returns whether a name is that of a temporary file, of this version or an older one.
 fn is_temporary(name: &str) -> bool {
     name.starts_with(".tmp") || files::is_temporary(name)
 }
 
-/// Removes the temporary files that interrupted writes have left in a folder. Those of older versions, whose names may be others', stay.
+/// Deletes temporary files that interrupted writes have left in a folder. Those of older versions stay, since other programs may use such
+/// names.
 fn sweep(folder: &Path) {
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         let left = entry.file_name().to_str().is_some_and(files::is_temporary);
@@ -144,27 +145,27 @@ fn sweep(folder: &Path) {
     }
 }
 
-/// Marks what a run is granted as granted by its user. Without that, the run goes on, but can't resume by itself.
+/// Records the user's grants to a run. Without that, the run continues, but can't resume without the user's consent.
 fn record_grants(run: &Path, grants: &[Grant]) {
     if let Err(detail) = run::record_grants(run, grants) {
         tracing::warn!("can't record your grants for this run: {detail}; resume it with --accept-grants");
     }
 }
 
-/// Stores a plugin's bytes in a run's folder, under their hash.
+/// Stores a plugin's bytes in a run's folder, named by their hash.
 pub(crate) fn keep_bytes(run: &Path, source: &PluginSource) -> Result<()> {
     let file = RunFiles(run).plugin(source.name(), source.hash());
     let there = files::exists_as_file(&file).is_ok_and(|there| there);
-    // One that an interrupted write has left may be cut off.
+    // An interrupted write may have truncated it.
     let kept = there && files::read(&file, source.bytes().len() as u64).is_ok_and(|bytes| bytes == source.bytes());
     if kept { Ok(()) } else { put(&file, source.bytes()) }
 }
 
-/// Returns a parent of this folder that belongs to something else, and what that is. `named` are the paths in the configuration,
-/// with their keys.
+/// Returns the parent of this folder that belongs to something else, and what that is. `named` are the paths in the configuration, with
+/// their keys.
 fn within(path: &Path, named: &[(&'static str, Option<&str>)]) -> Option<(PathBuf, &'static str)> {
     let absolute = std::path::absolute(path).ok()?;
-    // Through links, as far as the way is there.
+    // Resolves links, as far as the path exists.
     let (missing, there) = absolute.ancestors().enumerate().find_map(|(i, folder)| Some((i, folder.canonicalize().ok()?)))?;
     for (what, given) in named {
         let Some(folder) = given.and_then(|given| Path::new(given).canonicalize().ok()) else { continue };
@@ -211,7 +212,7 @@ fn is_free(path: &Path) -> bool {
     !occupied || holds_only_remains(path)
 }
 
-/// Returns whether a path is a link to something that does not exist.
+/// Returns whether a path is a dangling link.
 fn is_dangling_link(path: &Path) -> bool {
     path.is_symlink() && !path.exists()
 }
@@ -233,7 +234,7 @@ fn occupied(path: &Path) -> Error {
     Error::OutputDir { path: path.to_owned(), detail: format!("is not empty; choose another folder or remove it{advice}") }
 }
 
-/// Returns the path of a folder in `runs` that does not exist yet.
+/// Returns an unused path in `runs`.
 fn unused(runs: &Path, algorithm: &str) -> PathBuf {
     let stamp = local_now().strftime("%Y%m%d-%H%M%S").to_string();
     let name = |suffix: String| runs.join(format!("{algorithm}-{stamp}{suffix}"));
@@ -280,8 +281,8 @@ impl RunFolder {
         }
     }
 
-    /// Creates the folder and its files, or opens those of a run that resumes from a step. Log lines of later steps, which will
-    /// be repeated, are cut off, and their checkpoints are set aside.
+    /// Creates the folder and its files, or opens those of a run that resumes from a step. Log lines of later steps, which will be
+    /// repeated, are removed, and their checkpoints are set aside.
     ///
     /// # Errors
     /// If another process uses the folder, or something can't be written.
@@ -293,7 +294,7 @@ impl RunFolder {
             TryLockError::WouldBlock => Error::unusable(&path, "another rlhost process is running this run"),
             TryLockError::Error(source) => Error::Write { path: files.lock(), source },
         })?;
-        // Somebody may have been here since the folder was chosen.
+        // The folder may have been used since it was chosen.
         if goes_on.is_none() && !is_free(&path) {
             return Err(occupied(&path));
         }
@@ -338,12 +339,12 @@ impl RunFolder {
         Ok(this)
     }
 
-    /// Returns the folder as the other processes of a run see it: nothing is written.
+    /// Returns the folder as other processes of a run see it: read-only.
     pub fn from_other_process(path: PathBuf) -> Self {
         Self { path, config: String::new(), files: None, lenient: true, failed: 0, plugins: Vec::new(), grants: Vec::new() }
     }
 
-    /// Returns whether another process writes it.
+    /// Returns whether another process writes the folder.
     pub fn is_of_other_process(&self) -> bool {
         self.files.is_none()
     }
@@ -370,7 +371,7 @@ impl RunFolder {
         let text = toml::to_string(config).map_err(|e| Error::encoding("the configuration", &e))?;
         if text != self.config && self.files.is_some() {
             let files = RunFiles(&self.path);
-            // All that it reaches was granted before anything was loaded. First, so that a run that is killed here can resume.
+            // All of this was granted before anything was loaded. It is written first, so that a run that is killed here can resume.
             self.grants = config.grants();
             record_grants(&self.path, &self.grants);
             put(&files.config(), text.as_bytes())?;
@@ -380,11 +381,11 @@ impl RunFolder {
         Ok(())
     }
 
-    /// Notices whether the folder was renamed, and goes on in its new place, which it returns. If it is gone, one that `saves` gets a new
-    /// folder, so that nothing learned is lost.
+    /// Detects whether the folder was renamed, and returns its new path. If the folder is gone, a run that `saves` gets a new one, so that
+    /// nothing learned is lost.
     ///
     /// # Errors
-    /// If no new folder can be made.
+    /// If no new folder can be created.
     pub fn follow(&mut self, saves: bool) -> Result<Option<PathBuf>> {
         let Some(files) = &self.files else { return Ok(None) };
         let (now, text) = match files.lock.whereabouts(&self.path) {
@@ -406,8 +407,8 @@ impl RunFolder {
         Ok(Some(now))
     }
 
-    /// Begins a folder in place of one that is gone, with the plugins, the configuration and its grants, and the logs from now on. Returns
-    /// its path.
+    /// Creates a new folder in place of one that is gone, with the plugins, the configuration and its grants, and new logs. Returns its
+    /// path.
     fn begin_anew(&mut self) -> Result<PathBuf> {
         let name = |n: usize| PathBuf::from(format!("{}-{n}", self.path.display()));
         let free = std::iter::once(self.path.clone()).chain((1..).map(name)).find(|path| !path.exists());
@@ -431,18 +432,18 @@ impl RunFolder {
         Ok(now)
     }
 
-    /// Returns whether the folder is still at this path, as far as can be known.
+    /// Returns whether the folder is known or assumed to be still at this path.
     pub fn is_at(&self, path: &Path) -> bool {
         self.files.as_ref().is_none_or(|files| files.lock.whereabouts(path) == Whereabouts::Unchanged)
     }
 
-    /// Removes the copy of the configuration that shows edits, if the checkpoint of this step has the same: what a run that has ended
-    /// leaves is what a person uses.
+    /// Deletes the copy of the configuration that is used to detect edits, if the checkpoint of this step has the same: a finished run
+    /// leaves only what users need.
     pub fn tidy(&self, step: u64) {
         let (copy, checkpoint) = (RunFiles(&self.path).written_config(), RunFiles(&self.path).checkpoint(step));
         let own = CheckpointFiles::find(&checkpoint).config();
         if self.files.is_some() && files::read(&own, config::LARGEST).is_ok_and(|text| text == self.config.as_bytes()) {
-            // One that can't be removed does no harm.
+            // The copy is harmless.
             drop(fs::remove_file(copy));
         }
     }
@@ -451,7 +452,7 @@ impl RunFolder {
     pub fn open_inbox(&self) -> Result<PathBuf> {
         let inbox = RunFiles(&self.path).inbox();
         if inbox.exists() {
-            // Not what a link leads to.
+            // The target of a link must not be touched.
             files::create_folder(&inbox).map_err(write_error(&inbox))?;
             fs::remove_dir_all(&inbox).map_err(write_error(&inbox))?;
         }
@@ -459,7 +460,7 @@ impl RunFolder {
         Ok(inbox)
     }
 
-    /// Returns its path.
+    /// Returns the path of the folder.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -498,7 +499,7 @@ impl RunFolder {
         Self::line(&mut files.events, self.lenient, line)
     }
 
-    /// Stores a plugin's bytes under its hash and records that it was loaded.
+    /// Stores a plugin's bytes by their hash, and records that the plugin was loaded.
     pub fn keep_plugin(&mut self, source: &PluginSource, role: &str, plugin: &Plugin, grants: &Grants) -> Result<()> {
         let name = source.name();
         if self.files.is_some() {
@@ -540,7 +541,7 @@ impl RunFolder {
         Ok(())
     }
 
-    /// Appends completions that a reward failed on to failed.jsonl, and says where they are: these rows, or all if none are known.
+    /// Appends completions that a reward failed on to failed.jsonl, and logs where they are: these rows, or all if none are known.
     pub(super) fn keep_failed(
         &mut self,
         e: &Experience,
@@ -562,7 +563,7 @@ impl RunFolder {
                 self.failed += 1;
             }
         }
-        // Once is enough.
+        // Log it only once.
         if room == MOST_FAILED {
             let what = match rows.len() {
                 0 => "the completions of the generation that failed are".to_owned(),

@@ -1,29 +1,29 @@
-//! The curve of runs that differ in their seed only: their mean over the steps.
+//! The mean curve of runs that differ only in their seed.
 
 use super::ComparedRun;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// The curve of a group. Where what decides the metric changes, it has a gap.
+/// The curve of a group. It has a gap where a plugin or setting that determines the metric changes.
 #[derive(Debug, Default, PartialEq, Serialize)]
 pub struct GroupCurve {
-    /// Steps.
+    /// Step of each point.
     pub x: Vec<f64>,
-    /// Means.
+    /// Mean of each point.
     pub y: Vec<Option<f64>>,
-    /// The least value of the runs, or of the points that one stands for; empty if it is the mean everywhere.
+    /// Minimum over the runs, or over the values that a point combines; empty if it equals the mean everywhere.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub lo: Vec<Option<f64>>,
-    /// The greatest.
+    /// Maximum over the runs, or over the values that a point combines; empty if it equals the mean everywhere.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub hi: Vec<Option<f64>>,
 }
 
-/// Values of a group's runs at a step, or at several.
+/// Values of a group's runs at one step, or at several.
 #[derive(Clone, Copy)]
 struct GroupPoint {
     step: u64,
-    /// Number of changes of what decides the metric before it.
+    /// Number of earlier changes of what determines the metric.
     part: usize,
     sum: f64,
     count: usize,
@@ -45,7 +45,7 @@ impl GroupPoint {
 }
 
 impl GroupCurve {
-    /// Returns the mean of runs over the steps, of at most about so many points.
+    /// Returns the mean of runs over the steps, with about `most` points at most.
     pub(super) fn new(runs: &[&ComparedRun], metric: &str, most: usize) -> Self {
         let mut points: BTreeMap<u64, GroupPoint> = BTreeMap::new();
         let breaks: Vec<u64> = runs.iter().flat_map(|run| run.breaks(metric)).collect();
@@ -64,14 +64,14 @@ impl GroupCurve {
             for (i, bucket) in part.chunks(per_point).enumerate() {
                 let Some(point) = bucket.iter().copied().reduce(GroupPoint::merge) else { continue };
                 if let Some(before) = before.filter(|_| i == 0) {
-                    // Between the last step of one version and the first of the next.
+                    // The gap is between the last step of one version and the first of the next.
                     line.push(f64::midpoint(before as f64, bucket[0].step as f64), None);
                 }
                 line.push(point.step as f64, Some(point));
                 before = Some(point.step);
             }
         }
-        // Without a band, its edges would be as long as the curve for nothing.
+        // Without a band, its edges would repeat the curve.
         if line.lo == line.y && line.hi == line.y {
             (line.lo, line.hi) = (Vec::new(), Vec::new());
         }
@@ -86,7 +86,7 @@ impl GroupCurve {
     }
 }
 
-/// Rounds to the digits that a chart can show.
+/// Rounds to the precision that a chart can show.
 fn rounded(v: f64) -> f64 {
     format!("{v:.6e}").parse().unwrap_or(v)
 }

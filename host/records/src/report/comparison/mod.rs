@@ -1,4 +1,4 @@
-//! Compares runs: the settings that differ, final and best values, and curves on one page. Runs that differ in their seed only are one
+//! Compares runs: the settings that differ, final and best values, and curves on one page. Runs that differ only in their seed form one
 //! group, with a mean and a band.
 
 mod curve;
@@ -19,21 +19,21 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Most runs of a comparison, and the most values of their metrics together.
+/// Maximum number of runs of a comparison, and of the values of all their metrics.
 pub const MOST_RUNS: usize = 512;
 const MOST_VALUES: usize = 40 << 20;
 
-/// Settings that make no other run of it: of these, a group may have several values.
+/// Settings that don't divide groups: the runs of a group may have different values.
 const NEUTRAL: [&str; 8] =
     ["seed", "output_dir", "run_name", "num_threads", "metrics_port", "metrics_address", "report_to", "log_completions"];
 
-/// Settings that differ anyway.
+/// Settings that always differ, and are not reported as differences.
 const OWN: [&str; 3] = ["seed", "output_dir", "run_name"];
 
-/// Most settings that a group's name has.
+/// Maximum number of settings in a group's name.
 const IN_NAME: usize = 3;
 
-/// Metrics that say how good a run is, and others that are worth a look first, in this order. `*` is the name of a reward or a number.
+/// Metrics that show how good a run is, followed by others to look at first, in this order. `*` is the name of a reward or a number.
 const KEY: [&str; 20] = [
     "eval_reward",
     "reward",
@@ -57,17 +57,17 @@ const KEY: [&str; 20] = [
     "grad_norm",
 ];
 
-/// Which of a metric's values is the best.
+/// The end of a metric's range that is better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MetricGoal {
-    /// As of a reward.
+    /// Maximum, as for a reward.
     Greatest,
-    /// As of a loss.
+    /// Minimum, as for a loss.
     Least,
 }
 
 impl MetricGoal {
-    /// Returns it for a metric of this name; none if neither end is better.
+    /// Returns the goal for a metric of this name; `None` if neither end is better.
     #[must_use]
     pub fn from_metric(name: &str) -> Option<Self> {
         let plain = name.strip_prefix("eval_").unwrap_or(name);
@@ -83,17 +83,17 @@ impl MetricGoal {
     }
 }
 
-/// The mean of some runs' values, and their standard deviation if there are several.
+/// The mean over a group's runs, with the standard deviation if there are several.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SeedSpread {
-    /// Their mean.
+    /// Mean of the runs' values.
     pub mean: f64,
-    /// Their standard deviation.
+    /// Standard deviation of the runs' values.
     pub deviation: Option<f64>,
 }
 
 impl SeedSpread {
-    /// Returns it for these values; none if there are none.
+    /// Computes the mean and deviation of these values; `None` if there are no values.
     #[must_use]
     pub fn from_values(values: &[f64]) -> Option<Self> {
         let n = values.len() as f64;
@@ -104,48 +104,48 @@ impl SeedSpread {
     }
 }
 
-/// Runs that differ in their seed only.
+/// Runs that differ only in their seed.
 #[derive(Debug)]
 pub struct SeedGroup {
-    /// The settings that set it apart, or a run's name.
+    /// Settings that distinguish the group, or a run's name.
     pub name: String,
-    /// Numbers of its runs.
+    /// Indices of the group's runs.
     pub runs: Vec<usize>,
 }
 
-/// A setting that differs, with the values of each group.
+/// A setting that differs, with its values in each group.
 #[derive(Debug, PartialEq)]
 pub struct SettingDifference {
-    /// Its dotted key.
+    /// Dotted key of the setting.
     pub key: String,
-    /// The values, in the order of the groups.
+    /// Values, in the order of the groups.
     pub values: Vec<String>,
-    /// Whether it sets groups apart.
+    /// Whether the setting divides runs into groups.
     pub divides: bool,
 }
 
-/// Runs side by side.
+/// A comparison of runs.
 #[derive(Debug)]
 pub struct RunComparison {
-    /// The runs.
+    /// Compared runs.
     pub runs: Vec<ComparedRun>,
-    /// Their groups.
+    /// Groups of the runs.
     pub groups: Vec<SeedGroup>,
-    /// The settings that differ.
+    /// Settings that differ.
     pub differences: Vec<SettingDifference>,
-    /// All metrics, those that are worth a look first before the others.
+    /// Names of all metrics; the key metrics come first.
     pub metrics: Vec<String>,
-    /// How many of them are worth a look first.
+    /// Number of key metrics.
     pub key_metrics: usize,
-    /// What could not be read.
+    /// Parts that could not be read.
     pub notes: Vec<String>,
 }
 
 impl RunComparison {
-    /// Reads runs. A folder that is not a run's stands for the runs in it, as that of a sweep does.
+    /// Reads runs. A folder that is not a run's, such as that of a sweep, stands for the runs in it.
     ///
     /// # Errors
-    /// If a path is not a run's folder and has none, there are fewer than two runs or too many, or one of their files can't be read.
+    /// If a path is not a run's folder and contains none, there are fewer than two runs or too many, or one of their files can't be read.
     pub fn load(paths: &[PathBuf]) -> Result<Self, Error> {
         let folders = expanded(paths)?;
         let refuse = |detail: String| Err(Error::NotARun { path: paths.first().cloned().unwrap_or_default(), detail });
@@ -164,7 +164,7 @@ impl RunComparison {
             }
             runs.push(run);
         }
-        // Runs that were named stay in their order; those of a folder are in that of their names, as text.
+        // Runs given by name stay in their order; those of a folder are sorted by name, as text.
         Ok(Self::new(runs, notes, paths.len() == 1))
     }
 
@@ -212,15 +212,15 @@ impl RunComparison {
         Self { groups: named, differences, metrics, key_metrics, notes, runs }
     }
 
-    /// Returns the mean over a group's runs of the last value of a metric.
+    /// Returns the mean over a group's runs of a metric's last value.
     #[must_use]
     pub fn last(&self, group: &SeedGroup, metric: &str) -> Option<SeedSpread> {
         let last = |&i: &usize| self.runs[i].series.get(metric)?.last().map(|(_, value)| *value);
         SeedSpread::from_values(&group.runs.iter().filter_map(last).collect::<Vec<f64>>())
     }
 
-    /// Returns the mean over a group's runs of the best value of a metric; none if neither end is better. Of a reward, only values since
-    /// the last change of what decides it count: earlier ones are of another reward.
+    /// Returns the mean over a group's runs of a metric's best value; `None` if neither end is better. For a reward, only values since the
+    /// last change of what determines it count: earlier ones belong to a different reward.
     #[must_use]
     pub fn best(&self, group: &SeedGroup, metric: &str) -> Option<SeedSpread> {
         let best = MetricGoal::from_metric(metric)?;
@@ -266,7 +266,7 @@ impl RunComparison {
         if least == most { least.to_string() } else { format!("{least} to {most}") }
     }
 
-    /// Returns the mean of a group's runs over the steps, of at most about so many points.
+    /// Returns the mean of a group's runs over the steps, with about `most` points at most.
     #[must_use]
     pub fn curve(&self, group: &SeedGroup, metric: &str, most: usize) -> GroupCurve {
         let runs: Vec<&ComparedRun> = group.runs.iter().map(|&i| &self.runs[i]).collect();
@@ -274,7 +274,7 @@ impl RunComparison {
     }
 }
 
-/// Returns the runs' folders that paths stand for, each once.
+/// Returns the run folders that paths stand for, each once.
 fn expanded(paths: &[PathBuf]) -> Result<Vec<PathBuf>, Error> {
     let (mut folders, mut known) = (Vec::new(), BTreeSet::new());
     for path in paths {
@@ -290,7 +290,7 @@ fn expanded(paths: &[PathBuf]) -> Result<Vec<PathBuf>, Error> {
     Ok(folders)
 }
 
-/// Returns the folders of runs in a folder, in the order of their names.
+/// Returns the run folders in a folder, sorted by name.
 fn inside(path: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(path).into_iter().flatten().filter_map(Result::ok).map(|entry| entry.path());
     let mut runs: Vec<PathBuf> = entries.filter(|path| RunFiles(path).exist()).take(MOST_RUNS + 1).collect();
@@ -298,7 +298,7 @@ fn inside(path: &Path) -> Vec<PathBuf> {
     runs
 }
 
-/// Orders values as numbers where they are.
+/// Compares values as numbers where they are numbers.
 fn by_size(a: &[String], b: &[String]) -> Ordering {
     let one = |(a, b): (&String, &String)| match (a.parse::<f64>(), b.parse::<f64>()) {
         (Ok(a), Ok(b)) => a.total_cmp(&b),
@@ -307,7 +307,7 @@ fn by_size(a: &[String], b: &[String]) -> Ordering {
     a.iter().zip(b).map(one).find(|order| order.is_ne()).unwrap_or(Ordering::Equal)
 }
 
-/// Returns the keys that begin so and in which those of the runs differ that have them.
+/// Returns the keys with this prefix whose values differ between the runs that have them.
 fn differing_of_some(runs: &[ComparedRun], prefix: &str) -> BTreeSet<String> {
     let all = runs.iter().flat_map(|run| &run.settings).filter(|(key, _)| key.starts_with(prefix));
     let mut first: BTreeMap<&String, &String> = BTreeMap::new();
@@ -316,7 +316,7 @@ fn differing_of_some(runs: &[ComparedRun], prefix: &str) -> BTreeSet<String> {
     differing.into_iter().collect()
 }
 
-/// Makes one setting of the settings of a plugin that not all runs have, but for those in which the others differ.
+/// Replaces the settings of a plugin that not all runs have by one setting, except for those that differ between the runs that have it.
 fn summarize_plugins_of_some(runs: &mut [ComparedRun]) {
     for table in ["plugin.", "environment."] {
         let named = |key: &String| Some(key.strip_prefix(table)?.strip_suffix(".path")?.to_owned());
@@ -340,7 +340,7 @@ fn summarize_plugins_of_some(runs: &mut [ComparedRun]) {
             }
         }
     }
-    // Of runs without events, and of plugins that not all runs have, versions say nothing.
+    // For runs without events, and for plugins that not all runs have, versions are meaningless.
     let versions: BTreeSet<String> =
         runs.iter().flat_map(|run| run.settings.keys().filter(|key| key.starts_with(VERSION)).cloned()).collect();
     for key in versions {
@@ -350,7 +350,7 @@ fn summarize_plugins_of_some(runs: &mut [ComparedRun]) {
     }
 }
 
-/// Gives runs of the same name the names of their folders too.
+/// Appends the folders' names to the names of runs that are equal.
 fn distinguish(runs: &mut [ComparedRun]) {
     let mut counts: BTreeMap<String, usize> = BTreeMap::new();
     runs.iter().for_each(|run| *counts.entry(run.name.clone()).or_default() += 1);
@@ -359,11 +359,11 @@ fn distinguish(runs: &mut [ComparedRun]) {
     }
 }
 
-/// Returns the names of all metrics, and how many of them come first.
+/// Returns the names of all metrics, and the number of key metrics.
 fn metrics(runs: &[ComparedRun]) -> (Vec<String>, usize) {
     let mut names: BTreeSet<&String> = runs.iter().flat_map(|run| run.series.keys()).collect();
     let mut metrics: Vec<String> = Vec::new();
-    // The mean of an only reward is the reward.
+    // With a single reward, its mean is the total.
     let means = names.iter().filter(|name| name.starts_with("rewards/") && name.ends_with("/mean")).count();
     for pattern in KEY.into_iter().filter(|pattern| means > 1 || !pattern.ends_with("rewards/*/mean")) {
         let is_meant = |name: &str| match pattern.split_once('*') {

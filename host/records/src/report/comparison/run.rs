@@ -1,4 +1,4 @@
-//! What a run brings to a comparison.
+//! A run of a comparison: its settings, versions of plugins, and metrics.
 
 use crate::config::printable;
 use crate::report::Error;
@@ -11,40 +11,40 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Longest name and longest value that are shown, in bytes.
+/// Maximum lengths of a name and of a value that are shown, in bytes.
 const LONGEST_NAME: usize = 200;
 const LONGEST_VALUE: usize = 300;
 
-/// Most plugins and changes of plugins that are kept.
+/// Maximum number of plugins and of changes of plugins in memory.
 const MOST_PLUGINS: usize = 1000;
 const MOST_CHANGES: usize = 10_000;
 
-/// How the keys of versions begin.
+/// Prefix of the keys of versions.
 pub(super) const VERSION: &str = "version of ";
 
 /// A run of a comparison.
 #[derive(Debug, Default)]
 pub struct ComparedRun {
-    /// The folder's name.
+    /// Name of the folder.
     pub name: String,
-    /// Its path.
+    /// Path of the folder.
     pub path: PathBuf,
-    /// `finished`, `running`, and so on.
+    /// State of the run: `finished`, `running`, and so on.
     pub state: &'static str,
-    /// Settings by their dotted keys, and versions of plugins.
+    /// Settings by dotted key, and versions of plugins.
     pub settings: BTreeMap<String, String>,
     /// Steps and values of each metric.
     pub series: BTreeMap<String, Vec<(u64, f64)>>,
-    /// What scores or teaches otherwise after a step, in the order of the steps.
+    /// Changes of plugins and weights, with the steps after which scoring or training differs, in order.
     pub(super) changes: Vec<MetricBreak>,
-    /// The algorithm's name; empty if it is not known.
+    /// Name of the algorithm; empty if it is unknown.
     pub(super) algorithm: String,
-    /// The last logged step.
+    /// Last logged step.
     pub last_step: u64,
 }
 
 impl ComparedRun {
-    /// Reads the run in a folder; adds what can't be read to `notes`.
+    /// Reads the run in a folder. Adds notes on anything that can't be read to `notes`.
     pub(super) fn load(path: &Path, notes: &mut Vec<String>) -> Result<Self, Error> {
         crate::report::check(path)?;
         let absolute = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
@@ -98,7 +98,7 @@ impl ComparedRun {
         self.changes.dedup();
     }
 
-    /// Returns the steps after which a metric is another.
+    /// Returns the steps after which a metric's meaning changes.
     pub(super) fn breaks(&self, metric: &str) -> Vec<u64> {
         let dependence = Dependence::new(metric);
         let is_of_it =
@@ -109,12 +109,12 @@ impl ComparedRun {
     }
 }
 
-/// What a run's events say.
+/// The history of a run's plugins and its end, from its events.
 #[derive(Default)]
 struct EventHistory {
-    /// The versions that each plugin had, each from a step on.
+    /// Versions of each plugin, each with the step from which it was in use.
     versions: BTreeMap<String, Vec<(u64, PluginVersion)>>,
-    /// Steps after which weights or error policies are others, with the reward.
+    /// Steps after which a weight or error policy differs, with the name of the reward.
     settings_changed: Vec<(u64, String)>,
     algorithm: String,
     last: Option<EventKind>,
@@ -144,7 +144,7 @@ impl EventHistory {
                     if !["reward", "reward model", "environment", ""].contains(&event.text("role")) {
                         plugin.clone_into(&mut this.algorithm);
                     }
-                    // The checkpoint of a swap's step may be from before it.
+                    // The checkpoint of a swap's step may be from before the swap.
                     if let Some(versions) = this.versions.get_mut(plugin) {
                         versions.retain(|(since, own)| *since < step || own.is_same(&version));
                     }
@@ -162,7 +162,7 @@ impl EventHistory {
         }
     }
 
-    /// Returns what scores or teaches otherwise after a step.
+    /// Returns the changes after which scoring or training differs.
     fn changes(&self) -> Vec<MetricBreak> {
         let change = |step: u64, plugin: &String, of_weight| MetricBreak { step, plugin: plugin.clone(), of_weight };
         let swaps = self
@@ -195,8 +195,8 @@ impl EventHistory {
     }
 }
 
-/// Names the versions that a plugin had: by their hashes, and by their settings where these changed during the run. What they were from
-/// the start is among the settings.
+/// Names the versions that a plugin had: by their hashes, and by their settings if these changed during the run. The settings at the start
+/// are already among the run's settings.
 fn in_words(versions: &[(u64, PluginVersion)]) -> String {
     let has_settings = versions.windows(2).any(|pair| pair[0].1.hash() == pair[1].1.hash());
     let name = |(_, version): &(u64, PluginVersion)| match has_settings {
@@ -206,12 +206,12 @@ fn in_words(versions: &[(u64, PluginVersion)]) -> String {
     versions.iter().map(name).collect::<Vec<_>>().join(" \u{2192} ")
 }
 
-/// Adds the leaves of a value under their dotted keys. Entries of plugins go by their names.
+/// Adds the leaves of a value under their dotted keys. The key of a plugin's entry is the plugin's name.
 pub(in crate::report) fn flatten(prefix: &str, value: &toml::Value, into: &mut BTreeMap<String, String>) {
     let below = |key: &str| if prefix.is_empty() { key.to_owned() } else { format!("{prefix}.{key}") };
     match value {
         toml::Value::Table(table) => table.iter().for_each(|(key, value)| flatten(&below(key), value, into)),
-        // A run without any.
+        // A run without plugins or environments.
         toml::Value::Array(items) if items.is_empty() && ["plugin", "environment"].contains(&prefix) => {}
         toml::Value::Array(items) if items.iter().any(toml::Value::is_table) => {
             for (i, item) in items.iter().enumerate() {

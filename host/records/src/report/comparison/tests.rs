@@ -73,7 +73,7 @@ fn a_curve_breaks_where_plugins_change_and_only_there() {
     let line = both.curve(&both.groups[0], "reward", 100);
     assert_eq!((line.x[4..7].to_vec(), line.y[5]), (vec![5.0, 5.5, 6.0], None));
     assert!(line.lo.is_empty(), "one run has no band");
-    // A point never stands for steps on both sides.
+    // A point never combines steps from both sides.
     let thinned = both.curve(&both.groups[1], "reward", 2);
     assert_eq!((thinned.x, thinned.y), (vec![3.0, 3.5, 7.0, 8.0], vec![Some(2.0), None, Some(5.5), Some(8.0)]));
 }
@@ -99,7 +99,7 @@ fn a_curve_breaks_at_new_settings_of_what_decides_it_and_at_nothing_else() {
         swapped("a", "aa", 2, 3),
         swapped("b", "bb", 2, 5),
         swapped("grpo", "ff", 2, 6),
-        // The same again.
+        // The same version again.
         swapped("b", "bb", 2, 7),
     ]
     .concat();
@@ -146,7 +146,7 @@ fn what_can_not_be_compared_is_named() {
     let empty = place.path().join("empty");
     fs::create_dir(&empty).unwrap();
     assert!(error(&[&one, &empty]).contains("is not the folder of a run"));
-    // A plugin that only one of them has is one setting.
+    // A plugin that only one of the runs has is one setting.
     let plugin = "[[plugin]]\npath = \"x/r.wasm\"\nweight = 0.5\n[plugin.config]\nk = 1\n";
     let with = run(place.path(), "with", &format!("a = 1\n{plugin}"), "", "");
     let both = RunComparison::load(&[one, with]).unwrap();
@@ -155,7 +155,7 @@ fn what_can_not_be_compared_is_named() {
         (difference.key.as_str(), &difference.values[..]),
         ("plugin.r", &["none".to_owned(), "weight 0.5".to_owned()][..])
     );
-    // Damage is named, and texts of others are shown as they are.
+    // Damage is named, and texts from others are shown unchanged.
     let odd = run(place.path(), "odd", "a = [", "garbage\n", "garbage\n");
     let other = run(place.path(), "other", "a = \"</script><u>\\u001b[2J\"", &rows(2, 1.0), FINISHED);
     let both = RunComparison::load(&[odd, other]).unwrap();
