@@ -16,8 +16,8 @@ lint:
     cargo fmt --all --check
     cargo clippy --workspace --all-targets -- -D warnings
 
-# Unit tests of a module, as in `just unit config::`.
-unit module package="rlhost":
+# Unit tests of a crate, or of a module of it, as in `just unit rlhost-config grants::`.
+unit package module="":
     cargo test -p {{package}} --lib {{module}}
 
 # End-to-end tests whose paths begin so, as in `just e2e runs::whole`.
